@@ -1,0 +1,498 @@
+"""What theory says: the ε that an accountant promises, and the noise that a promised ε needs.
+
+A thin layer over Google's dp-accounting, which is imported where it is used: importing this module costs nothing.
+
+``noise_multiplier`` is always the standard deviation of the Gaussian noise on the sum of a round's updates, divided
+by how far one client can move that sum. The accountants are ``pld`` (privacy loss distributions: the tightest),
+``rdp`` (Rényi divergences with the conversion of Canonne, Kamath and Steinke 2020) and ``rdp-mironov`` (the same
+divergences with the conversion of Mironov 2017, which older papers report). Each gives an upper bound on ε that holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from coalmine.errors import InputError, check_count, check_delta
+
+ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
+
+Schedule = Sequence[tuple[float, int]]
+"""Stretches of a training in their order: (noise_multiplier, number of rounds with it)."""
+
+# Outside this range dp-accounting runs out of digits. Less noise is accounted as none and more as the most: either
+# way the ε that comes out is still an upper bound.
+_LEAST_NOISE, _MOST_NOISE = 1e-6, 1e6
+
+# Up to about this ε a grid of privacy losses can be held in memory; privacy has ended long before.
+_WIDEST_PLD = 1e6
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How clients come to take part in rounds, and so how much a round's noise protects one of them."""
+
+    name: ClassVar[str]
+    adjacency: ClassVar[str] = "add-or-remove-one"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_count(field.name, getattr(self, field.name))
+
+    def __str__(self) -> str:
+        return ":".join([self.name, "/".join(str(int(getattr(self, field.name))) for field in fields(self))])
+
+    @property
+    def rate(self) -> float | None:
+        """The probability that a client takes part in a given round, where the sampling fixes one."""
+        return None
+
+    def event(self, noise_multiplier: float, rounds: int) -> tuple[Any, Any]:
+        """The training as dp-accounting sees it: its ``DpEvent`` and the ``NeighboringRelation`` it holds for."""
+        return self.schedule_event([(noise_multiplier, rounds)])
+
+    def schedule_event(self, schedule: Schedule) -> tuple[Any, Any]:
+        """Like ``event``, for noise that changes during the training."""
+        import dp_accounting as dp
+
+        relation = dp.NeighboringRelation
+        neighbours = relation.REPLACE_ONE if self.adjacency == "replace-one" else relation.ADD_OR_REMOVE_ONE
+        times: Counter[float] = Counter()
+        for noise, rounds in self._exposures([stretch for stretch in schedule if stretch[1] > 0]):
+            if rounds > 0 and math.isfinite(noise):
+                times[min(noise, _MOST_NOISE)] += rounds
+        if not times or self.rate == 0:
+            return dp.NoOpDpEvent(), neighbours
+        if min(times) < _LEAST_NOISE:
+            return dp.NonPrivateDpEvent(), neighbours
+        one_round = {noise: self._sampled(dp.GaussianDpEvent(noise), dp) for noise in times}
+        parts = [dp.SelfComposedDpEvent(one_round[noise], count) for noise, count in times.items()]
+        return dp.ComposedDpEvent(parts), neighbours
+
+    def _exposures(self, schedule: Schedule) -> Schedule:
+        """The rounds that count against the most exposed client."""
+        return schedule
+
+    def _sampled(self, gaussian: Any, dp: Any) -> Any:
+        """The event of one of those rounds; ``dp`` is dp-accounting."""
+        return gaussian
+
+
+@dataclass(frozen=True)
+class Poisson(Sampling):
+    """Each client takes part in each round with probability ``q``, independently of everybody and every other round.
+
+    The guarantee is for adding or removing one client, amplified by the sampling. It assumes that the noise does not
+    depend on how many clients came, and that nobody sees who took part.
+    """
+
+    name: ClassVar[str] = "poisson"
+    q: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.q <= 1:
+            raise InputError(f"the sampling probability q must be in [0, 1], got {self.q}")
+
+    def __str__(self) -> str:
+        return f"poisson:{self.rate!r}"
+
+    @property
+    def rate(self) -> float:
+        """The probability ``q``."""
+        return float(self.q)
+
+    def _sampled(self, gaussian: Any, dp: Any) -> Any:
+        # At q = 1 the plain Gaussian has a closed form where the sampled one is composed numerically.
+        return gaussian if self.q == 1 else dp.PoissonSampledDpEvent(self.q, gaussian)
+
+
+@dataclass(frozen=True)
+class FixedSize(Sampling):
+    """Each round draws ``size`` of ``population`` clients without replacement, independently of every other round.
+
+    The guarantee is for replacing one client by another (Wang, Balle and Kasiviswanathan 2019, Theorem 27), amplified
+    by the sampling; dp-accounting has it for RDP only. A replaced client moves the sum by up to twice the clip norm:
+    give noise / (2 · clip_norm) as noise_multiplier for that guarantee. Published figures, the secret sharer's among
+    them, give noise / clip_norm.
+    """
+
+    name: ClassVar[str] = "fixed"
+    adjacency: ClassVar[str] = "replace-one"
+    size: int
+    population: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size > self.population:
+            raise InputError(f"size must be at most the population of {self.population}, got {self.size}")
+
+    @property
+    def rate(self) -> float:
+        """The share of the population in a round."""
+        return self.size / self.population
+
+    def _sampled(self, gaussian: Any, dp: Any) -> Any:
+        return dp.SampledWithoutReplacementDpEvent(int(self.population), int(self.size), gaussian)
+
+
+@dataclass(frozen=True)
+class OncePerEpoch(Sampling):
+    """Each client takes part in at most one of every ``rounds_per_epoch`` consecutive rounds, counted from the first.
+
+    The guarantee is for adding or removing one client whose going does not move the others between rounds: the
+    Gaussian mechanism composed once per epoch that has started. No amplification, so the schedule may be known.
+    """
+
+    name: ClassVar[str] = "epoch"
+    rounds_per_epoch: int
+
+    def _exposures(self, schedule: Schedule) -> Schedule:
+        least_noise: dict[int, float] = {}
+        start, length = 0, int(self.rounds_per_epoch)
+        for noise, rounds in schedule:
+            end = start + rounds
+            for epoch in range(start // length, -(-end // length)):
+                least_noise[epoch] = min(noise, least_noise.get(epoch, math.inf))
+            start = end
+        return [(noise, 1) for noise in least_noise.values()]
+
+
+@dataclass(frozen=True)
+class EveryRound(Sampling):
+    """Each client takes part in each round: the Gaussian mechanism composed once per round.
+
+    The guarantee is for adding or removing one client, and holds for any other way to choose clients too.
+    """
+
+    name: ClassVar[str] = "every-round"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def rate(self) -> float:
+        """Always 1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class AtMost(Sampling):
+    """No client takes part in more than ``times`` rounds, whatever the schedule.
+
+    The guarantee is for adding or removing one client whose going does not move the others between rounds: the
+    Gaussian mechanism composed ``times`` times, in the rounds with the least noise. No amplification.
+    """
+
+    name: ClassVar[str] = "at-most"
+    times: int
+
+    def _exposures(self, schedule: Schedule) -> Schedule:
+        exposures, left = [], int(self.times)
+        for noise, rounds in sorted(schedule):
+            exposures.append((noise, min(rounds, left)))
+            left -= exposures[-1][1]
+        return exposures
+
+
+def parse_sampling(text: str) -> Sampling:
+    """Read what ``str`` of a sampling writes, and ``poisson:5000/392000`` too."""
+    name, _, value = text.strip().partition(":")
+    first, slash, second = value.partition("/")
+    try:
+        match name, bool(value), bool(slash):
+            case "poisson", True, ratio:
+                return Poisson(float(first) / float(second) if ratio else float(first))
+            case "fixed", True, True:
+                return FixedSize(int(first), int(second))
+            case "epoch", True, False:
+                return OncePerEpoch(int(first))
+            case "at-most", True, False:
+                return AtMost(int(first))
+            case "every-round", False, False:
+                return EveryRound()
+    except InputError:
+        raise
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise InputError(
+        "sampling must be like poisson:0.01, poisson:5000/392000, fixed:5000/392000, epoch:85, every-round or "
+        f"at-most:3, got {text!r}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theory:
+    """An accountant's promise, (``epsilon``, ``delta``)-DP between neighbours of that ``adjacency``, and its terms."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+    noise_multiplier: float | None
+    sampling: str
+    q: float | None
+    rounds: int
+    adjacency: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, ready for JSON: an infinite number is the string ``"inf"``."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: "inf" if value == math.inf else value for name, value in values.items()}
+
+
+def theory(
+    *, noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld"
+) -> Theory:
+    """The (ε, δ) of ``rounds`` rounds of the Gaussian mechanism, against an adversary who sees every round's sum.
+
+    Without noise ε is infinite, and so it is at δ = 0, unless no client ever takes part. ``pld`` has no figure for
+    fixed-size sampling, and none but infinity for a δ below 1e-15, the mass it neglects.
+    """
+    _check_at_least_zero("noise_multiplier", noise_multiplier)
+    _check_accountant(accountant, sampling)
+    event, neighbours = sampling.event(noise_multiplier, check_count("rounds", rounds, least=0))
+    return Theory(
+        epsilon=_epsilon(event, neighbours, check_delta(delta), accountant),
+        delta=float(delta),
+        accountant=accountant,
+        noise_multiplier=float(noise_multiplier),
+        sampling=str(sampling),
+        q=sampling.rate,
+        rounds=int(rounds),
+        adjacency=sampling.adjacency,
+    )
+
+
+def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld") -> float:
+    """The least noise multiplier, to a few parts in a million, for which ``theory`` promises at most ``epsilon``."""
+    import dp_accounting as dp
+
+    _check_at_least_zero("epsilon", epsilon)
+    _check_accountant(accountant, sampling)
+    rounds = check_count("rounds", rounds, least=0)
+    if epsilon == math.inf or isinstance(sampling.event(1.0, rounds)[0], dp.NoOpDpEvent):
+        return 0.0
+    if check_delta(delta) == 0:
+        raise InputError(f"no Gaussian noise gives an epsilon of {epsilon} at delta 0: delta must be in (0, 1)")
+
+    def promised(noise: float) -> float:
+        return _epsilon(*sampling.event(noise, rounds), delta, accountant)
+
+    # RDP is fast and asks for a little more noise than PLD: the place to start from.
+    high = 1.0
+    if accountant == "pld":
+        high = noise_for(epsilon=epsilon, sampling=sampling, rounds=rounds, delta=delta, accountant="rdp")
+    while promised(high) > epsilon:
+        high *= 2
+        if high > _MOST_NOISE:
+            raise InputError(
+                f"epsilon {epsilon} at delta {delta} is out of reach of the {accountant} accountant with any noise "
+                f"multiplier up to {_MOST_NOISE:g}: give a larger epsilon or delta, or fewer rounds"
+            )
+    while True:
+        low = high / 2
+        event, neighbours = sampling.event(low, rounds)
+        extent = _extent(event, neighbours) if accountant == "pld" else 0.0
+        if low < _LEAST_NOISE or extent > _WIDEST_PLD:
+            return high  # almost any noise will do, as where δ exceeds the chance of ever taking part
+        if promised(low) > epsilon:
+            break
+        high = low
+    with _quiet():
+        noise = float(
+            dp.calibrate_dp_mechanism(
+                lambda: _accountant(accountant, neighbours, extent),
+                lambda noise: sampling.event(noise, rounds)[0],
+                max(epsilon, 1e-9),  # at 0 the search would stop at any noise that is enough, not at the least
+                delta,
+                dp.ExplicitBracketInterval(low, high),
+                tol=1e-6 * low,
+            )
+        )
+    # That search keeps to one grid of losses, ``theory`` takes the one that fits: they may differ in the last digits.
+    while promised(noise) > epsilon:
+        noise *= 1 + 1e-6
+    return noise
+
+
+def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "exact") -> float:
+    """ε of one round for a client known to take part in it: CANIFE's εᵣ.
+
+    ``exact`` is the Gaussian mechanism's own curve (Balle and Wang 2018), ``rdp`` what CANIFE reports; the other
+    accountants of ``theory`` may be named as well.
+    """
+    if accountant == "exact":
+        import dp_accounting as dp
+
+        _check_at_least_zero("noise_multiplier", noise_multiplier)
+        return float(dp.get_epsilon_gaussian(noise_multiplier, check_delta(delta)))
+    once = EveryRound()
+    terms = theory(noise_multiplier=noise_multiplier, sampling=once, rounds=1, delta=delta, accountant=accountant)
+    return terms.epsilon
+
+
+def noise_from_round_epsilon(epsilon: float, delta: float, inversion: str = "exact") -> float:
+    """The noise multiplier whose single round is (``epsilon``, ``delta``)-DP: CANIFE's GetNoise, ε̂ᵣ to σ̂ᵣ.
+
+    ``rdp`` is the paper's way: it over-estimates the noise, and what is composed from it comes out low. ``exact`` is
+    the inverse of the Gaussian mechanism's own curve. An ε of 0 stands for infinite noise, an infinite one for none.
+    """
+    _check_at_least_zero("epsilon", epsilon)
+    if check_delta(delta) == 0:
+        raise InputError("delta must be in (0, 1) to turn an epsilon into Gaussian noise, got 0")
+    if inversion not in ("exact", "rdp"):
+        raise InputError(f"inversion must be exact or rdp, got {inversion!r}")
+    if epsilon == 0:
+        return math.inf
+    if inversion == "rdp":
+        return noise_for(epsilon=epsilon, sampling=EveryRound(), rounds=1, delta=delta, accountant="rdp")
+    import dp_accounting as dp
+
+    return float(dp.get_sigma_gaussian(epsilon, delta))
+
+
+def compose_rounds(
+    rounds_epsilon: Sequence[tuple[float, int]],
+    *,
+    sampling: Sampling,
+    delta: float,
+    round_delta: float | None = None,
+    inversion: str = "exact",
+    accountant: str = "pld",
+) -> float:
+    """ε̂ of a training from estimates of single rounds: CANIFE's GetPrivacy (Maddock et al. 2023, Algorithm 2).
+
+    ``rounds_epsilon`` holds, in the order of the training, (ε̂ᵣ, the number of rounds it stands for). Each ε̂ᵣ becomes
+    the noise that has it at ``round_delta`` (``delta`` if not given; the paper takes 1/n for n attack scores), and the
+    rounds are composed under ``sampling``. An estimate, not a bound: it is as good as the ε̂ᵣ are.
+    """
+    if len(rounds_epsilon) == 0:
+        raise InputError("rounds_epsilon must hold at least one pair (epsilon, rounds), got none")
+    _check_accountant(accountant, sampling)
+    at = check_delta(delta) if round_delta is None else round_delta
+    noise = {epsilon: noise_from_round_epsilon(epsilon, at, inversion) for epsilon, _ in rounds_epsilon}
+    schedule = [(noise[epsilon], check_count("rounds", rounds, least=0)) for epsilon, rounds in rounds_epsilon]
+    return _epsilon(*sampling.schedule_event(schedule), check_delta(delta), accountant)
+
+
+def local_theory(*, epsilon: float, rounds: int = 1, delta: float = 0.0) -> Theory:
+    """The (ε, δ) of ``rounds`` reports of one client, each randomised on its device with pure ``epsilon``-LDP.
+
+    The guarantee is for replacing everything the client reports on. At δ = 0 the reports' ε add up (accountant
+    ``pure``); at δ > 0 the optimal composition of pure DP (Kairouz, Oh and Viswanath 2015; ``pld``) gives less.
+    """
+    _check_at_least_zero("epsilon", epsilon)
+    rounds = check_count("rounds", rounds, least=0)
+    total, accountant = (rounds * float(epsilon) if rounds else 0.0), "pure"
+    # Above 700 e^ε overflows, and there is nothing left to gain.
+    if check_delta(delta) > 0 and total > 0 and epsilon < 700:
+        import dp_accounting as dp
+
+        # Randomised response loses ±ε: a grid of that step holds every sum of losses without rounding.
+        pure = dp.pld.common.DifferentialPrivacyParameters(float(epsilon), 0)
+        pld = dp.pld.privacy_loss_distribution.from_privacy_parameters(pure, value_discretization_interval=epsilon)
+        composed = float(pld.self_compose(rounds).get_epsilon_for_delta(delta))
+        if composed < total:
+            total, accountant = composed, "pld"
+    return Theory(
+        epsilon=total,
+        delta=float(delta),
+        accountant=accountant,
+        noise_multiplier=None,
+        sampling=str(EveryRound()),
+        q=1.0,
+        rounds=rounds,
+        adjacency="replace-one",
+    )
+
+
+def _epsilon(event: Any, neighbours: Any, delta: float, accountant: str) -> float:
+    import dp_accounting as dp
+
+    if isinstance(event, dp.NoOpDpEvent):
+        return 0.0
+    if isinstance(event, dp.NonPrivateDpEvent) or delta == 0:
+        return math.inf
+    extent = _extent(event, neighbours) if accountant == "pld" else 0.0
+    if extent > _WIDEST_PLD:
+        raise InputError(
+            f"the pld accountant reaches to an epsilon of about {_WIDEST_PLD:g}, and here RDP says {extent:.3g}: use "
+            "the accountant rdp, or more noise"
+        )
+    with _quiet():
+        fresh = _accountant(accountant, neighbours, extent, parts=len(event.events))
+        return float(fresh.compose(event).get_epsilon(delta))
+
+
+def _extent(event: Any, neighbours: Any) -> float:
+    """How far the privacy losses of ``event`` reach, by RDP, but for the mass of 1e-15 that PLD neglects."""
+    import dp_accounting as dp
+
+    # dp-accounting's own orders begin at 1.1, too far from 1 for an ε of some hundreds.
+    orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
+    with _quiet():
+        return float(dp.rdp.RdpAccountant(orders, neighbours).compose(event).get_epsilon(1e-15))
+
+
+def _accountant(name: str, neighbours: Any, extent: float, parts: int = 1) -> Any:
+    """A fresh dp-accounting accountant; PLD takes the losses' ``extent`` and the number of different noises."""
+    import dp_accounting as dp
+    import numpy as np
+
+    class MironovAccountant(dp.rdp.RdpAccountant):  # type: ignore[misc]
+        def get_epsilon(self, target_delta: float) -> float:
+            return float(np.min(self._rdp - math.log(target_delta) / (self._orders - 1)))
+
+    class PldAccountant(dp.pld.PLDAccountant):  # type: ignore[misc]
+        def get_epsilon(self, target_delta: float) -> float:
+            with np.errstate(over="ignore"):
+                epsilon = super().get_epsilon(target_delta)
+            if math.isfinite(epsilon):
+                return float(epsilon)
+            # Where ε lies between 709 and 745 a quotient in there overflows to a false infinity. The δ of a given ε
+            # does not. (From 745 on, what comes out is up to 1 too large.)
+            search = dp.pld.common.BinarySearchParameters(0, extent, tolerance=1e-9 * extent)
+            found = dp.pld.common.inverse_monotone_function(self.get_delta, target_delta, search)
+            return math.inf if found is None else float(found)
+
+    if name == "rdp":
+        return dp.rdp.RdpAccountant(neighboring_relation=neighbours)
+    if name == "rdp-mironov":
+        return MironovAccountant(neighboring_relation=neighbours)
+    # dp-accounting's step of 1e-4 suits losses between 2 and 10. Larger ones would take more memory and time (1.6 GB
+    # and 45 s at an ε of 1,000), smaller ones would drown in the rounding: so the step follows the extent, for some
+    # 1e5 points, or fewer where each of many different noises needs points of its own (ε still has 3 digits). It goes
+    # by powers of two: the finer grid contains the coarser one, so its ε is not larger, and ε falls with noise also
+    # where the step changes.
+    step = min(max(1e-4, extent / 1e5), extent / 2e4) * min(parts, 16)
+    return PldAccountant(neighbours, value_discretization_interval=1e-4 * 2.0 ** math.floor(math.log2(step / 1e-4)))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide dp-accounting's warnings about Rényi orders that it leaves out: ε is a bound without them too."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _check_at_least_zero(name: str, value: float) -> None:
+    if not value >= 0:
+        raise InputError(f"{name} must be at least 0, got {value}")
+
+
+def _check_accountant(accountant: str, sampling: Sampling) -> None:
+    if accountant not in ACCOUNTANTS:
+        raise InputError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}")
+    if not isinstance(sampling, Sampling):
+        raise InputError(f"sampling must be one such as Poisson(0.01), got {sampling!r}: parse_sampling reads text")
+    if accountant == "pld" and isinstance(sampling, FixedSize):
+        raise InputError(f"dp-accounting has no pld accountant for fixed-size sampling, got {sampling}: use rdp")

@@ -1,0 +1,139 @@
+"""The exposure audit: canaries' losses or ranks of one's own → exposure, its baselines, ε (Jagielski 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coalmine import words
+from coalmine.errors import InputError
+from coalmine.scorefile import Floats, Table, two_groups
+from coalmine.stats import Estimate, Scores, ceiling, simultaneous
+from coalmine.stats import exposure as ex
+
+
+@dataclass(frozen=True)
+class Row:
+    """One summary of the exposures, what random guessing gives on average, and between what it falls."""
+
+    summary: str
+    canaries: float
+    random_guessing: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class ExposureReport:
+    """Exposures of all canaries, summaries beside random guessing, and ε."""
+
+    canaries: int
+    references: int
+    exposures: list[float]
+    rows: list[Row]
+    estimates: list[Estimate]
+    meaning: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "canaries": self.canaries,
+            "references": self.references,
+            "summary": [asdict(row) for row in self.rows],
+            "estimates": [estimate.to_dict() for estimate in self.estimates],
+            "meaning": self.meaning,
+            "exposures": self.exposures,
+        }
+
+
+def exposure_report(
+    table: Table,
+    *,
+    references: int | None = None,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    copies: int = 1,
+    calibrated: bool = False,
+) -> ExposureReport:
+    """Exposure of the canaries in a file of losses (or of ranks among ``references``), and the ε they speak of.
+
+    ``calibrated`` subtracts the column ``reference_loss``; ``copies`` is how often each canary was planted.
+    """
+    if table.has("rank"):
+        ranks, worst, n = _given_ranks(table, references, calibrated)
+        beyond = None
+    else:
+        if references is not None:
+            raise InputError("--references goes with a column of ranks; with losses the references are counted")
+        canaries, others = _losses(table, calibrated)
+        ranks, worst = ex.ranks(canaries, others), ex.ranks(canaries, others, ties="worst")
+        n = others.size
+        beyond = _extrapolated(canaries, others)
+    exposures = ex.exposure(ranks, n)
+    rows = _summary(exposures, ex.RandomGuessing(n, exposures.size), confidence)
+    if beyond is not None:
+        rows.append(replace(rows[-1], summary="largest, extrapolated", canaries=float(beyond.max())))
+    bound = simultaneous(Scores(*ex.scores_from_ranks(worst, n)), delta=delta, confidence=confidence, copies=copies)
+    if bound.threshold is not None:
+        bound = replace(bound, threshold=0.5 - bound.threshold)  # as a rank
+    estimates = [bound, *_point_estimates(ranks, exposures, n, copies)]
+    top = ceiling(exposures.size, n, delta=delta, confidence=confidence)
+    meaning = words.meaning(estimates, top if copies == 1 else None)
+    return ExposureReport(exposures.size, n, exposures.tolist(), rows, estimates, meaning)
+
+
+def _given_ranks(table: Table, references: int | None, calibrated: bool) -> tuple[Floats, Floats, int]:
+    if references is None:
+        raise InputError(f"{table.source} has ranks: say with --references among how many references")
+    if calibrated:
+        raise InputError("--calibrate needs losses; the file has ranks")
+    ranks = table.numbers("rank")
+    # A half rank is a tie: the bound takes it against exposure.
+    return ranks, np.ceil(ranks), references
+
+
+def _losses(table: Table, calibrated: bool) -> tuple[Floats, Floats]:
+    if calibrated:
+        losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
+        table = Table(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
+    canaries, references = two_groups(table, groups=("canaries", "references"), value="loss", flag="canary")
+    assert references is not None
+    return canaries, references
+
+
+def _extrapolated(canaries: Floats, references: Floats) -> Floats | None:
+    """Exposure beyond log2(n) by a fitted skew-normal, where the references allow a fit."""
+    try:
+        return ex.extrapolated_exposure(canaries, references)
+    except InputError:
+        return None
+
+
+def _summary(exposures: Floats, chance: ex.RandomGuessing, confidence: float) -> list[Row]:
+    largest = chance.order_statistic(1)
+    return [
+        Row("mean", float(np.mean(exposures)), chance.mean()),
+        Row(
+            "median",
+            float(np.median(exposures)),
+            chance.sample_median_mean(),
+            *chance.sample_median_interval(confidence),
+        ),
+        Row("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75)),
+        Row("largest", float(np.max(exposures)), largest.mean(), *largest.interval(confidence)),
+    ]
+
+
+def _point_estimates(ranks: Floats, exposures: Floats, references: int, copies: int) -> Sequence[Estimate]:
+    median = ex.per_copy_epsilon(ex.epsilon_from_exposure(float(np.median(exposures))), copies)
+    found = [Estimate("median-exposure", median)]
+    for fpr in (0.1, 0.01, 0.001):
+        if fpr * references >= 1:
+            raw = ex.low_fpr_epsilon(ranks, references, fpr)
+            found.append(
+                Estimate(f"low-fpr-{fpr:g}", ex.per_copy_epsilon(raw.epsilon, copies), threshold=raw.threshold)
+            )
+    return found

@@ -1,0 +1,366 @@
+"""The command line: parses, calls, prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coalmine import __version__
+from coalmine.errors import InputError
+
+if TYPE_CHECKING:
+    from coalmine.stats import Estimate, Null
+
+app = typer.Typer(
+    name="coalmine",
+    help="Audit the privacy of federated learning: an empirical ε with honest error bars, beside the theoretical one.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Design(StrEnum):
+    """How members were chosen among the canaries."""
+
+    fixed = "fixed"
+    coin_flips = "coin-flips"
+
+
+Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
+Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+def main() -> None:
+    """Run the command line; bad input becomes a sentence and exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"coalmine: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"coalmine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Audit the privacy of federated learning: an empirical ε with honest error bars, beside the theoretical one."""
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of the simulated mechanisms.")] = 0,
+) -> None:
+    """Audit Gaussian mechanisms, one of them with a bug, and compare theory with what the canaries tell."""
+    from coalmine import demo as demonstration
+
+    title = (
+        f"{demonstration.CANARIES:,} random canaries in {demonstration.DIM:,} dimensions, δ = {demonstration.DELTA:g}"
+    )
+    _print_table(title, demonstration.COLUMNS, demonstration.demo_rows(seed))
+    print(
+        "\nε_est estimates the true ε and may be off either way. The bound is proved: the true ε is below it in at most"
+        "\n5% of audits, so a claim below the bound is refuted. It is far below ε where few canaries cannot show more."
+    )
+
+
+@app.command("estimate")
+def estimate_command(
+    scores: Annotated[
+        Path | None,
+        typer.Argument(
+            help="CSV, NPZ or JSON with columns score and member (1/0), or with columns members and nonmembers.",
+            show_default=False,
+        ),
+    ] = None,
+    delta: Delta = 1e-5,
+    confidence: Confidence = 0.95,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only this estimator; may be given several times.", show_default=False)
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="A threshold fixed before the scores were seen: adds the intervals of its counts."),
+    ] = None,
+    null: Annotated[
+        str | None,
+        typer.Option(help="Known distribution of non-members: cosine:DIM, normal, or normal:MEAN,STD."),
+    ] = None,
+    design: Annotated[
+        Design, typer.Option(help="How members were chosen: in fixed numbers, or each by a fair coin flip.")
+    ] = Design.fixed,
+    copies: Annotated[int, typer.Option(help="How often each member was planted (group privacy).")] = 1,
+    lower_is_member: Annotated[
+        bool, typer.Option("--lower-is-member", help="The scores are losses: lower means member.")
+    ] = False,
+    score_column: Annotated[str, typer.Option(help="Column of the scores.")] = "score",
+    member_column: Annotated[str, typer.Option(help="Column that says who is a member.")] = "member",
+    counts: Annotated[
+        str | None, typer.Option(help="Instead of a file: TP,FN,FP,TN at one threshold.", show_default=False)
+    ] = None,
+    guesses: Annotated[
+        str | None,
+        typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """ε from anybody's scores: every estimator that applies, in one table."""
+    from coalmine import stats, words
+
+    if sum(source is not None for source in (scores, counts, guesses)) != 1:
+        raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")
+    about: dict[str, Any] = {}
+    if counts is not None:
+        found = stats.estimates_from_counts(
+            stats.Counts(*_whole_numbers("--counts", counts, 4)), delta=delta, confidence=confidence, methods=method
+        )
+        about = {"counts": counts}
+    elif guesses is not None:
+        found = stats.estimates_from_guesses(
+            stats.Guesses(*_whole_numbers("--guesses", guesses, 3)), delta=delta, confidence=confidence, methods=method
+        )
+        about = {"guesses": guesses}
+    else:
+        from coalmine.scorefile import read_table, two_groups
+
+        assert scores is not None
+        table = read_table(scores)
+        members, nonmembers = two_groups(
+            table,
+            groups=("members", "nonmembers"),
+            value=score_column,
+            flag=member_column,
+            single=null is not None,
+        )
+        known = _parse_null(null)
+        if known is not None and nonmembers is not None:
+            raise InputError(f"{scores} has non-members of its own: leave out --null, or leave them out of the file")
+        sign = -1.0 if lower_is_member else 1.0
+        found = stats.estimate(
+            sign * members,
+            None if nonmembers is None else sign * nonmembers,
+            null=known,
+            delta=delta,
+            confidence=confidence,
+            threshold=None if threshold is None else sign * threshold,
+            design=design.value,
+            copies=copies,
+            methods=method,
+        )
+        about = {"members": members.size, "nonmembers": None if nonmembers is None else nonmembers.size}
+        if nonmembers is not None:
+            about["ceiling"] = stats.ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence)
+    meaning = words.meaning(found, about.get("ceiling"))
+    if as_json:
+        _print_json({**about, "estimates": [e.to_dict() for e in found], "meaning": meaning})
+        return
+    _print_estimates(found, f"ε at δ = {delta:g}, {confidence:.0%} confidence")
+    print(f"\n{meaning}")
+
+
+@app.command()
+def account(
+    noise: Annotated[
+        float | None,
+        typer.Option(help="Noise multiplier: standard deviation of the noise over the clip norm.", show_default=False),
+    ] = None,
+    sampling: Annotated[
+        str,
+        typer.Option(help="poisson:Q, fixed:SIZE/POPULATION, epoch:ROUNDS, at-most:TIMES or every-round."),
+    ] = "every-round",
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
+    delta: Delta = 1e-5,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Instead of --noise: the ε to reach; prints the noise it needs.")
+    ] = None,
+    local_epsilon: Annotated[
+        float | None, typer.Option(help="Instead of --noise: ε of one locally randomised report (LDP).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What theory says: ε of DP-FedAvg by each accountant, or the noise that an ε needs."""
+    from coalmine import accounting, words
+
+    if sum(given is not None for given in (noise, epsilon, local_epsilon)) != 1:
+        raise InputError("give one of --noise, --epsilon (to get the noise it needs) or --local-epsilon")
+    if local_epsilon is not None:
+        found = [accounting.local_theory(epsilon=local_epsilon, rounds=rounds, delta=delta)]
+    else:
+        parsed = accounting.parse_sampling(sampling)
+        found = accounting.all_theories(
+            noise_multiplier=noise, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
+        )
+    if as_json:
+        _print_json({"theory": [t.to_dict() for t in found]})
+        return
+    columns = ["accountant", "ε", "noise multiplier", "sampling", "rounds", "neighbours"]
+    rows = [
+        [
+            t.accountant,
+            _number(t.epsilon, 4),
+            "-" if t.noise_multiplier is None else f"{t.noise_multiplier:.6g}",
+            t.sampling,
+            f"{t.rounds:,}",
+            t.adjacency,
+        ]
+        for t in found
+    ]
+    _print_table(f"theory at δ = {delta:g}", columns, rows)
+    print(f"\n{words.theory(found)}")
+
+
+@app.command()
+def exposure(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV, NPZ or JSON with columns loss and canary (1/0), or canaries and references, or rank.",
+            show_default=False,
+        ),
+    ],
+    references: Annotated[
+        int | None, typer.Option(help="Number of references, where the file has ranks.", show_default=False)
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The δ at which the bound on ε is stated.")] = 0.0,
+    confidence: Confidence = 0.95,
+    copies: Annotated[int, typer.Option(help="How often each canary was planted (group privacy).")] = 1,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Subtract the column reference_loss (a model without the canaries).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Exposure of canaries, beside what random guessing gives, and the ε it speaks of."""
+    from coalmine.audits.exposure import exposure_report
+    from coalmine.scorefile import read_table
+
+    report = exposure_report(
+        read_table(file),
+        references=references,
+        delta=delta,
+        confidence=confidence,
+        copies=copies,
+        calibrated=calibrate,
+    )
+    if as_json:
+        _print_json(report.to_dict())
+        return
+    rows = [
+        [
+            row.summary,
+            _number(row.canaries, 3),
+            _number(row.random_guessing, 3),
+            "-" if row.low is None else f"{_number(row.low, 3)} to {_number(row.high, 3)}",
+        ]
+        for row in report.rows
+    ]
+    title = f"exposure in bits: {report.canaries:,} canaries among {report.references:,} references"
+    _print_table(title, ["", "canaries", "random guessing", f"{confidence:.0%} of random guesses"], rows)
+    print()
+    _print_estimates(report.estimates, f"ε at δ = {delta:g}, {confidence:.0%} confidence")
+    print(f"\n{report.meaning}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="one-shot-table-1")],
+    seed: Annotated[int, typer.Option(help="Seed of the simulations.")] = 0,
+) -> None:
+    """A paper's table or figure, beside the paper's numbers."""
+    from coalmine.reproductions import REPRODUCTIONS
+
+    if name not in REPRODUCTIONS:
+        raise InputError(f"there is no reproduction {name!r}; there is: {', '.join(REPRODUCTIONS)}")
+    title, columns, rows = REPRODUCTIONS[name](seed)
+    _print_table(title, columns, rows)
+
+
+def _parse_null(text: str | None) -> Null | None:
+    from coalmine.stats import CosineNull, NormalNull
+
+    if text is None:
+        return None
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "cosine":
+            return CosineNull(int(rest))
+        if kind == "normal":
+            return NormalNull(*(float(part) for part in rest.split(","))) if rest else NormalNull()
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+    raise InputError(f"--null must be cosine:DIM, normal, or normal:MEAN,STD, got {text!r}")
+
+
+def _whole_numbers(option: str, text: str, count: int) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count:
+        raise InputError(f"{option} must be {count} whole numbers separated by commas, got {text!r}")
+    return numbers
+
+
+def _number(value: float | None, digits: int) -> str:
+    if value is None:
+        return "-"
+    return "∞" if value == math.inf else f"{value:.{digits}f}"
+
+
+def _print_estimates(found: list[Estimate], title: str) -> None:
+    rows = [
+        [
+            e.method,
+            _number(e.epsilon, 3),
+            _number(e.lower, 3),
+            _number(e.upper, 3),
+            "-" if e.threshold is None else f"{e.threshold:.4g}",
+            "valid bound" if e.valid else "estimate",
+        ]
+        for e in found
+    ]
+    _print_table(title, ["method", "ε", "lower", "upper", "threshold", "what it is"], rows)
+
+
+def _print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        # A pipe has no width to fit into: nothing is wrapped.
+        console = Console(width=240)
+    console.print(table)
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    print(json.dumps({"schema": 1, "coalmine": __version__, **content}, indent=2, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

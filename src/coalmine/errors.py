@@ -1,0 +1,44 @@
+"""Bad input, refused where it enters."""
+
+from __future__ import annotations
+
+import math
+
+
+class InputError(ValueError):
+    """Something the user gave is wrong: the message says what, where, and what would be right.
+
+    The command line prints it as one sentence and exits with code 2.
+    """
+
+
+class NotApplicableError(InputError):
+    """An estimator that does not fit these scores: asked for by name it is an error, among all it is left out."""
+
+
+def check_delta(delta: float) -> float:
+    """Return ``delta`` if it lies in [0, 1), refuse it otherwise."""
+    if not 0 <= delta < 1:
+        raise InputError(f"delta must be in [0, 1), got {delta}")
+    return float(delta)
+
+
+def check_confidence(confidence: float) -> float:
+    """Return ``confidence`` if it lies in [0.5, 1), refuse it otherwise."""
+    if not 0.5 <= confidence < 1:
+        raise InputError(f"confidence must be in [0.5, 1), got {confidence}")
+    return float(confidence)
+
+
+def check_positive(name: str, value: float) -> float:
+    """Return ``value`` if it is finite and above zero, refuse it otherwise."""
+    if not (value > 0 and math.isfinite(value)):
+        raise InputError(f"{name} must be a positive number, got {value}")
+    return float(value)
+
+
+def check_count(name: str, value: int, least: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``least``, refuse it otherwise."""
+    if isinstance(value, bool) or int(value) != value or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
+    return int(value)

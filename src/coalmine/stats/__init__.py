@@ -1,0 +1,75 @@
+"""Scores → ε. NumPy and SciPy only.
+
+`estimate` runs every estimator that applies; each is also a function of its own. An `Estimate` says whether it is a
+bound that holds, or only an estimate.
+"""
+
+from coalmine.stats.best_threshold import best_threshold, published_lower_bound
+from coalmine.stats.estimate import Estimate
+from coalmine.stats.estimators import METHODS, estimate, estimates_from_counts, estimates_from_guesses
+from coalmine.stats.fit import gaussian_fit, gaussian_shift
+from coalmine.stats.gaussian import (
+    epsilon_between_gaussians,
+    epsilon_gaussian,
+    epsilon_gdp,
+    sigma_gaussian,
+    threshold_epsilon_between_gaussians,
+)
+from coalmine.stats.nulls import CosineNull, NormalNull, Null
+from coalmine.stats.one_run import (
+    Guesses,
+    one_run,
+    one_run_fdp,
+    one_run_fdp_from_guesses,
+    one_run_from_guesses,
+    one_run_p_value,
+)
+from coalmine.stats.rates import (
+    Counts,
+    epsilon_from_counts,
+    epsilon_from_log_rates,
+    epsilon_from_rates,
+    rate_bounds,
+)
+from coalmine.stats.scores import Scores
+from coalmine.stats.simultaneous import ceiling, gdp, simultaneous, split
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, group_parameters
+
+__all__ = [
+    "METHODS",
+    "ApproximateDP",
+    "CosineNull",
+    "Counts",
+    "Estimate",
+    "GaussianDP",
+    "Guesses",
+    "NormalNull",
+    "Null",
+    "Scores",
+    "best_threshold",
+    "ceiling",
+    "epsilon_between_gaussians",
+    "epsilon_from_counts",
+    "epsilon_from_log_rates",
+    "epsilon_from_rates",
+    "epsilon_gaussian",
+    "epsilon_gdp",
+    "estimate",
+    "estimates_from_counts",
+    "estimates_from_guesses",
+    "gaussian_fit",
+    "gaussian_shift",
+    "gdp",
+    "group_parameters",
+    "one_run",
+    "one_run_fdp",
+    "one_run_fdp_from_guesses",
+    "one_run_from_guesses",
+    "one_run_p_value",
+    "published_lower_bound",
+    "rate_bounds",
+    "sigma_gaussian",
+    "simultaneous",
+    "split",
+    "threshold_epsilon_between_gaussians",
+]

@@ -1,0 +1,61 @@
+"""What every estimator returns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+INDEPENDENT = "the scores are independent of one another"
+COIN_FLIPS = "each canary was planted by its own fair coin flip"
+GAUSSIAN = "the mechanism is Gaussian (its trade-off curve is that of two shifted normals)"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An ε, and what may be believed of it.
+
+    ``valid`` is True only where ``lower`` is a confidence bound that holds whatever the mechanism is: with
+    probability at least ``confidence`` it does not exceed the true ε at ``delta``, provided that ``assumes`` is true
+    of how the scores came about. Everything else is an estimate: informative, and never to be called a bound.
+
+    ``upper`` is the upper end of an interval for what this attack at this threshold shows. It never bounds the
+    mechanism's ε from above: no audit can, since a better attack may exist.
+    """
+
+    method: str
+    epsilon: float
+    lower: float | None = None
+    upper: float | None = None
+    confidence: float | None = None
+    delta: float = 0.0
+    valid: bool = False
+    threshold: float | None = None
+    assumes: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "lower", "upper"):
+            value = getattr(self, name)
+            if value is not None and (math.isnan(value) or value < 0):
+                raise ValueError(f"{name} of {self.method} must be a number of at least 0, got {value}")
+        if self.valid and (self.lower is None or self.confidence is None):
+            raise ValueError(f"{self.method} claims to be a valid bound without a lower bound and a confidence")
+
+    @classmethod
+    def bound(
+        cls,
+        method: str,
+        lower: float,
+        *,
+        delta: float,
+        confidence: float,
+        assumes: str,
+        threshold: float | None = None,
+        valid: bool = True,
+    ) -> Self:
+        """A lower bound, which is then also the ε reported."""
+        return cls(method, lower, lower, None, confidence, delta, valid, threshold, assumes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; an infinite ε becomes the string ``"inf"``."""
+        return {k: "inf" if v == math.inf else v for k, v in asdict(self).items()}

@@ -1,0 +1,156 @@
+"""ε of Gaussian mechanisms and between Gaussians: exact, in the log domain, for ε of 0.1 and of 50,000 alike."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from coalmine.errors import InputError, check_delta
+from coalmine.stats.tradeoff import Floats
+
+_STEPS = 200
+
+
+def epsilon_gaussian(sigma: ArrayLike, delta: float) -> Floats:
+    """ε of the Gaussian mechanism of sensitivity 1 and noise ``sigma`` at δ (Balle & Wang 2018), elementwise."""
+    sigma = np.asarray(sigma, dtype=float)
+    if np.any(~(sigma >= 0)):
+        raise InputError(f"sigma must be at least 0, got {sigma}")
+    with np.errstate(divide="ignore"):
+        return epsilon_gdp(1 / sigma, delta)
+
+
+def epsilon_gdp(mu: ArrayLike, delta: float) -> Floats:
+    """ε(δ) of a μ-GDP mechanism (Dong, Roth & Su 2019, Corollary 2.13), elementwise."""
+    return epsilon_between_gaussians(0.0, 1.0, mu, 1.0, delta)
+
+
+def sigma_gaussian(epsilon: float, delta: float) -> float:
+    """The noise with which the Gaussian mechanism of sensitivity 1 is exactly (ε, δ)-DP (Balle & Wang 2018)."""
+    check_delta(delta)
+    if not epsilon >= 0:
+        raise InputError(f"epsilon must be at least 0, got {epsilon}")
+    if epsilon == math.inf:
+        return 0.0
+    if delta == 0:
+        return math.inf
+    low, high = -60.0, 60.0  # ln σ
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        mu = np.array(math.exp(-middle))
+        if float(_log_delta(np.array(epsilon), np.array(0.0), np.array(1.0), mu, np.array(1.0), "any")) > math.log(
+            delta
+        ):
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+def epsilon_between_gaussians(mu0: ArrayLike, std0: ArrayLike, mu1: ArrayLike, std1: ArrayLike, delta: float) -> Floats:
+    """The exact ε at δ between N(μ₀, σ₀²) and N(μ₁, σ₁²), the larger of both directions, elementwise.
+
+    The supremum over all events of the hockey-stick divergence, not only over thresholds.
+    """
+    return _epsilon(mu0, std0, mu1, std1, delta, "any")
+
+
+def threshold_epsilon_between_gaussians(
+    mu0: ArrayLike, std0: ArrayLike, mu1: ArrayLike, std1: ArrayLike, delta: float
+) -> Floats:
+    """As `epsilon_between_gaussians` for attacks that compare with one threshold (Andrew et al. 2023, Algorithm 1)."""
+    return _epsilon(mu0, std0, mu1, std1, delta, "threshold")
+
+
+def _epsilon(mu0: ArrayLike, std0: ArrayLike, mu1: ArrayLike, std1: ArrayLike, delta: float, events: str) -> Floats:
+    check_delta(delta)
+    mu0, std0, mu1, std1 = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (mu0, std0, mu1, std1)))
+    if np.any(~(std0 > 0)) or np.any(~(std1 > 0)) or not np.all(np.isfinite(std0) & np.isfinite(std1)):
+        raise InputError(f"standard deviations must be positive, got {std0} and {std1}")
+    if np.any(np.isnan(mu0)) or np.any(np.isnan(mu1)):
+        raise InputError("means must be numbers, got NaN")
+    there = _one_direction(mu0, std0, mu1, std1, delta, events)
+    back = _one_direction(mu1, std1, mu0, std0, delta, events)
+    return np.maximum(there, back)
+
+
+def _one_direction(mu0: Floats, std0: Floats, mu1: Floats, std1: Floats, delta: float, events: str) -> Floats:
+    """sup of ε ≥ 0 with P₁(E) > e^ε P₀(E) + δ for some event E, by bisection on the monotone δ(ε)."""
+    if delta == 0:
+        # The supremum of ln(p₁/p₀): finite only where the tails of P₁ are the lighter ones.
+        gap = (mu1 - mu0) ** 2 / (2 * np.where(std1 < std0, std0**2 - std1**2, 1.0))
+        same = (mu1 == mu0) & (std1 == std0)
+        peak = np.where(std1 < std0, np.log(std0 / std1) + gap, np.where(same, 0.0, math.inf))
+        return np.asarray(peak)
+    log_delta = math.log(delta)
+    infinite = np.isinf(mu0) | np.isinf(mu1)
+    mu0, mu1 = np.where(infinite, 0.0, mu0), np.where(infinite, 0.0, mu1)
+
+    def above(epsilon: Floats) -> NDArray[np.bool_]:
+        return _log_delta(epsilon, mu0, std0, mu1, std1, events) > log_delta
+
+    low, high = np.zeros(mu0.shape), np.ones(mu0.shape)
+    while np.any(grow := above(high)):
+        low, high = np.where(grow, high, low), np.where(grow, 2 * high, high)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        up = above(middle)
+        low, high = np.where(up, middle, low), np.where(up, high, middle)
+        if np.all(high - low <= 1e-15 * high):
+            break
+    found = np.where(above(np.zeros(mu0.shape)), (low + high) / 2, 0.0)
+    return np.where(infinite, math.inf, found)
+
+
+def _log_delta(epsilon: Floats, mu0: Floats, std0: Floats, mu1: Floats, std1: Floats, events: str) -> Floats:
+    """ln of the largest P₁(E) − e^ε P₀(E) over all events E, or over thresholds only.
+
+    In units of P₀, ln(p₁/p₀) − ε = a z² + b z + c. E is where it is positive: outside its roots (a > 0), between them
+    (a < 0), or a half-line (a = 0). The tails are those of E under either distribution, as logarithms.
+    """
+    shift, scale = (mu1 - mu0) / std0, std1 / std0
+    a = (scale - 1) * (scale + 1) / (2 * scale**2)
+    b = shift / scale**2
+    c = -(shift**2) / (2 * scale**2) - np.log(scale) - epsilon
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        root = np.sqrt(np.maximum(b * b - 4 * a * c, 0))
+        # The stable pair of roots; the far one runs off to infinity as a → 0.
+        half = -(b + np.where(b >= 0, root, -root)) / 2
+        near = np.where(half != 0, c / half, 0.0)
+        other = np.where(a != 0, half / a, np.where(b >= 0, -math.inf, math.inf))
+        left, right = np.minimum(near, other), np.maximum(near, other)
+        crossing = (b * b - 4 * a * c > 0) | (a == 0)
+
+        def gap(log_p1: Floats, log_p0: Floats) -> Floats:
+            """ln(P₁ − e^ε P₀), −∞ where it is not positive."""
+            ratio = epsilon + log_p0 - log_p1
+            return np.where(ratio < 0, log_p1 + np.log(-np.expm1(np.minimum(ratio, 0))), -math.inf)
+
+        def tails(z: Floats, sign: int) -> tuple[Floats, Floats]:
+            """ln P₁ and ln P₀ of {z' ≥ z} (sign −1) or {z' ≤ z} (sign +1)."""
+            return special.log_ndtr(sign * (z - shift) / scale), special.log_ndtr(sign * z)
+
+        below, over = tails(left, 1), tails(right, -1)
+        if events == "threshold":
+            # One half-line: the better of the two outer ones, or of the two that contain the inner interval.
+            outer = np.maximum(gap(*below), gap(*over))
+            inner = np.maximum(gap(*tails(left, -1)), gap(*tails(right, 1)))
+        else:
+            outer = np.logaddexp(gap(*below), gap(*over))
+            inner = gap(_log_between((left - shift) / scale, (right - shift) / scale), _log_between(left, right))
+        flat = np.where(b > 0, gap(*tails(near, -1)), np.where(b < 0, gap(*tails(near, 1)), -math.inf))
+        curved = np.where(crossing, np.where(a > 0, outer, inner), -math.inf)
+    return np.asarray(np.where(a == 0, flat, curved))
+
+
+def _log_between(low: Floats, high: Floats) -> Floats:
+    """ln(Φ(high) − Φ(low)) for low ≤ high, from the tail in which nothing cancels."""
+    flip = low > 0
+    low, high = np.where(flip, -high, low), np.where(flip, -low, high)
+    small, large = special.log_ndtr(low), special.log_ndtr(high)
+    with np.errstate(divide="ignore"):
+        result: Floats = large + np.log(-np.expm1(np.minimum(small - large, 0)))
+    return result

@@ -1,0 +1,81 @@
+"""At which ranks to look: grids fixed by the numbers of canaries alone, and what is found there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine.stats.tradeoff import Floats
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+# thresholds, numbers of guesses, numbers of right guesses
+Tails = tuple[Floats, Ints, Ints]
+
+# With fewer than this, nothing can be rejected at the significance that one test of a grid gets.
+_FEWEST_GUESSES = 16
+_FEWEST_MEMBERS = 8
+
+
+def _halving(top: int, least: int) -> Ints:
+    """top, top/2, top/4, … down to ``least``, rounded; empty where ``top`` is below ``least``."""
+    steps = np.arange(0 if top < least else int(np.log2(top / least)) + 1)
+    return np.unique(np.round(top * 0.5**steps).astype(np.int64))
+
+
+def member_ranks(members: int) -> Ints:
+    """Ranks of members from the top, dense towards both ends: m/2ⁱ and m − m/2ⁱ, and m itself."""
+    outer = _halving(members, _FEWEST_MEMBERS)
+    ranks = np.unique(np.concatenate([outer, members - outer, [members]]))
+    return ranks[ranks > 0]
+
+
+def both_tails(members: Floats, nonmembers: Floats, most: int) -> Tails:
+    """Guess "member" for the top and "non-member" for the bottom r of all canaries, for a grid of 2r ≤ ``most``.
+
+    Sorted scores. Ties count as wrong guesses wherever they can.
+    """
+    each = np.unique(_halving(most, _FEWEST_GUESSES) // 2)
+    top = _in_top(members, nonmembers, each)
+    bottom = _in_top(nonmembers[::-1], members[::-1], each, sign=-1)
+    return _kth_largest(members, nonmembers, each, top), 2 * each, top + bottom
+
+
+def top_ranks(members: Floats, nonmembers: Floats, most: int) -> Tails:
+    """Guess "member" for the top r of all canaries and abstain from the rest, for a grid of r ≤ ``most``."""
+    guesses = _halving(most, _FEWEST_GUESSES)
+    right = _in_top(members, nonmembers, guesses)
+    return _kth_largest(members, nonmembers, guesses, right), guesses, right
+
+
+def thinned(side: Floats, size: int) -> Floats:
+    """A random subset of ``size`` sorted scores, still sorted. Its seed comes from the scores: same in, same out."""
+    if side.size == size:
+        return side
+    seed = int(np.bitwise_xor.reduce(side.view(np.uint64)))
+    keep = np.random.default_rng(seed).choice(side.size, size, replace=False, shuffle=False)
+    return side[np.sort(keep)]
+
+
+def _in_top(wanted: Floats, others: Floats, r: Ints, sign: int = 1) -> Ints:
+    """How many of the r largest among both are ``wanted``, where of equals the others are larger.
+
+    Both are sorted in ascending order of ``sign`` times the score. a of them are wanted if the a-th largest wanted
+    exceeds the (r−a+1)-th largest other: bisection over a, for all r at once, without merging the two.
+    """
+    low = np.maximum(0, r - others.size)
+    high = np.minimum(r, wanted.size)
+    while np.any(searching := low < high):
+        a = np.where(searching, (low + high + 1) // 2, 1)
+        beats = sign * wanted[wanted.size - a] > sign * others[others.size - np.where(searching, r - a + 1, 1)]
+        low = np.where(searching & beats, a, low)
+        high = np.where(searching & ~beats, a - 1, high)
+    return low
+
+
+def _kth_largest(first: Floats, second: Floats, r: Ints, from_first: Ints) -> Floats:
+    """The r-th largest of both, where ``from_first`` of the r largest are in ``first``."""
+    from_second = r - from_first
+    a = np.where(from_first > 0, first[first.size - np.maximum(from_first, 1)], np.inf)
+    b = np.where(from_second > 0, second[second.size - np.maximum(from_second, 1)], np.inf)
+    return np.minimum(a, b)

@@ -1,0 +1,47 @@
+"""What the figures mean, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coalmine.accounting import Theory
+    from coalmine.stats import Estimate
+
+
+def meaning(estimates: Sequence[Estimate], ceiling: float | None = None) -> str:
+    """What the first valid bound among ``estimates`` says, and what it rests on.
+
+    ``ceiling`` is the largest bound that so few scores could give.
+    """
+    best = next((e for e in estimates if e.valid), None)
+    if best is None or best.lower is None or best.confidence is None:
+        return "None of these figures is a bound that holds; read them as estimates."
+    if best.lower == 0:
+        text = (
+            f"No leak is shown: such scores can come from a mechanism with ε = 0 at δ = {best.delta:g} ({best.method})."
+        )
+    else:
+        times = math.exp(min(best.lower, 700))
+        text = (
+            f"With {best.confidence:.0%} confidence ε is at least {best.lower:.3g} at δ = {best.delta:g}"
+            f" ({best.method}): what was released makes some accusation at least {times:.3g} times as likely against a member as against"
+            " a non-member. A smaller claimed ε is refuted."
+        )
+    if ceiling is not None:
+        text += f" With so many scores the bound could not exceed {ceiling:.3g}."
+    return f"{text} It holds if {best.assumes}."
+
+
+def theory(theories: Sequence[Theory]) -> str:
+    """What the smallest of several accountants' ε promises."""
+    best = min(theories, key=lambda t: t.epsilon)
+    if best.epsilon == math.inf:
+        return "There is no guarantee: ε is infinite."
+    return (
+        f"Whatever the data, and even for an adversary who sees every round, ε is at most {best.epsilon:.4g} at"
+        f" δ = {best.delta:g} ({best.accountant}, neighbours: {best.adjacency}). Each row is an upper bound that holds;"
+        " the smallest is the one to quote."
+    )
