@@ -14,23 +14,19 @@ from scipy import special, stats
 
 from coalmine.errors import InputError
 from coalmine.stats.exposure import (
-    MAX_SHAPE,
-    OrderStatistic,
-    RandomGuessing,
-    SkewNormal,
     calibrate,
     epsilon_from_exposure,
     exposure,
     exposure_for_epsilon,
     extrapolated_exposure,
-    group_parameters,
     low_fpr_epsilon,
     per_copy_epsilon,
-    random_mean,
-    random_quantile,
     ranks,
     scores_from_ranks,
 )
+from coalmine.stats.random_guessing import OrderStatistic, RandomGuessing, random_mean, random_quantile
+from coalmine.stats.skew_normal import MAX_SHAPE, SkewNormal
+from coalmine.stats.tradeoff import group_parameters
 
 # Few distinct values, so that ties abound.
 losses = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=20)
@@ -85,8 +81,8 @@ def test_ranks_ignore_the_order_of_references_and_follow_that_of_canaries(
 @pytest.mark.parametrize(
     ("canaries", "references", "complaint"),
     [
-        ([], [1.0], r"canaries must be one row of at least one loss, got an array of shape \(0,\)"),
-        ([1.0], [], "references must be one row"),
+        ([], [1.0], "canaries must hold at least one number, got none"),
+        ([1.0], [], "references must hold at least one number"),
         ([[1.0]], [1.0], r"shape \(1, 1\)"),
         ([math.nan, 0.0], [1.0], "canaries must be finite, got nan among 2 values"),
         ([1.0], [math.inf], "references must be finite, got inf"),

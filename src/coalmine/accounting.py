@@ -32,6 +32,9 @@ _LEAST_NOISE, _MOST_NOISE = 1e-6, 1e6
 # Up to about this ε a grid of privacy losses can be held in memory; privacy has ended long before.
 _WIDEST_PLD = 1e6
 
+# How much coarser the grid of losses may be while searching for noise.
+_SEARCH = 8
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -268,7 +271,7 @@ def theory(
 
 
 def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld") -> float:
-    """The least noise multiplier, to a few parts in a million, for which ``theory`` promises at most ``epsilon``."""
+    """The least noise multiplier, to 3 digits or more, for which ``theory`` promises at most ``epsilon``."""
     import dp_accounting as dp
 
     _check_at_least_zero("epsilon", epsilon)
@@ -279,8 +282,11 @@ def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, 
     if check_delta(delta) == 0:
         raise InputError(f"no Gaussian noise gives an epsilon of {epsilon} at delta 0: delta must be in (0, 1)")
 
+    def grid(noise: float) -> tuple[float, float]:
+        return _grid(*sampling.event(noise, rounds), _SEARCH) if accountant == "pld" else (0.0, 0.0)
+
     def promised(noise: float) -> float:
-        return _epsilon(*sampling.event(noise, rounds), delta, accountant)
+        return _epsilon(*sampling.event(noise, rounds), delta, accountant, _SEARCH)
 
     # RDP is fast and asks for a little more noise than PLD: the place to start from.
     high = 1.0
@@ -293,29 +299,26 @@ def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, 
                 f"epsilon {epsilon} at delta {delta} is out of reach of the {accountant} accountant with any noise "
                 f"multiplier up to {_MOST_NOISE:g}: give a larger epsilon or delta, or fewer rounds"
             )
-    while True:
-        low = high / 2
-        event, neighbours = sampling.event(low, rounds)
-        extent = _extent(event, neighbours) if accountant == "pld" else 0.0
-        if low < _LEAST_NOISE or extent > _WIDEST_PLD:
-            return high  # almost any noise will do, as where δ exceeds the chance of ever taking part
-        if promised(low) > epsilon:
-            break
-        high = low
+    low = high / 2
+    while low >= _LEAST_NOISE and grid(low)[0] <= _WIDEST_PLD and promised(low) <= epsilon:
+        low, high = low / 2, low
+    if low < _LEAST_NOISE or grid(low)[0] > _WIDEST_PLD:
+        return high  # almost any noise will do, as where δ exceeds the chance of ever taking part
+    neighbours, extent, step = sampling.event(high, rounds)[1], grid(low)[0], grid(high)[1]
     with _quiet():
         noise = float(
             dp.calibrate_dp_mechanism(
-                lambda: _accountant(accountant, neighbours, extent),
+                lambda: _accountant(accountant, neighbours, extent, step),
                 lambda noise: sampling.event(noise, rounds)[0],
                 max(epsilon, 1e-9),  # at 0 the search would stop at any noise that is enough, not at the least
                 delta,
                 dp.ExplicitBracketInterval(low, high),
-                tol=1e-6 * low,
+                tol=1e-5 * low,
             )
         )
-    # That search keeps to one grid of losses, ``theory`` takes the one that fits: they may differ in the last digits.
-    while promised(noise) > epsilon:
-        noise *= 1 + 1e-6
+    # ``theory`` takes a finer grid, and the one that fits: its last digits may differ.
+    while _epsilon(*sampling.event(noise, rounds), delta, accountant) > epsilon:
+        noise *= 1 + 1e-5
     return noise
 
 
@@ -410,36 +413,46 @@ def local_theory(*, epsilon: float, rounds: int = 1, delta: float = 0.0) -> Theo
     )
 
 
-def _epsilon(event: Any, neighbours: Any, delta: float, accountant: str) -> float:
+def _epsilon(event: Any, neighbours: Any, delta: float, accountant: str, coarser: int = 1) -> float:
     import dp_accounting as dp
 
     if isinstance(event, dp.NoOpDpEvent):
         return 0.0
     if isinstance(event, dp.NonPrivateDpEvent) or delta == 0:
         return math.inf
-    extent = _extent(event, neighbours) if accountant == "pld" else 0.0
+    extent, step = _grid(event, neighbours, coarser) if accountant == "pld" else (0.0, 0.0)
     if extent > _WIDEST_PLD:
         raise InputError(
             f"the pld accountant reaches to an epsilon of about {_WIDEST_PLD:g}, and here RDP says {extent:.3g}: use "
             "the accountant rdp, or more noise"
         )
     with _quiet():
-        fresh = _accountant(accountant, neighbours, extent, parts=len(event.events))
-        return float(fresh.compose(event).get_epsilon(delta))
+        return float(_accountant(accountant, neighbours, extent, step).compose(event).get_epsilon(delta))
 
 
-def _extent(event: Any, neighbours: Any) -> float:
-    """How far the privacy losses of ``event`` reach, by RDP, but for the mass of 1e-15 that PLD neglects."""
+def _grid(event: Any, neighbours: Any, coarser: int) -> tuple[float, float]:
+    """How far the privacy losses of ``event`` reach, but for a mass of 1e-15, and the step in which PLD counts them.
+
+    dp-accounting's own step of 1e-4 suits losses between 2 and 10. Larger ones would take more memory and time (1.6 GB
+    and 45 s at an ε of 1,000), smaller ones would drown in the rounding: so the step follows the extent, for some 1e5
+    points. Where many grids are needed (a search, many different noises) it is up to 16 times coarser. Rounding adds
+    up to step² / 4 a round, which is kept below a thousandth of ε. The step goes by powers of two: a finer grid then
+    contains the coarser, so its ε is not larger, and ε falls with noise also where the step changes.
+    """
     import dp_accounting as dp
 
     # dp-accounting's own orders begin at 1.1, too far from 1 for an ε of some hundreds.
     orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
     with _quiet():
-        return float(dp.rdp.RdpAccountant(orders, neighbours).compose(event).get_epsilon(1e-15))
+        extent = float(dp.rdp.RdpAccountant(orders, neighbours).compose(event).get_epsilon(1e-15))
+    rounds = sum(part.count for part in event.events)
+    step = min(max(1e-4, extent / 1e5), extent / 2e4) * min(coarser * len(event.events), 16)
+    step = max(min(step, math.sqrt(2e-3 * extent / rounds)), extent / 1e6)
+    return extent, 1e-4 * 2.0 ** math.floor(math.log2(step / 1e-4))
 
 
-def _accountant(name: str, neighbours: Any, extent: float, parts: int = 1) -> Any:
-    """A fresh dp-accounting accountant; PLD takes the losses' ``extent`` and the number of different noises."""
+def _accountant(name: str, neighbours: Any, extent: float, step: float) -> Any:
+    """A fresh dp-accounting accountant; ``extent`` and ``step`` are PLD's."""
     import dp_accounting as dp
     import numpy as np
 
@@ -463,13 +476,7 @@ def _accountant(name: str, neighbours: Any, extent: float, parts: int = 1) -> An
         return dp.rdp.RdpAccountant(neighboring_relation=neighbours)
     if name == "rdp-mironov":
         return MironovAccountant(neighboring_relation=neighbours)
-    # dp-accounting's step of 1e-4 suits losses between 2 and 10. Larger ones would take more memory and time (1.6 GB
-    # and 45 s at an ε of 1,000), smaller ones would drown in the rounding: so the step follows the extent, for some
-    # 1e5 points, or fewer where each of many different noises needs points of its own (ε still has 3 digits). It goes
-    # by powers of two: the finer grid contains the coarser one, so its ε is not larger, and ε falls with noise also
-    # where the step changes.
-    step = min(max(1e-4, extent / 1e5), extent / 2e4) * min(parts, 16)
-    return PldAccountant(neighbours, value_discretization_interval=1e-4 * 2.0 ** math.floor(math.log2(step / 1e-4)))
+    return PldAccountant(neighbours, value_discretization_interval=step)
 
 
 @contextmanager

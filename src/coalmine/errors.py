@@ -37,8 +37,15 @@ def check_positive(name: str, value: float) -> float:
     return float(value)
 
 
-def check_count(name: str, value: int, least: int = 1) -> int:
+def check_probability(name: str, value: float) -> float:
+    """Return ``value`` if it lies strictly between 0 and 1, refuse it otherwise."""
+    if not 0 < value < 1:
+        raise InputError(f"{name} must be in (0, 1), got {value}")
+    return float(value)
+
+
+def check_count(name: str, value: float, least: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``least``, refuse it otherwise."""
-    if isinstance(value, bool) or int(value) != value or value < least:
+    if isinstance(value, bool) or not math.isfinite(value) or int(value) != value or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
     return int(value)

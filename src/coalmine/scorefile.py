@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.errors import InputError
-
-Floats = NDArray[np.float64]
+from coalmine.stats.arrays import Floats
 
 _TRUE = {"1", "1.0", "true", "yes", "in", "member", "canary"}
 _FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "reference"}

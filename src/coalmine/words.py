@@ -27,8 +27,8 @@ def meaning(estimates: Sequence[Estimate], ceiling: float | None = None) -> str:
         times = math.exp(min(best.lower, 700))
         text = (
             f"With {best.confidence:.0%} confidence ε is at least {best.lower:.3g} at δ = {best.delta:g}"
-            f" ({best.method}): what was released makes some accusation at least {times:.3g} times as likely against a member as against"
-            " a non-member. A smaller claimed ε is refuted."
+            f" ({best.method}): what was released makes some accusation at least {times:.3g} times as likely against"
+            " a member as against a non-member. A smaller claimed ε is refuted."
         )
     if ceiling is not None:
         text += f" With so many scores the bound could not exceed {ceiling:.3g}."

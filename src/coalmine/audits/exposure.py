@@ -10,9 +10,11 @@ import numpy as np
 
 from coalmine import words
 from coalmine.errors import InputError
-from coalmine.scorefile import Floats, Table, two_groups
+from coalmine.scorefile import Table, two_groups
 from coalmine.stats import Estimate, Scores, ceiling, simultaneous
 from coalmine.stats import exposure as ex
+from coalmine.stats.arrays import Floats
+from coalmine.stats.random_guessing import RandomGuessing
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def exposure_report(
         n = others.size
         beyond = _extrapolated(canaries, others)
     exposures = ex.exposure(ranks, n)
-    rows = _summary(exposures, ex.RandomGuessing(n, exposures.size), confidence)
+    rows = _summary(exposures, RandomGuessing(n, exposures.size), confidence)
     if beyond is not None:
         rows.append(replace(rows[-1], summary="largest, extrapolated", canaries=float(beyond.max())))
     bound = simultaneous(Scores(*ex.scores_from_ranks(worst, n)), delta=delta, confidence=confidence, copies=copies)
@@ -112,7 +114,7 @@ def _extrapolated(canaries: Floats, references: Floats) -> Floats | None:
         return None
 
 
-def _summary(exposures: Floats, chance: ex.RandomGuessing, confidence: float) -> list[Row]:
+def _summary(exposures: Floats, chance: RandomGuessing, confidence: float) -> list[Row]:
     largest = chance.order_statistic(1)
     return [
         Row("mean", float(np.mean(exposures)), chance.mean()),

@@ -7,12 +7,12 @@ cosine with the result.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coalmine.errors import InputError, check_count
+from coalmine.stats.arrays import Floats
 
 
-def canary_cosines(*, dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def canary_cosines(*, dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Floats:
     """The k cosines of one simulated audit, drawn from their exact joint distribution; k·(k+1)/2 + O(k) numbers.
 
     No d-vector is made. The Gram matrix of k Gaussian vectors is Wishart, so its triangular factor can be drawn
@@ -29,5 +29,5 @@ def canary_cosines(*, dim: int, canaries: int, sigma: float, rng: np.random.Gene
     coordinates /= np.linalg.norm(coordinates, axis=1, keepdims=True)
     inside = coordinates.sum(axis=0) + sigma * rng.standard_normal(k)
     outside = sigma**2 * rng.chisquare(d - k) if d > k else 0.0
-    result: NDArray[np.float64] = coordinates @ inside / np.sqrt(inside @ inside + outside)
+    result: Floats = coordinates @ inside / np.sqrt(inside @ inside + outside)
     return result

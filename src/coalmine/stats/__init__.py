@@ -4,8 +4,7 @@
 bound that holds, or only an estimate.
 """
 
-from coalmine.stats.best_threshold import best_threshold, published_lower_bound
-from coalmine.stats.estimate import Estimate
+from coalmine.stats.epsilon import Estimate
 from coalmine.stats.estimators import METHODS, estimate, estimates_from_counts, estimates_from_guesses
 from coalmine.stats.fit import gaussian_fit, gaussian_shift
 from coalmine.stats.gaussian import (
@@ -16,14 +15,6 @@ from coalmine.stats.gaussian import (
     threshold_epsilon_between_gaussians,
 )
 from coalmine.stats.nulls import CosineNull, NormalNull, Null
-from coalmine.stats.one_run import (
-    Guesses,
-    one_run,
-    one_run_fdp,
-    one_run_fdp_from_guesses,
-    one_run_from_guesses,
-    one_run_p_value,
-)
 from coalmine.stats.rates import (
     Counts,
     epsilon_from_counts,
@@ -31,8 +22,17 @@ from coalmine.stats.rates import (
     epsilon_from_rates,
     rate_bounds,
 )
+from coalmine.stats.same_data import best_threshold, published_lower_bound
 from coalmine.stats.scores import Scores
-from coalmine.stats.simultaneous import ceiling, gdp, simultaneous, split
+from coalmine.stats.simultaneous_bound import ceiling, gdp, refutes, simultaneous, split
+from coalmine.stats.single_run import (
+    Guesses,
+    one_run,
+    one_run_fdp,
+    one_run_fdp_from_guesses,
+    one_run_from_guesses,
+    one_run_p_value,
+)
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, group_parameters
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "one_run_p_value",
     "published_lower_bound",
     "rate_bounds",
+    "refutes",
     "sigma_gaussian",
     "simultaneous",
     "split",

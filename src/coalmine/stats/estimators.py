@@ -9,20 +9,20 @@ from functools import partial
 from numpy.typing import ArrayLike
 
 from coalmine.errors import InputError, NotApplicableError, check_count
-from coalmine.stats.best_threshold import best_threshold, published_lower_bound
-from coalmine.stats.estimate import Estimate
+from coalmine.stats.epsilon import Estimate
 from coalmine.stats.fit import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
-from coalmine.stats.one_run import (
+from coalmine.stats.rates import Counts, Interval, epsilon_from_counts
+from coalmine.stats.same_data import best_threshold, published_lower_bound
+from coalmine.stats.scores import Scores
+from coalmine.stats.simultaneous_bound import Design, gdp, simultaneous, split
+from coalmine.stats.single_run import (
     Guesses,
     one_run,
     one_run_fdp,
     one_run_fdp_from_guesses,
     one_run_from_guesses,
 )
-from coalmine.stats.rates import Counts, Interval, epsilon_from_counts
-from coalmine.stats.scores import Scores
-from coalmine.stats.simultaneous import Design, gdp, simultaneous, split
 
 Method = Callable[[], Estimate]
 

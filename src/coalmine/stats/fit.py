@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from coalmine.errors import NotApplicableError, check_confidence, check_delta
-from coalmine.stats.estimate import Estimate
+from coalmine.stats.arrays import Floats
+from coalmine.stats.epsilon import Estimate
 from coalmine.stats.gaussian import epsilon_gdp, threshold_epsilon_between_gaussians
 from coalmine.stats.scores import Scores
-from coalmine.stats.tradeoff import Floats
 
 _RESAMPLES = 400
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from coalmine.errors import InputError, check_delta
-from coalmine.stats.tradeoff import Floats
+from coalmine.stats.arrays import Floats
 
 _STEPS = 200
 
@@ -99,7 +99,7 @@ def _one_direction(mu0: Floats, std0: Floats, mu1: Floats, std1: Floats, delta: 
         middle = (low + high) / 2
         up = above(middle)
         low, high = np.where(up, middle, low), np.where(up, high, middle)
-        if np.all(high - low <= 1e-15 * high):
+        if np.all(high - low <= 1e-15 * high + 1e-18):
             break
     found = np.where(above(np.zeros(mu0.shape)), (low + high) / 2, 0.0)
     return np.where(infinite, math.inf, found)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.errors import InputError, check_count, check_positive
-from coalmine.stats.tradeoff import Floats
+from coalmine.stats.arrays import Floats
 
 
 class Null(Protocol):
@@ -124,6 +124,6 @@ def _fraction(a: float, b: float, x: Floats) -> Floats:
             d = 1 / (1 + step * d)
             c = 1 + step / c
             value = value * c * d
-        if np.all(np.abs(value - before) <= 1e-15 * np.abs(value)):
+        if np.all(np.abs(value - before) <= 1e-14 * np.abs(value)):
             break
     return value

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coalmine.stats.tradeoff import Floats
+from coalmine.stats.arrays import Floats, Ints
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 # thresholds, numbers of guesses, numbers of right guesses
 Tails = tuple[Floats, Ints, Ints]
 

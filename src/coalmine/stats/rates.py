@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.estimate import INDEPENDENT, Estimate
+from coalmine.stats.arrays import Floats
+from coalmine.stats.epsilon import INDEPENDENT, Estimate
 from coalmine.stats.search import largest
-from coalmine.stats.tradeoff import ApproximateDP, Floats, probability_below
+from coalmine.stats.tradeoff import ApproximateDP, probability_below
 
 Interval = Literal["clopper-pearson", "jeffreys", "katz-log", "joint-beta"]
 
@@ -48,6 +49,13 @@ def _one_way(log_right: ArrayLike, log_wrong: ArrayLike, delta: float) -> Floats
         excess = log_right + np.log1p(-np.exp(np.minimum(log_delta - log_right, 0)))
         value = np.where(log_right > log_delta, excess - log_wrong, 0.0)
     return np.asarray(np.fmax(value, 0.0))
+
+
+def binomial_cdf(successes: ArrayLike, trials: float, rate: float) -> Floats:
+    """P(Binomial(trials, rate) ≤ successes), elementwise; 0 for negative successes."""
+    k = np.asarray(successes, dtype=float)
+    inside = special.betaincc(np.maximum(k, 0) + 1, np.maximum(trials - k, 0.5), rate)
+    return np.where(k < 0, 0.0, np.where(k >= trials, 1.0, inside))
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from coalmine.errors import InputError
+from coalmine.stats.arrays import Floats, Ints, finite_list
 from coalmine.stats.nulls import Null
 from coalmine.stats.rates import Counts
-from coalmine.stats.tradeoff import Floats
 
 
-def sorted_scores(name: str, values: ArrayLike) -> Floats:
-    """A sorted copy of one side's scores; empty, non-numeric or non-finite input is refused."""
-    try:
-        scores = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be numbers: {error}") from None
-    if scores.ndim != 1:
-        raise InputError(f"{name} must be a list of numbers, got an array of shape {scores.shape}")
-    if scores.size == 0:
-        raise InputError(f"{name} has no scores: at least one is needed")
-    scores.sort()
-    # Sorting puts −∞ first, +∞ and then NaN last, so the two ends tell of any of them.
-    if not (np.isfinite(scores[0]) and np.isfinite(scores[-1])):
-        bad = int(np.count_nonzero(~np.isfinite(scores)))
-        raise InputError(f"{name} must be finite: {bad} of {scores.size} scores are NaN or infinite")
+def _sorted(name: str, values: ArrayLike) -> Floats:
+    scores = np.sort(finite_list(name, values))
     scores.flags.writeable = False
     return scores
 
@@ -48,9 +35,9 @@ class Scores:
     def __post_init__(self) -> None:
         if (self.nonmembers is None) == (self.null is None):
             raise InputError("scores need either non-members or a null distribution, and not both")
-        object.__setattr__(self, "members", sorted_scores("members", self.members))
+        object.__setattr__(self, "members", _sorted("members", self.members))
         if self.nonmembers is not None:
-            object.__setattr__(self, "nonmembers", sorted_scores("nonmembers", self.nonmembers))
+            object.__setattr__(self, "nonmembers", _sorted("nonmembers", self.nonmembers))
 
     @property
     def observed(self) -> Floats:
@@ -66,7 +53,7 @@ class Scores:
         return Counts(tp=tp, fn=self.members.size - tp, fp=fp, tn=self.observed.size - fp)
 
     @cached_property
-    def all_counts(self) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    def all_counts(self) -> tuple[Floats, Ints, Ints]:
         """Every distinct threshold from the highest down, with TP and FP for "score ≥ threshold".
 
         Equal scores share a threshold, so no count ever splits a tie.
@@ -81,7 +68,7 @@ class Scores:
         return pooled[last_of_tie], tp, last_of_tie + 1 - tp
 
     @cached_property
-    def hull_counts(self) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    def hull_counts(self) -> tuple[Floats, Ints, Ints]:
         """Thresholds, TP and FP at the corners of the ROC curve's upper hull, from no guess at all (+∞) to all.
 
         The hull is what guesses that randomise between two thresholds can reach.

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-Floats = NDArray[np.float64]
+from coalmine.errors import InputError, check_count, check_delta
+from coalmine.stats.arrays import Floats
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 # Mass left out at each end of the integrals below: far under the smallest significance level anyone asks for.
@@ -89,17 +89,19 @@ class GaussianDP:
 
 
 def group_parameters(epsilon: float, delta: float, copies: int) -> tuple[float, float]:
-    """The (ε, δ) that an (ε, δ)-DP mechanism guarantees a group of ``copies`` records (Dwork & Roth 2014).
+    """What (ε, δ)-DP of one record guarantees for ``copies`` of them: (copies·ε, δ (e^{copies·ε} − 1)/(e^ε − 1)).
 
-    copies·ε and δ·(e^(copies·ε) − 1)/(e^ε − 1), the latter at most 1.
+    The second is never more than 1, which guarantees nothing.
     """
-    if copies == 1 or delta == 0:
-        return copies * epsilon, delta
-    if epsilon == 0:
-        return 0.0, min(1.0, copies * delta)
-    # e^((copies−1)ε) · (1 − e^(−copies·ε)) / (1 − e^(−ε)), as a logarithm: no overflow.
-    log_growth = (copies - 1) * epsilon + math.log(math.expm1(-copies * epsilon) / math.expm1(-epsilon))
-    return copies * epsilon, math.exp(min(0.0, math.log(delta) + log_growth))
+    if not epsilon >= 0:
+        raise InputError(f"epsilon must be at least 0, got {epsilon}")
+    delta, copies = check_delta(delta), check_count("copies", copies)
+    group = copies * epsilon
+    if delta == 0:
+        return group, 0.0
+    shrink = math.expm1(-group) / math.expm1(-epsilon) if epsilon > 0 else float(copies)
+    log_factor = (copies - 1) * epsilon + math.log(shrink)
+    return group, min(1.0, delta * math.exp(log_factor)) if log_factor < -math.log(delta) else 1.0
 
 
 def probability_below(curve: Curve, a1: Floats, b1: Floats, a0: Floats, b0: Floats) -> Floats:

@@ -12,13 +12,14 @@ import numpy as np
 from scipy import special
 
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.estimate import COIN_FLIPS, GAUSSIAN, Estimate
+from coalmine.stats.arrays import Bools, Floats, Ints
+from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.ranks import Bools, Ints, both_tails, top_ranks
+from coalmine.stats.ranks import both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.simultaneous import Tests, largest_rejected
-from coalmine.stats.tradeoff import ApproximateDP, Curve, Floats, GaussianDP
+from coalmine.stats.simultaneous_bound import Tests, largest_rejected
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 
 @dataclass(frozen=True)

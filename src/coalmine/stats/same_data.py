@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coalmine.errors import check_confidence, check_delta
-from coalmine.stats.estimate import Estimate
+from coalmine.stats.epsilon import Estimate
 from coalmine.stats.rates import (
     epsilon_from_counts,
     epsilon_from_log_rates,

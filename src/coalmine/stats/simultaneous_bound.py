@@ -15,16 +15,17 @@ from typing import Literal, Protocol
 import numpy as np
 from scipy import special
 
-from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.estimate import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate
+from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_delta
+from coalmine.stats.arrays import Bools, Floats, Ints
+from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.ranks import Bools, Ints, both_tails, member_ranks, thinned
+from coalmine.stats.ranks import both_tails, member_ranks, thinned
+from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
 from coalmine.stats.tradeoff import (
     ApproximateDP,
     Curve,
-    Floats,
     GaussianDP,
     group_parameters,
     probability_below,
@@ -87,6 +88,20 @@ def simultaneous(
     )
 
 
+def refutes(
+    scores: Scores, epsilon: float, *, delta: float = 0.0, confidence: float = 0.95, design: Design = "fixed"
+) -> bool:
+    """Whether the scores refute the claim of (ε, δ)-DP: whether `simultaneous` is at least ε, at a tenth of its cost."""
+    families = _families(scores, design)
+    claim = ApproximateDP(epsilon, check_delta(delta))
+    levels = test_levels(families, 1 - check_confidence(confidence))
+    return any(
+        bool(np.any(family.rejects(claim, np.arange(family.thresholds.size), level)))
+        for family, level in zip(families, levels, strict=True)
+        if family.thresholds.size
+    )
+
+
 def ceiling(members: int, nonmembers: int, *, delta: float = 0.0, confidence: float = 0.95) -> float:
     """The largest bound that `simultaneous` can give with so many scores: that of scores which separate perfectly.
 
@@ -137,24 +152,25 @@ def split(
 
     chosen = _families(Scores(*first), design)
     _, best = search(chosen, [alpha] * len(chosen), claim)
-    # The two halves differ by one score at most, and so does the length of their grids of tests.
-    f, i = best or (0, 0)
-    family = _families(Scores(*second), design)[f]
-    i = min(i, family.thresholds.size - 1)
-    lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([i]), alpha)[0]))
+    lower, threshold = 0.0, None
+    if best is not None:
+        family = _families(Scores(*second), design)[best[0]]
+        # The second half has one score more at most, and then perhaps one test more: the same index is still there.
+        lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([best[1]]), alpha)[0]))
+        threshold = float(family.thresholds[best[1]])
     return Estimate.bound(
         "split",
         lower,
         delta=delta,
         confidence=confidence,
         assumes=_ASSUMES[design],
-        threshold=float(family.thresholds[i]),
+        threshold=threshold,
     )
 
 
 def _halves(side: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
     if side.size < 2:
-        raise InputError(f"split needs at least two scores a side, got {side.size}")
+        raise NotApplicableError(f"split needs at least two scores a side, got {side.size}")
     order = rng.permutation(side.size)
     return side[order[: side.size // 2]], side[order[side.size // 2 :]]
 
@@ -314,7 +330,7 @@ def fixed_numbers_factor(canaries: int, guesses: Floats, given_away: Floats, q: 
     non-member at ε = 0 (it is 2).
     """
     n = float(canaries)
-    few = np.where(guesses >= 2, special.bdtr(np.maximum(guesses / 2 - 1, 0), n, 0.5), 0.0)
+    few = binomial_cdf(guesses / 2 - 1, n, 0.5)
     central = _central(np.maximum(n - 4 * q * (1 - q) * guesses - given_away, 0))
     result: Floats = (central + 4 * few) / _central(np.array(n))
     return result
@@ -335,8 +351,7 @@ def _binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, 
     low, high = max(0.0, mean - 9 * spread - 40), min(float(trials), mean + 9 * spread + 40)
     values = np.unique(np.ceil(np.linspace(low, high, most)))
     values[-1] = trials
-    cumulative = special.bdtr(values, float(trials), rate)
-    return values, np.diff(cumulative, prepend=0.0)
+    return values, np.diff(binomial_cdf(values, trials, rate), prepend=0.0)
 
 
 def _two_tails(scores: Scores, design: Design) -> TwoTails:

@@ -1,0 +1,136 @@
+"""ε of Gaussian mechanisms and between Gaussians."""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from coalmine.errors import InputError
+from coalmine.stats import (
+    epsilon_between_gaussians,
+    epsilon_gaussian,
+    epsilon_gdp,
+    sigma_gaussian,
+    threshold_epsilon_between_gaussians,
+)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "sigma"),
+    [
+        (0.5, 1e-5, 7.03182667558),
+        (1, 1e-5, 3.73063163482),
+        (3, 1e-6, 1.54386141778),
+        (10, 1e-7, 0.579576961418),
+        (10, 1e-5, 0.499888619709),
+    ],
+)
+def test_sigma_is_balle_and_wangs(epsilon, delta, sigma):
+    assert sigma_gaussian(epsilon, delta) == pytest.approx(sigma, rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "delta", "epsilon"),
+    [(1, 1e-5, 4.377178096), (0.5, 1e-5, 9.997256146), (2, 1e-5, 1.993091404), (1, 0.01, 2.31778904)],
+)
+def test_epsilon_of_the_gaussian_mechanism(sigma, delta, epsilon):
+    assert float(epsilon_gaussian(sigma, delta)) == pytest.approx(epsilon, abs=1e-9)
+
+
+@given(sigma=st.floats(0.05, 20), log_delta=st.floats(-40, -2))
+def test_epsilon_agrees_with_dp_accounting(sigma, log_delta):
+    delta = math.exp(log_delta)
+    ours, theirs = float(epsilon_gaussian(sigma, delta)), dp_accounting.get_epsilon_gaussian(sigma, delta)
+    assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6)
+
+
+@given(sigma=st.floats(0.01, 50), log_delta=st.floats(-60, -2))
+def test_sigma_inverts_epsilon(sigma, log_delta):
+    delta = math.exp(log_delta)
+    epsilon = float(epsilon_gaussian(sigma, delta))
+    if epsilon > 1e-3:
+        assert sigma_gaussian(epsilon, delta) == pytest.approx(sigma, rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("mu", "std", "delta", "epsilon"),
+    [
+        (1, 1, 1e-6, 4.88655412),
+        (1, 1.05, 1e-6, 6.14881963),
+        (1, 0.95, 1e-6, 6.52744584),
+        (0.2367, 1.02, 1e-6, 1.38834529),
+        (2, 1.5, 1e-5, 24.955564),
+    ],
+)
+def test_epsilon_between_gaussians_by_all_events_and_by_thresholds(mu, std, delta, epsilon):
+    assert float(epsilon_between_gaussians(0, 1, mu, std, delta)) == pytest.approx(epsilon, abs=1e-6)
+    assert float(threshold_epsilon_between_gaussians(0, 1, mu, std, delta)) == pytest.approx(epsilon, abs=1e-6)
+
+
+def test_at_equal_means_two_sided_events_beat_thresholds():
+    assert float(epsilon_between_gaussians(0, 1, 0, 1.05, 1e-6)) == pytest.approx(0.940202412, abs=1e-9)
+    assert float(threshold_epsilon_between_gaussians(0, 1, 0, 1.05, 1e-6)) == pytest.approx(0.872240396, abs=1e-9)
+
+
+def test_the_one_shot_papers_vacuous_epsilon_is_computed_calmly():
+    # 51,300 in Table 3 of the one-shot paper: nothing overflows on the way there.
+    assert float(epsilon_gaussian(0.003, 1e-6)) == pytest.approx(57139.037, rel=1e-6)
+    assert float(epsilon_between_gaussians(0, 1, 300, 1.05, 1e-6)) > 46000
+
+
+@given(
+    mu=st.floats(-4, 4),
+    std=st.floats(0.3, 3),
+    shift=st.floats(-100, 100),
+    scale=st.floats(0.01, 100),
+)
+def test_epsilon_is_symmetric_and_free_of_location_and_scale(mu, std, shift, scale):
+    epsilon = float(epsilon_between_gaussians(0, 1, mu, std, 1e-4))
+    assert float(epsilon_between_gaussians(mu, std, 0, 1, 1e-4)) == pytest.approx(epsilon, rel=1e-6, abs=1e-6)
+    moved = epsilon_between_gaussians(shift, scale, shift + scale * mu, scale * std, 1e-4)
+    assert float(moved) == pytest.approx(epsilon, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize(("mu", "std", "delta"), [(0.7, 1.3, 1e-4), (1.5, 0.6, 1e-8), (0, 0.8, 1e-3), (3, 1, 1e-12)])
+def test_epsilon_solves_the_hockey_stick_equation_by_brute_force(mu, std, delta):
+    epsilon = float(epsilon_between_gaussians(0, 1, mu, std, delta))
+    x = np.linspace(-20, 20, 2_000_001)
+
+    def hockey_stick(mu0, std0, mu1, std1):
+        gap = stats.norm.pdf(x, mu1, std1) - math.exp(epsilon) * stats.norm.pdf(x, mu0, std0)
+        return np.trapezoid(np.maximum(gap, 0), x)
+
+    assert max(hockey_stick(0, 1, mu, std), hockey_stick(mu, std, 0, 1)) == pytest.approx(delta, rel=1e-4)
+
+
+def test_limits():
+    assert epsilon_gaussian(0, 1e-5) == math.inf
+    assert epsilon_gaussian(1, 0) == math.inf
+    assert epsilon_gaussian(1e9, 1e-5) == 0
+    assert epsilon_gdp(0, 0) == 0
+    assert sigma_gaussian(math.inf, 1e-5) == 0
+    assert sigma_gaussian(1, 0) == math.inf
+    # The narrower Gaussian has a bounded likelihood ratio over the wider one, but not the other way round.
+    assert epsilon_between_gaussians(0, 1, 0, 2, 0) == math.inf
+
+
+def test_arrays_are_elementwise():
+    mus = np.array([[0.5, 1.0], [2.0, 3.0]])
+    together = epsilon_gdp(mus, 1e-5)
+    assert together.shape == (2, 2)
+    assert together[1, 0] == pytest.approx(float(epsilon_gdp(2.0, 1e-5)), rel=1e-12)
+
+
+@pytest.mark.parametrize("call", [lambda: epsilon_gaussian(-1, 1e-5), lambda: sigma_gaussian(-1, 1e-5)])
+def test_negative_parameters_are_refused(call):
+    with pytest.raises(InputError, match="at least 0"):
+        call()
+
+
+def test_a_degenerate_gaussian_is_refused():
+    with pytest.raises(InputError, match="positive"):
+        epsilon_between_gaussians(0, 1, 1, 0, 1e-5)

@@ -1,0 +1,113 @@
+"""From rates and counts to ε at one threshold."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from coalmine.errors import InputError
+from coalmine.stats import Counts, epsilon_from_counts, epsilon_from_rates, rate_bounds
+
+rate = st.floats(0, 1)
+
+
+def test_the_ldp_papers_example_gives_ln_8():
+    assert epsilon_from_rates(0.8, 0.1) == pytest.approx(math.log(8), abs=1e-12)
+
+
+def test_both_ways_round_the_larger_ratio_wins():
+    assert epsilon_from_rates(0.9, 0.5) == pytest.approx(math.log(0.5 / 0.1))
+    assert epsilon_from_rates(0.5, 0.1) == pytest.approx(math.log(0.5 / 0.1))
+
+
+@given(tpr=rate, fpr=rate, delta=st.floats(0, 0.999))
+def test_epsilon_is_never_negative_nor_nan_and_infinite_only_where_true(tpr, fpr, delta):
+    epsilon = float(epsilon_from_rates(tpr, fpr, delta))
+    assert epsilon >= 0
+    if math.isinf(epsilon):
+        assert (fpr == 0 and tpr > delta) or (tpr == 1 and 1 - fpr > delta)
+
+
+exact_rate = st.integers(0, 64).map(lambda k: k / 64)  # 1 − rate has no rounding error
+
+
+@given(tpr=exact_rate, fpr=exact_rate, delta=st.floats(0, 0.999))
+def test_swapping_the_roles_of_the_errors_changes_nothing(tpr, fpr, delta):
+    swapped = epsilon_from_rates(1 - fpr, 1 - tpr, delta)
+    assert float(epsilon_from_rates(tpr, fpr, delta)) == pytest.approx(float(swapped), rel=1e-9, abs=1e-9)
+
+
+@given(tpr=rate, fpr=rate, low=st.floats(0, 0.999), high=st.floats(0, 0.999))
+def test_epsilon_falls_with_delta(tpr, fpr, low, high):
+    low, high = sorted((low, high))
+    assert epsilon_from_rates(tpr, fpr, low) >= epsilon_from_rates(tpr, fpr, high)
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [("clopper-pearson", 1.4243994), ("jeffreys", 1.4348151), ("katz-log", 1.5515132), ("joint-beta", 1.5567980)],
+)
+def test_lower_bounds_from_counts_have_their_known_values(interval, expected):
+    counts = Counts(tp=300, fn=700, fp=50, tn=950)
+    assert epsilon_from_counts(counts, interval=interval).lower == pytest.approx(expected, abs=5e-8)
+
+
+def test_clopper_pearson_bounds_invert_the_binomial_tails():
+    lower, upper = rate_bounds(np.arange(11), 10, 0.025)
+    for k in range(11):
+        assert (stats.binom.sf(k - 1, 10, lower[k]) if k else 0.025) == pytest.approx(0.025)
+        assert (stats.binom.cdf(k, 10, upper[k]) if k < 10 else 0.025) == pytest.approx(0.025)
+    assert (lower[0], upper[10]) == (0, 1)
+
+
+def test_clopper_pearson_covers_every_rate():
+    # Exact coverage, by enumeration: the lower bound exceeds p with probability at most 5% for every p.
+    lower, upper = rate_bounds(np.arange(31), 30, 0.05)
+    for p in np.linspace(0.001, 0.999, 97):
+        mass = stats.binom.pmf(np.arange(31), 30, p)
+        assert mass[lower > p].sum() <= 0.05
+        assert mass[upper < p].sum() <= 0.05
+
+
+def test_the_joint_beta_estimate_is_the_posterior_mass_of_the_privacy_region():
+    counts = Counts(tp=12, fn=8, fp=3, tn=17)
+    lower = epsilon_from_counts(counts, interval="joint-beta", delta=0.01).lower
+    tpr, fpr = stats.beta(12.5, 8.5), stats.beta(3.5, 17.5)
+
+    def inside(x):
+        allowed = min(math.exp(lower) * x + 0.01, 1 - math.exp(-lower) * (1 - x - 0.01), 1)
+        return fpr.pdf(x) * tpr.cdf(allowed)
+
+    kink = 0.99 / (1 + math.exp(lower))
+    mass = integrate.quad(inside, 0, kink)[0] + integrate.quad(inside, kink, 1)[0]
+    assert mass == pytest.approx(0.05, abs=1e-8)
+
+
+@given(
+    st.tuples(*[st.integers(0, 60)] * 4).filter(lambda c: c[0] + c[1] > 0 and c[2] + c[3] > 0),
+    st.sampled_from(["clopper-pearson", "jeffreys", "katz-log", "joint-beta"]),
+)
+def test_the_plug_in_lies_between_lower_and_upper(cells, interval):
+    estimate = epsilon_from_counts(Counts(*cells), delta=1e-3, interval=interval)
+    assert estimate.lower <= estimate.epsilon + 1e-9 or interval == "joint-beta"
+    assert estimate.lower <= estimate.upper
+
+
+@pytest.mark.parametrize("cells", [(0, 0, 1, 1), (1, 1, 0, 0), (-1, 2, 1, 1), (1.5, 1, 1, 1)])
+def test_impossible_counts_are_refused(cells):
+    with pytest.raises(InputError):
+        Counts(*cells)
+
+
+def test_an_unknown_interval_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="katz-log"):
+        epsilon_from_counts(Counts(1, 1, 1, 1), interval="wald")
+
+
+@pytest.mark.parametrize("delta", [-0.1, 1.0, math.nan])
+def test_delta_outside_its_range_is_refused_with_its_value(delta):
+    with pytest.raises(InputError, match=r"delta must be in \[0, 1\)"):
+        epsilon_from_rates(0.5, 0.1, delta)

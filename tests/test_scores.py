@@ -1,0 +1,78 @@
+"""Scores: sorted once, counted exactly."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import special
+
+from coalmine.errors import InputError
+from coalmine.stats import NormalNull, Scores, epsilon_from_counts
+
+tied = hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 5))
+
+
+@given(tied, tied)
+def test_counts_at_every_threshold_are_those_of_counting(members, nonmembers):
+    scores = Scores(members, nonmembers)
+    thresholds, tp, fp = scores.all_counts
+    assert sorted(set(members) | set(nonmembers), reverse=True) == list(thresholds)
+    for t, a, b in zip(thresholds, tp, fp, strict=True):
+        assert (a, b) == (np.sum(members >= t), np.sum(nonmembers >= t))
+        assert (scores.counts(t).tp, scores.counts(t).fp) == (a, b)
+
+
+@given(tied, tied)
+def test_the_roc_hull_lies_above_every_threshold(members, nonmembers):
+    scores = Scores(members, nonmembers)
+    fpr, tpr = scores.roc
+    assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
+    _, tp, fp = scores.all_counts
+    assert np.all(scores.tpr_at(fp / nonmembers.size) >= tp / members.size - 1e-12)
+
+
+def test_a_deterministic_shift_has_its_known_metrics():
+    x = special.ndtri((np.arange(10**4) + 0.5) / 10**4)
+    scores = Scores(x + 1, x)
+    assert scores.auroc == pytest.approx(0.76034318, abs=5e-9)
+    assert float(scores.tpr_at(0.01)) == pytest.approx(0.0927143, abs=5e-8)
+    assert scores.max_accuracy == pytest.approx(0.6915)
+    assert epsilon_from_counts(scores.counts(1.0), delta=1e-6).lower == pytest.approx(1.0826592, abs=5e-8)
+
+
+def test_a_useless_score_has_area_one_half():
+    assert Scores(np.ones(5), np.ones(7)).auroc == 0.5
+
+
+def test_the_input_is_neither_changed_nor_shared():
+    members = np.array([3.0, 1.0, 2.0])
+    scores = Scores(members, [0.0])
+    members[0] = 99
+    assert list(scores.members) == [1, 2, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        scores.members[0] = 5
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        ([], "members must hold at least one number"),
+        ([1.0, float("nan")], "members must be finite, got nan among 2 values"),
+        ([1.0, float("inf")], "got inf"),
+        ([[1.0]], "shape"),
+        (["a"], "numbers"),
+    ],
+)
+def test_bad_scores_are_refused_with_a_sentence(members, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Scores(members, [0.0])
+
+
+def test_scores_need_nonmembers_or_a_null_but_not_both():
+    with pytest.raises(InputError, match="either"):
+        Scores([1.0])
+    with pytest.raises(InputError, match="not both"):
+        Scores([1.0], [0.0], NormalNull())
+    with pytest.raises(InputError, match="observed"):
+        Scores([1.0], null=NormalNull()).counts(0.0)

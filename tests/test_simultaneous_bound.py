@@ -1,0 +1,281 @@
+"""The simultaneous bound: its two theorems, its coverage, its invariances."""
+
+import math
+
+import jax_privacy.auditing as peer
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from mechanisms import gaussian, laplace, randomised_response
+from scipy import stats
+
+from coalmine.errors import InputError
+from coalmine.stats import (
+    ApproximateDP,
+    CosineNull,
+    GaussianDP,
+    NormalNull,
+    Scores,
+    ceiling,
+    epsilon_gdp,
+    gdp,
+    refutes,
+    simultaneous,
+    split,
+)
+from coalmine.stats.ranks import both_tails, member_ranks, thinned, top_ranks
+from coalmine.stats.simultaneous_bound import TwoTails, fixed_numbers_factor
+from coalmine.stats.tradeoff import probability_below
+
+CURVES = [ApproximateDP(0.7, 0.05), ApproximateDP(3.0, 1e-3), ApproximateDP(0.0, 0.0), GaussianDP(1.2)]
+
+
+def golden(n, mu):
+    rng = np.random.default_rng([20230208, n, round(10 * mu)])
+    return Scores(rng.normal(mu, 1, n), rng.normal(0, 1, n))
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize(("v", "m", "a", "n"), [(3, 10, 1, 12), (10, 10, 0, 10), (1, 4, 3, 5), (40, 60, 9, 30)])
+def test_theorem_1_is_exact_for_the_least_favourable_scores(curve, v, m, a, n):
+    # 200,000 audits; the estimate misses the exact value by more than 4.5 standard errors once in 10⁵.
+    rng = np.random.default_rng([v, m, a, n])
+    grid = np.linspace(0, 1, 200_001)
+    tail1 = rng.random((200_000, m))
+    # A member's tail probability under the null is where the curve reaches its tail probability under P₁.
+    reached = np.interp(np.sort(tail1, axis=1)[:, v - 1], curve.tpr(grid), grid)
+    above = np.count_nonzero(rng.random((200_000, n)) < reached[:, None], axis=1)
+    # Members that the δ part gives away score above every non-member.
+    above = np.where(np.sort(tail1, axis=1)[:, v - 1] <= curve.tpr(np.zeros(1)), 0, above)
+    exact = float(probability_below(curve, *np.array([[v], [m - v + 1], [a + 1], [n - a]], dtype=float))[0])
+    error = math.sqrt(max(exact * (1 - exact), 1e-6) / 200_000)
+    assert np.mean(above <= a) == pytest.approx(exact, abs=4.5 * error + 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 2, 9), (500, 501, 20, 981), (5e5, 5e5, 3, 48), (2, 49, 1000, 999_001)])
+def test_probabilities_below_a_curve_agree_with_adaptive_quadrature(shape):
+    a1, b1, a0, b0 = shape
+    curve = ApproximateDP(math.log(a1 / (a1 + b1) / (a0 / (a0 + b0))) if a1 / b1 > a0 / b0 else 0.3, 1e-4)
+    members, nonmembers = stats.beta(a1, b1), stats.beta(a0, b0)
+    points = [nonmembers.ppf(p) for p in (1e-12, 1e-3, 0.1, 0.5, 0.9, 0.999, 1 - 1e-12)]
+    x = np.unique(np.concatenate([np.linspace(lo, hi, 40_001) for lo, hi in zip(points, points[1:], strict=False)]))
+    y = nonmembers.pdf(x) * members.cdf(curve.tpr(x))
+    expected = np.trapezoid(y, x)
+    found = float(probability_below(curve, *np.array([[a1], [b1], [a0], [b0]], dtype=float))[0])
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.0, 0.05), (1.0, 0.0), (1.0, 0.02), (3.0, 0.01)])
+@pytest.mark.parametrize("n", [8, 20, 64])
+def test_theorem_2_holds_for_the_least_favourable_scores(epsilon, delta, n):
+    # 20,000 audits; a true bound looks violated beyond 4.5 standard errors once in 10⁵ comparisons.
+    draw, _ = randomised_response(epsilon, delta)
+    rng = np.random.default_rng([n, round(10 * epsilon)])
+    each = n // 2
+    right = np.zeros(20_000, dtype=int)
+    for i in range(right.size):
+        scores = draw(rng, n, n)
+        labels = np.repeat([1, 0], n)[np.argsort(np.concatenate([scores.members, scores.observed]))]
+        right[i] = labels[-each:].sum() + each - labels[:each].sum()
+    for w in range(each, 2 * each + 1):
+        test = TwoTails(np.zeros(1), np.array([2 * each]), np.array([w]), 2 * n, "fixed")
+        bound = float(test.p_values(ApproximateDP(epsilon, delta), np.array([0]))[0])
+        error = math.sqrt(max(bound * (1 - bound), 1e-9) / right.size)
+        assert np.mean(right >= w) <= bound + 4.5 * error + 1e-4
+
+
+def test_theorem_2_is_tight_for_one_member_and_one_nonmember():
+    few = 4 * stats.binom.cdf(0, 2, 0.5) / stats.binom.pmf(1, 2, 0.5)
+    factor = fixed_numbers_factor(2, np.array([2.0]), np.zeros(1), 0.5)
+    assert float(factor[0]) - few == pytest.approx(2)
+
+
+def test_with_few_guesses_fixed_numbers_cost_next_to_nothing():
+    factor = fixed_numbers_factor(2000, np.array([125.0]), np.zeros(1), 1 / (1 + math.exp(-2)))
+    assert 1 < float(factor[0]) < 1.02
+
+
+def allowed(audits):
+    """Violations of a nominal 5% that chance explains: three binomial standard errors more."""
+    return audits * 0.05 + 3 * math.sqrt(audits * 0.05 * 0.95)
+
+
+COVERAGE = [
+    *[(gaussian(mu), delta) for mu, delta in ((0.0, 1e-5), (0.0, 0.0), (1.0, 0.1), (1.0, 1e-5))],
+    *[(laplace(epsilon), 0.0) for epsilon in (0.5, 1.5)],
+    *[(randomised_response(eps, delta), delta) for eps, delta in ((0.5, 0.0), (2.0, 0.0), (1.0, 0.05))],
+    (randomised_response(1.0, 0.0, ties=True), 0.0),
+]
+
+
+@pytest.mark.parametrize("case", range(len(COVERAGE)))
+@pytest.mark.parametrize(("m", "n"), [(50, 50), (300, 300), (30, 200)])
+def test_the_bound_exceeds_the_truth_in_at_most_5_percent_of_audits(case, m, n):
+    # 500 audits, 3 standard errors: a bound that fails in exactly 5% is called wrong once in 700 cases.
+    (draw, truth), delta = COVERAGE[case]
+    rng = np.random.default_rng([case, m, n])
+    epsilon = truth(delta) + 1e-9
+    assert sum(refutes(draw(rng, m, n), epsilon, delta=delta) for _ in range(500)) <= allowed(500)
+
+
+@pytest.mark.parametrize("design", ["fixed", "coin-flips"])
+def test_coin_flip_designs_are_covered_too(design):
+    draw, truth = randomised_response(1.0, 0.0)
+    rng = np.random.default_rng(3)
+    members = rng.binomial(100, 0.5, 500)
+    wrong = sum(refutes(draw(rng, m, 100 - m), truth(0.0) + 1e-9, design=design) for m in members)
+    assert wrong <= allowed(500)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (0.5, 0.01)])
+def test_split_exceeds_the_truth_in_at_most_5_percent_of_audits(epsilon, delta):
+    draw, truth = randomised_response(epsilon, delta)
+    rng = np.random.default_rng(4)
+    wrong = sum(split(draw(rng, 100, 100), delta=delta).lower > truth(delta) for _ in range(200))
+    assert wrong <= allowed(200)
+
+
+def test_the_exact_null_bound_exceeds_the_truth_in_at_most_5_percent_of_audits():
+    # Members' tail probabilities under the null follow the (ε, δ) curve exactly: the least favourable case.
+    curve = ApproximateDP(1.0, 0.01)
+    grid = np.linspace(0, 1, 100_001)
+    rng = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(1000):
+        tails = np.interp(rng.random(60), curve.tpr(grid), grid)
+        scores = Scores(-stats.norm.ppf(np.clip(tails, 1e-300, 1)), null=NormalNull())
+        wrong += refutes(scores, 1.0 + 1e-9, delta=0.01)
+    assert wrong <= allowed(1000)
+
+
+def test_the_gdp_bound_exceeds_the_truth_in_at_most_5_percent_of_gaussian_audits():
+    rng = np.random.default_rng(6)
+    truth = float(epsilon_gdp(1.0, 1e-5))
+    wrong = sum(
+        gdp(Scores(rng.normal(1, 1, 80), rng.normal(0, 1, 80)), delta=1e-5).lower > truth for _ in range(200)
+    )
+    assert wrong <= allowed(200)
+
+
+def test_copies_are_divided_out_validly():
+    # Each member was planted three times in a mechanism that is 0.5-DP for one copy: 1.5-DP for the three.
+    draw, _ = randomised_response(1.5, 0.0)
+    rng = np.random.default_rng(7)
+    wrong = sum(simultaneous(draw(rng, 100, 100), copies=3).lower > 0.5 for _ in range(300))
+    assert wrong <= allowed(300)
+
+
+def test_at_delta_0_copies_divide_the_bound():
+    scores = golden(1000, 2.0)
+    assert simultaneous(scores, copies=4).lower == pytest.approx(simultaneous(scores).lower / 4, rel=1e-8)
+
+
+@pytest.mark.parametrize("n", [100, 1000, 10_000])
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_the_mean_bound_beats_every_valid_method_of_jax_privacy(n, mu):
+    rng = np.random.default_rng([n, round(10 * mu)])
+    ours, theirs = [], []
+    for seed in range(10 if n < 10_000 else 4):
+        members, nonmembers = rng.normal(mu, 1, n), rng.normal(0, 1, n)
+        ours.append(simultaneous(Scores(members, nonmembers), delta=1e-5).lower)
+        auditor = peer.CanaryScoreAuditor(members, nonmembers)
+        theirs.append(
+            [
+                auditor.epsilon_clopper_pearson(0.05, 1e-5),
+                auditor.epsilon_clopper_pearson(0.05, 1e-5, threshold_strategy=peer.Split(seed=seed)),
+                auditor.epsilon_one_run(0.05, 1e-5, threshold_strategy=peer.Split(seed=seed)),
+            ]
+        )
+    assert np.mean(ours) >= np.max(np.mean(theirs, axis=0))
+
+
+def test_the_golden_sample_is_well_above_the_best_peer():
+    assert simultaneous(golden(1000, 1.0), delta=1e-5).lower > 1.8  # the best valid peer has 1.259
+
+
+def test_refutes_agrees_with_the_bound():
+    scores = golden(200, 1.0)
+    bound = simultaneous(scores, delta=1e-5).lower
+    assert refutes(scores, bound * (1 - 1e-6), delta=1e-5)
+    assert not refutes(scores, bound * (1 + 1e-6), delta=1e-5)
+
+
+def test_scores_that_separate_perfectly_reach_the_ceiling():
+    apart = Scores(np.arange(50, 100.0), np.arange(50.0))
+    assert simultaneous(apart).lower == pytest.approx(ceiling(50, 50))
+    assert ceiling(50, 50) < ceiling(500, 500) < ceiling(5000, 5000)
+
+
+def test_a_known_null_shows_epsilons_that_no_sample_could():
+    # A cosine of 0.5 in 10⁶ dimensions has a null probability of e^−143843.
+    scores = Scores(np.full(1000, 0.5), null=CosineNull(10**6))
+    bound = simultaneous(scores, delta=1e-6)
+    assert (bound.method, bound.valid) == ("exact-null", True)
+    assert 143_000 < bound.lower < 144_000
+
+
+ties = hnp.arrays(np.int64, st.integers(1, 60), elements=st.integers(-3, 3))
+
+
+@given(ties, ties, st.floats(0, 0.3))
+def test_the_bound_depends_on_the_order_of_the_scores_alone(members, nonmembers, delta):
+    bound = simultaneous(Scores(members, nonmembers), delta=delta).lower
+    rng = np.random.default_rng(0)
+    shuffled = Scores(rng.permutation(members), rng.permutation(nonmembers))
+    assert simultaneous(shuffled, delta=delta).lower == bound
+    if members.size == nonmembers.size:
+        stretched = Scores(np.exp(members) * 7, np.exp(nonmembers) * 7)
+        assert simultaneous(stretched, delta=delta).lower == bound
+
+
+@given(ties, ties)
+def test_equal_scores_on_both_sides_show_nothing(members, nonmembers):
+    constant = Scores(np.zeros_like(members), np.zeros_like(nonmembers))
+    assert simultaneous(constant).lower == 0
+
+
+@given(st.integers(1, 80), st.floats(-2, 6), st.integers(0, 99))
+def test_the_bound_grows_with_confidence_given_up_and_falls_with_delta(n, mu, seed):
+    rng = np.random.default_rng(seed)
+    scores = Scores(rng.normal(mu, 1, n), rng.normal(0, 1, n))
+    bound = simultaneous(scores, delta=1e-3).lower
+    assert simultaneous(scores, delta=1e-2).lower <= bound
+    assert simultaneous(scores, delta=1e-3, confidence=0.99).lower <= bound
+
+
+@given(ties, ties)
+def test_guesses_in_the_tails_are_those_of_sorting(members, nonmembers):
+    members, nonmembers = np.sort(members.astype(float)), np.sort(nonmembers.astype(float))
+    # Ties go against the guess: non-members come first among equals at the top, members at the bottom.
+    high = sorted([(-s, 1) for s in members] + [(-s, 0) for s in nonmembers])
+    low = sorted([(s, 0) for s in members] + [(s, 1) for s in nonmembers])
+    for thresholds, guesses, right in (both_tails(members, nonmembers, members.size + nonmembers.size),):
+        for t, g, w in zip(thresholds, guesses, right, strict=True):
+            top, bottom = high[: g // 2], low[: g // 2]
+            assert w == sum(member for _, member in top) + sum(out for _, out in bottom)
+            assert t == -top[-1][0]
+    for _, g, w in zip(*top_ranks(members, nonmembers, members.size + nonmembers.size), strict=True):
+        assert w == sum(member for _, member in high[:g])
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 100, 12345])
+def test_member_ranks_are_ranks(n):
+    ranks = member_ranks(n)
+    assert ranks[0] >= 1
+    assert ranks[-1] == n
+    assert ranks.size <= 2 * math.log2(n) + 1
+
+
+def test_thinning_keeps_a_sorted_subset_and_is_repeatable():
+    side = np.sort(np.random.default_rng(0).normal(size=100))
+    kept = thinned(side, 30)
+    assert np.all(np.diff(kept) > 0)
+    assert np.isin(kept, side).all()
+    np.testing.assert_array_equal(kept, thinned(side, 30))
+
+
+def test_an_unknown_design_is_refused():
+    with pytest.raises(InputError, match="coin-flips"):
+        simultaneous(golden(100, 1.0), design="coins")
