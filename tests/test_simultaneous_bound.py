@@ -1,6 +1,7 @@
 """The simultaneous bound: its two theorems, its coverage, its invariances."""
 
 import math
+from itertools import pairwise
 
 import jax_privacy.auditing as peer
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from mechanisms import gaussian, laplace, randomised_response
 from scipy import stats
 
 from coalmine.errors import InputError
@@ -25,9 +25,10 @@ from coalmine.stats import (
     simultaneous,
     split,
 )
-from coalmine.stats.ranks import both_tails, member_ranks, thinned, top_ranks
+from coalmine.stats.ranks import both_tails, member_ranks, random_from, thinned, top_ranks
 from coalmine.stats.simultaneous_bound import TwoTails, fixed_numbers_factor
 from coalmine.stats.tradeoff import probability_below
+from mechanisms import gaussian, laplace, randomised_response
 
 CURVES = [ApproximateDP(0.7, 0.05), ApproximateDP(3.0, 1e-3), ApproximateDP(0.0, 0.0), GaussianDP(1.2)]
 
@@ -60,7 +61,7 @@ def test_probabilities_below_a_curve_agree_with_adaptive_quadrature(shape):
     curve = ApproximateDP(math.log(a1 / (a1 + b1) / (a0 / (a0 + b0))) if a1 / b1 > a0 / b0 else 0.3, 1e-4)
     members, nonmembers = stats.beta(a1, b1), stats.beta(a0, b0)
     points = [nonmembers.ppf(p) for p in (1e-12, 1e-3, 0.1, 0.5, 0.9, 0.999, 1 - 1e-12)]
-    x = np.unique(np.concatenate([np.linspace(lo, hi, 40_001) for lo, hi in zip(points, points[1:], strict=False)]))
+    x = np.unique(np.concatenate([np.linspace(lo, hi, 40_001) for lo, hi in pairwise(points)]))
     y = nonmembers.pdf(x) * members.cdf(curve.tpr(x))
     expected = np.trapezoid(y, x)
     found = float(probability_below(curve, *np.array([[a1], [b1], [a0], [b0]], dtype=float))[0])
@@ -129,12 +130,20 @@ def test_coin_flip_designs_are_covered_too(design):
     assert wrong <= allowed(500)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (0.5, 0.01)])
-def test_split_exceeds_the_truth_in_at_most_5_percent_of_audits(epsilon, delta):
-    draw, truth = randomised_response(epsilon, delta)
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (1.0, 0.05)])
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("n", [100, 1000])
+def test_split_exceeds_the_truth_in_at_most_5_percent_of_audits(epsilon, delta, ties, n):
+    draw, truth = randomised_response(epsilon, delta, ties=ties)
     rng = np.random.default_rng(4)
-    wrong = sum(split(draw(rng, 100, 100), delta=delta).lower > truth(delta) for _ in range(200))
+    wrong = sum(split(draw(rng, n, n), delta=delta).lower > truth(delta) for _ in range(200))
     assert wrong <= allowed(200)
+
+
+def test_random_halves_are_not_the_same_ranks_in_every_audit():
+    rng = np.random.default_rng(0)
+    picks = [random_from(np.sort(rng.normal(size=50))).permutation(50)[0] for _ in range(20)]
+    assert len(set(picks)) > 5
 
 
 def test_the_exact_null_bound_exceeds_the_truth_in_at_most_5_percent_of_audits():
@@ -153,9 +162,7 @@ def test_the_exact_null_bound_exceeds_the_truth_in_at_most_5_percent_of_audits()
 def test_the_gdp_bound_exceeds_the_truth_in_at_most_5_percent_of_gaussian_audits():
     rng = np.random.default_rng(6)
     truth = float(epsilon_gdp(1.0, 1e-5))
-    wrong = sum(
-        gdp(Scores(rng.normal(1, 1, 80), rng.normal(0, 1, 80)), delta=1e-5).lower > truth for _ in range(200)
-    )
+    wrong = sum(gdp(Scores(rng.normal(1, 1, 80), rng.normal(0, 1, 80)), delta=1e-5).lower > truth for _ in range(200))
     assert wrong <= allowed(200)
 
 

@@ -271,7 +271,7 @@ def theory(
 
 
 def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld") -> float:
-    """The least noise multiplier, to 3 digits or more, for which ``theory`` promises at most ``epsilon``."""
+    """The least noise multiplier, to 3 digits (fewer near ε = 0), for which ``theory`` promises at most ``epsilon``."""
     import dp_accounting as dp
 
     _check_at_least_zero("epsilon", epsilon)
@@ -304,6 +304,7 @@ def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, 
         low, high = low / 2, low
     if low < _LEAST_NOISE or grid(low)[0] > _WIDEST_PLD:
         return high  # almost any noise will do, as where δ exceeds the chance of ever taking part
+    low *= 0.9  # on the finer grid of high, low itself might just be enough
     neighbours, extent, step = sampling.event(high, rounds)[1], grid(low)[0], grid(high)[1]
     with _quiet():
         noise = float(

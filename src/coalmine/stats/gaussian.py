@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.errors import InputError, check_delta
@@ -25,7 +26,15 @@ def epsilon_gaussian(sigma: ArrayLike, delta: float) -> Floats:
 
 def epsilon_gdp(mu: ArrayLike, delta: float) -> Floats:
     """ε(δ) of a μ-GDP mechanism (Dong, Roth & Su 2019, Corollary 2.13), elementwise."""
-    return epsilon_between_gaussians(0.0, 1.0, mu, 1.0, delta)
+    check_delta(delta)
+    shift = np.abs(np.asarray(mu, dtype=np.float64))
+    if np.any(np.isnan(shift)):
+        raise InputError("mu must be a number, got NaN")
+    if delta == 0:
+        return np.where(shift > 0, math.inf, 0.0)
+    plain = np.where((shift > 0) & np.isfinite(shift), shift, 1.0)
+    found = _solve(lambda epsilon: _log_delta_gdp(epsilon, plain), plain.shape, delta)
+    return np.where(shift == 0, 0.0, np.where(np.isinf(shift), math.inf, found))
 
 
 def sigma_gaussian(epsilon: float, delta: float) -> float:
@@ -37,17 +46,45 @@ def sigma_gaussian(epsilon: float, delta: float) -> float:
         return 0.0
     if delta == 0:
         return math.inf
+    log_delta = math.log(delta)
     low, high = -60.0, 60.0  # ln σ
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        mu = np.array(math.exp(-middle))
-        if float(_log_delta(np.array(epsilon), np.array(0.0), np.array(1.0), mu, np.array(1.0), "any")) > math.log(
-            delta
-        ):
+        if float(_log_delta_gdp(np.array(epsilon), np.array(math.exp(-middle)))) > log_delta:
             low = middle
         else:
             high = middle
+        if high - low < 1e-16:
+            break
     return math.exp(high)
+
+
+def _log_delta_gdp(epsilon: Floats, mu: Floats) -> Floats:
+    """ln(Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ))."""
+    return _log_gap(epsilon, special.log_ndtr(mu / 2 - epsilon / mu), special.log_ndtr(-mu / 2 - epsilon / mu))
+
+
+def _log_gap(epsilon: Floats, log_p1: Floats, log_p0: Floats) -> Floats:
+    """ln(P₁ − e^ε P₀), −∞ where it is not positive."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = epsilon + log_p0 - log_p1
+        gap = log_p1 + np.log(-np.expm1(np.minimum(ratio, 0)))
+    return np.where(ratio < 0, gap, -math.inf)
+
+
+def _solve(log_delta: Callable[[Floats], Floats], shape: tuple[int, ...], delta: float) -> Floats:
+    """The ε ≥ 0 at which the falling δ(ε) reaches δ, or 0 where it starts below, by bisection, elementwise."""
+    target = math.log(delta)
+    low, high = np.zeros(shape), np.ones(shape)
+    while np.any(grow := log_delta(high) > target):
+        low, high = np.where(grow, high, low), np.where(grow, 2 * high, high)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        up = log_delta(middle) > target
+        low, high = np.where(up, middle, low), np.where(up, high, middle)
+        if np.all(high - low <= 1e-15 * high + 1e-18):
+            break
+    return np.where(log_delta(np.zeros(shape)) > target, (low + high) / 2, 0.0)
 
 
 def epsilon_between_gaussians(mu0: ArrayLike, std0: ArrayLike, mu1: ArrayLike, std1: ArrayLike, delta: float) -> Floats:
@@ -72,36 +109,19 @@ def _epsilon(mu0: ArrayLike, std0: ArrayLike, mu1: ArrayLike, std1: ArrayLike, d
         raise InputError(f"standard deviations must be positive, got {std0} and {std1}")
     if np.any(np.isnan(mu0)) or np.any(np.isnan(mu1)):
         raise InputError("means must be numbers, got NaN")
+    if delta == 0:
+        # One of the two ratios of densities is unbounded, in a tail, unless the distributions are the same.
+        return np.where((mu0 == mu1) & (std0 == std1), 0.0, math.inf)
     there = _one_direction(mu0, std0, mu1, std1, delta, events)
     back = _one_direction(mu1, std1, mu0, std0, delta, events)
     return np.maximum(there, back)
 
 
 def _one_direction(mu0: Floats, std0: Floats, mu1: Floats, std1: Floats, delta: float, events: str) -> Floats:
-    """sup of ε ≥ 0 with P₁(E) > e^ε P₀(E) + δ for some event E, by bisection on the monotone δ(ε)."""
-    if delta == 0:
-        # The supremum of ln(p₁/p₀): finite only where the tails of P₁ are the lighter ones.
-        gap = (mu1 - mu0) ** 2 / (2 * np.where(std1 < std0, std0**2 - std1**2, 1.0))
-        same = (mu1 == mu0) & (std1 == std0)
-        peak = np.where(std1 < std0, np.log(std0 / std1) + gap, np.where(same, 0.0, math.inf))
-        return np.asarray(peak)
-    log_delta = math.log(delta)
+    """sup of ε ≥ 0 with P₁(E) > e^ε P₀(E) + δ for some event E."""
     infinite = np.isinf(mu0) | np.isinf(mu1)
     mu0, mu1 = np.where(infinite, 0.0, mu0), np.where(infinite, 0.0, mu1)
-
-    def above(epsilon: Floats) -> NDArray[np.bool_]:
-        return _log_delta(epsilon, mu0, std0, mu1, std1, events) > log_delta
-
-    low, high = np.zeros(mu0.shape), np.ones(mu0.shape)
-    while np.any(grow := above(high)):
-        low, high = np.where(grow, high, low), np.where(grow, 2 * high, high)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        up = above(middle)
-        low, high = np.where(up, middle, low), np.where(up, high, middle)
-        if np.all(high - low <= 1e-15 * high + 1e-18):
-            break
-    found = np.where(above(np.zeros(mu0.shape)), (low + high) / 2, 0.0)
+    found = _solve(lambda epsilon: _log_delta(epsilon, mu0, std0, mu1, std1, events), mu0.shape, delta)
     return np.where(infinite, math.inf, found)
 
 
@@ -125,9 +145,7 @@ def _log_delta(epsilon: Floats, mu0: Floats, std0: Floats, mu1: Floats, std1: Fl
         crossing = (b * b - 4 * a * c > 0) | (a == 0)
 
         def gap(log_p1: Floats, log_p0: Floats) -> Floats:
-            """ln(P₁ − e^ε P₀), −∞ where it is not positive."""
-            ratio = epsilon + log_p0 - log_p1
-            return np.where(ratio < 0, log_p1 + np.log(-np.expm1(np.minimum(ratio, 0))), -math.inf)
+            return _log_gap(epsilon, log_p1, log_p0)
 
         def tails(z: Floats, sign: int) -> tuple[Floats, Floats]:
             """ln P₁ and ln P₀ of {z' ≥ z} (sign −1) or {z' ≤ z} (sign +1)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from coalmine.stats.arrays import Floats, Ints
@@ -45,12 +47,21 @@ def top_ranks(members: Floats, nonmembers: Floats, most: int) -> Tails:
     return _kth_largest(members, nonmembers, guesses, right), guesses, right
 
 
+def random_from(side: Floats, seed: int = 0) -> np.random.Generator:
+    """A generator for random choices among sorted scores: the same scores and seed give the same choices.
+
+    A seed alone would not do. On sorted scores it would pick the same ranks in every audit, and what is meant to be a
+    random subset would be a fixed set of order statistics: no sample at all. Hence the scores are hashed into it.
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(side).tobytes(), digest_size=16).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest, "little")])
+
+
 def thinned(side: Floats, size: int) -> Floats:
-    """A random subset of ``size`` sorted scores, still sorted. Its seed comes from the scores: same in, same out."""
+    """A random subset of ``size`` sorted scores, still sorted."""
     if side.size == size:
         return side
-    seed = int(np.bitwise_xor.reduce(side.view(np.uint64)))
-    keep = np.random.default_rng(seed).choice(side.size, size, replace=False, shuffle=False)
+    keep = random_from(side).choice(side.size, size, replace=False, shuffle=False)
     return side[np.sort(keep)]
 
 

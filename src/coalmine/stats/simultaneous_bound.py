@@ -19,7 +19,7 @@ from coalmine.errors import InputError, NotApplicableError, check_confidence, ch
 from coalmine.stats.arrays import Bools, Floats, Ints
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.ranks import both_tails, member_ranks, thinned
+from coalmine.stats.ranks import both_tails, member_ranks, random_from, thinned
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
@@ -91,15 +91,9 @@ def simultaneous(
 def refutes(
     scores: Scores, epsilon: float, *, delta: float = 0.0, confidence: float = 0.95, design: Design = "fixed"
 ) -> bool:
-    """Whether the scores refute the claim of (ε, δ)-DP: whether `simultaneous` is at least ε, at a tenth of its cost."""
-    families = _families(scores, design)
+    """Whether the scores refute a claim of (ε, δ)-DP: whether `simultaneous` is at least ε, at a tenth of its cost."""
     claim = ApproximateDP(epsilon, check_delta(delta))
-    levels = test_levels(families, 1 - check_confidence(confidence))
-    return any(
-        bool(np.any(family.rejects(claim, np.arange(family.thresholds.size), level)))
-        for family, level in zip(families, levels, strict=True)
-        if family.thresholds.size
-    )
+    return any_rejects(_families(scores, design), 1 - check_confidence(confidence), claim)
 
 
 def ceiling(members: int, nonmembers: int, *, delta: float = 0.0, confidence: float = 0.95) -> float:
@@ -144,14 +138,13 @@ def split(
     """Lower bound on ε from one test: chosen on a random half of the scores, carried out on the other half."""
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    rng = np.random.default_rng(seed)
-    first, second = zip(*(_halves(side, rng) for side in (scores.members, scores.observed)), strict=True)
+    first, second = zip(*(_halves(side, seed) for side in (scores.members, scores.observed)), strict=True)
 
     def claim(epsilon: float) -> Curve:
         return ApproximateDP(epsilon, delta)
 
     chosen = _families(Scores(*first), design)
-    _, best = search(chosen, [alpha] * len(chosen), claim)
+    _, best = search(chosen, [alpha] * len(chosen), claim, relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
         family = _families(Scores(*second), design)[best[0]]
@@ -168,10 +161,10 @@ def split(
     )
 
 
-def _halves(side: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _halves(side: Floats, seed: int) -> tuple[Floats, Floats]:
     if side.size < 2:
         raise NotApplicableError(f"split needs at least two scores a side, got {side.size}")
-    order = rng.permutation(side.size)
+    order = random_from(side, seed).permutation(side.size)
     return side[order[: side.size // 2]], side[order[side.size // 2 :]]
 
 
@@ -186,8 +179,17 @@ def largest_rejected(
     return bound, None if best is None else float(families[best[0]].thresholds[best[1]])
 
 
+def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
+    """Whether some test rejects the claim, at significance ``alpha`` for all of them together."""
+    return any(
+        bool(np.any(family.rejects(claim, np.arange(family.thresholds.size), level)))
+        for family, level in zip(families, test_levels(families, alpha), strict=True)
+        if family.thresholds.size
+    )
+
+
 def search(
-    families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve]
+    families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve], *, relative: float = 1e-10
 ) -> tuple[float, tuple[int, int] | None]:
     """The largest claim that some test rejects at its family's level, and that test: (family, index in it)."""
     live = [np.arange(family.thresholds.size) for family in families]
@@ -204,7 +206,7 @@ def search(
         live[:] = rejecting
         return True
 
-    bound = largest(rejects)
+    bound = largest(rejects, relative=relative)
     if bound == 0.0:
         return 0.0, None
     return bound, next((f, int(which[0])) for f, which in enumerate(live) if which.size)

@@ -113,7 +113,7 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> 
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    families = _families(scores, _DPGuesses)
+    families = guess_families(scores, DPGuesses)
     lower, threshold = largest_rejected(families, alpha, lambda epsilon: ApproximateDP(epsilon, delta))
     return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=COIN_FLIPS, threshold=threshold)
 
@@ -122,7 +122,7 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
     """Lower bound on the ε(δ) of a Gaussian mechanism from one run (Mahloujifar, Melis & Chaudhuri 2024)."""
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected(_families(scores, _GaussianGuesses), alpha, GaussianDP)
+    mu, threshold = largest_rejected(guess_families(scores, GaussianGuesses), alpha, GaussianDP)
     lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound(
         "one-run-fdp",
@@ -135,7 +135,7 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
     )
 
 
-def _families(scores: Scores, kind: type[_DPGuesses] | type[_GaussianGuesses]) -> list[Tests]:
+def guess_families(scores: Scores, kind: type[DPGuesses] | type[GaussianGuesses]) -> list[Tests]:
     """Guesses in both tails and in the top alone."""
     canaries = scores.members.size + scores.observed.size
     families: list[Tests] = []
@@ -147,22 +147,28 @@ def _families(scores: Scores, kind: type[_DPGuesses] | type[_GaussianGuesses]) -
 
 
 @dataclass(frozen=True)
-class _DPGuesses:
+class DPGuesses:
+    """Numbers of guesses fixed in advance, put to the test of (ε, δ)-DP."""
+
     thresholds: Floats
     rows: list[Guesses]
 
     def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
+        """Which of the tests in ``which`` reject the claim at significance ``level``."""
         if not isinstance(claim, ApproximateDP):
             raise TypeError(f"these guesses test (ε, δ)-DP, got {claim}")
         return np.array([one_run_p_value(self.rows[i], claim.epsilon, claim.delta) <= level for i in which])
 
 
 @dataclass(frozen=True)
-class _GaussianGuesses:
+class GaussianGuesses:
+    """Numbers of guesses fixed in advance, put to the test of μ-GDP."""
+
     thresholds: Floats
     rows: list[Guesses]
 
     def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
+        """Which of the tests in ``which`` reject the claim at significance ``level``."""
         if not isinstance(claim, GaussianDP):
             raise TypeError(f"these guesses test μ-GDP, got {claim}")
         return np.array([one_run_rejects_gdp(self.rows[i], claim.mu, level) for i in which])

@@ -1,0 +1,120 @@
+"""All estimators together, and those that papers publish."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import coalmine as cm
+from coalmine.errors import InputError
+from coalmine.stats import METHODS, CosineNull, NormalNull, Scores, best_threshold, published_lower_bound
+
+
+def sample(n=300, mu=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(mu, 1, n), rng.normal(0, 1, n)
+
+
+def test_every_applicable_estimator_runs_and_the_recommended_is_first():
+    found = cm.estimate(*sample(), threshold=1.0)
+    assert [e.method for e in found] == [m for m in METHODS if m != "exact-null"]
+    assert found[0].valid
+    assert {e.method for e in found if e.valid} == {"simultaneous", "split", "one-run", "clopper-pearson"}
+    assert all(e.delta == 1e-5 and e.confidence == 0.95 for e in found)
+
+
+def test_a_known_null_has_its_own_estimators():
+    members, _ = sample()
+    found = cm.estimate(members / 100, null=CosineNull(10_000))
+    assert [e.method for e in found] == [
+        "exact-null",
+        "gdp",
+        "gaussian-shift",
+        "gaussian-fit",
+        "published-lower-bound",
+    ]
+
+
+def test_some_can_be_picked_by_name_in_ones_own_order():
+    found = cm.estimate(*sample(), methods=["gdp", "simultaneous"])
+    assert [e.method for e in found] == ["gdp", "simultaneous"]
+
+
+def test_wrong_names_are_refused_with_the_nearest_right_one():
+    with pytest.raises(InputError, match="did you mean simultaneous"):
+        cm.estimate(*sample(), methods=["simultanous"])
+    with pytest.raises(InputError, match="clopper-pearson does not apply"):
+        cm.estimate(*sample(), methods=["clopper-pearson"])
+
+
+def test_a_threshold_makes_no_sense_with_a_known_null():
+    with pytest.raises(InputError, match="observed non-members"):
+        cm.estimate([0.1], null=CosineNull(10), threshold=0.05)
+
+
+def test_with_copies_only_the_bound_that_divides_them_out_is_given():
+    assert [e.method for e in cm.estimate(*sample(), copies=5)] == ["simultaneous"]
+
+
+small = hnp.arrays(np.float64, st.integers(1, 12), elements=st.integers(-3, 3).map(float))
+
+
+@given(small, small, st.sampled_from([0.0, 1e-5, 0.3]))
+def test_no_scores_however_few_or_tied_break_anything(members, nonmembers, delta):
+    for e in cm.estimate(members, nonmembers, delta=delta, threshold=0.0):
+        assert e.epsilon >= 0
+        assert e.lower is None or e.lower >= 0
+        assert not e.valid or e.lower < math.inf
+
+
+def test_a_single_score_a_side_shows_nothing():
+    assert all(e.lower == 0 for e in cm.estimate([5.0], [0.0]) if e.valid)
+
+
+def test_a_million_scores_a_side_are_no_pain():
+    members, nonmembers = sample(10**6)
+    bound, one_run = cm.estimate(members, nonmembers, methods=["simultaneous", "one-run"])
+    assert 3.2 < bound.lower < 4.377
+    assert one_run.lower < bound.lower
+
+
+def test_the_best_threshold_is_canifes_maximum():
+    # 50 + 50 trials with one error on either side: the ceiling of CANIFE's estimate at δ = 1/n.
+    members = np.array([0.0] + [10.0] * 49)
+    nonmembers = np.array([0.0] * 49 + [10.0])
+    estimate = best_threshold(Scores(members, nonmembers), delta=0.01)
+    assert estimate.epsilon == pytest.approx(math.log((0.98 - 0.01) / 0.02))
+    assert estimate.epsilon == pytest.approx(3.882, abs=5e-4)
+    assert not estimate.valid
+    clean = best_threshold(Scores(members, np.zeros(50)), delta=0.01)
+    assert clean.epsilon == pytest.approx(3.902, abs=5e-4)
+
+
+def test_the_best_threshold_is_infinite_only_without_any_error():
+    assert best_threshold(Scores([2.0, 3.0], [0.0, 1.0]), delta=0).epsilon == math.inf
+    assert best_threshold(Scores([0.5, 3.0], [0.0, 1.0]), delta=0).epsilon == pytest.approx(math.log(2))
+
+
+def test_the_published_bound_is_violated_far_more_often_than_it_says_and_is_marked_so():
+    # The reason for the simultaneous bound. The true ε at δ = 0.1 of N(1, 1) against N(0, 1) is 1.1603.
+    rng = np.random.default_rng(11)
+    audits = [Scores(rng.normal(1, 1, 1000), null=NormalNull()) for _ in range(100)]
+    found = [published_lower_bound(scores, delta=0.1) for scores in audits]
+    assert sum(e.lower > 1.1603 for e in found) > 10
+    assert not any(e.valid for e in found)
+
+
+def test_estimates_are_json_ready():
+    record = best_threshold(Scores([2.0, 3.0], [0.0, 1.0]), delta=0).to_dict()
+    assert record["epsilon"] == "inf"
+    assert record["valid"] is False
+
+
+def test_an_estimate_cannot_claim_validity_without_a_bound_nor_hold_nan():
+    with pytest.raises(ValueError, match="valid bound"):
+        cm.Estimate("x", 1.0, valid=True)
+    with pytest.raises(ValueError, match="at least 0"):
+        cm.Estimate("x", math.nan)

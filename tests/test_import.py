@@ -1,0 +1,36 @@
+"""What importing costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import coalmine
+
+HEAVY = ("torch", "altair", "dp_accounting", "scipy", "numpy", "rich", "pydantic", "sklearn")
+
+
+@pytest.mark.parametrize("code", ["import coalmine", "import coalmine.cli", "import coalmine.accounting"])
+def test_importing_loads_nothing_heavy(code):
+    heavy = HEAVY if code == "import coalmine" else HEAVY[:3]
+    check = f"{code}, sys; print([m for m in {heavy!r} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_statistics_never_load_torch_nor_the_slow_parts_of_scipy():
+    check = "import coalmine.stats, sys; print([m for m in ('torch', 'scipy.stats') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_every_public_name_resolves_and_has_a_docstring():
+    for name in coalmine.__all__:
+        assert getattr(coalmine, name).__doc__, name
+    for name in coalmine.stats.__all__:
+        assert getattr(coalmine.stats, name).__doc__, name
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'estmate'"):
+        coalmine.estmate  # noqa: B018

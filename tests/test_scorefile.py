@@ -1,0 +1,119 @@
+"""Files of scores: what is read, and which sentence a bad one gets."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coalmine.errors import InputError
+from coalmine.scorefile import read_table, two_groups
+
+
+def groups(path, **options):
+    names = {"groups": ("members", "nonmembers"), "value": "score", "flag": "member"}
+    return two_groups(read_table(path), **names, **options)
+
+
+FILES = {
+    "long.csv": "score,member\n1.5,1\n-2,0\n3e0,true\n0.25,out\n",
+    "wide.csv": "members,nonmembers\n1.5,-2\n3,0.25\n",
+    "spaces.csv": "\ufeffscore , member\r\n 1.5, 1\r\n3,IN\r\n\r\n-2,0\r\n0.25,No\r\n",
+    "wide.json": json.dumps({"members": [1.5, 3], "nonmembers": [-2, 0.25], "note": "ignored"}),
+    "rows.json": json.dumps([{"score": 1.5, "member": True}, {"score": 3, "member": 1}]).replace(
+        "]", ', {"score": -2, "member": false}, {"score": 0.25, "member": "0"}]'
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_scores_come_out_of_every_format(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(FILES[name], encoding="utf-8")
+    members, nonmembers = groups(path)
+    assert sorted(members) == [1.5, 3]
+    assert sorted(nonmembers) == [-2, 0.25]
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"members": np.array([1.5, 3]), "nonmembers": np.array([-2, 0.25])},
+        {"score": np.array([1.5, -2, 3, 0.25]), "member": np.array([True, False, True, False])},
+        {"score": np.array([1.5, -2, 3, 0.25], dtype=np.float32), "member": np.array([1, 0, 1, 0])},
+    ],
+)
+def test_npz_files_hold_either_layout(tmp_path, arrays):
+    np.savez(tmp_path / "s.npz", **arrays)
+    members, nonmembers = groups(tmp_path / "s.npz")
+    assert (sorted(members), sorted(nonmembers)) == ([1.5, 3], [-2, 0.25])
+
+
+def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
+    path = tmp_path / "s.csv"
+    path.write_text("members,nonmembers\n1,2\n3,\n")
+    members, nonmembers = groups(path)
+    assert (list(members), list(nonmembers)) == ([1, 3], [2])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("e.csv", "", "is empty"),
+        ("e.csv", "score,member\n", "0 members and 0 nonmembers: both are needed"),
+        ("e.csv", "score,member\n1,1\n2,1\n", "2 members and 0 nonmembers: both are needed"),
+        ("e.csv", "score,member\n1,1\nabc,0\n", "row 3: score must be a number, got 'abc'"),
+        ("e.csv", "score,member\n1,1\nnan,0\n", "NaN or infinite, the first is value 2"),
+        ("e.csv", "score,member\n1,1\ninf,0\n", "NaN or infinite"),
+        ("e.csv", "score,member\n1,maybe\n", "row 2: member must be 1 or 0"),
+        ("e.csv", "score,label\n1,1\n", "has no column 'member'; its columns are: score, label"),
+        ("e.csv", "value,member\n1,1\n", "has no column 'score'"),
+        ("e.csv", "members\n1\n", "has no column 'nonmembers'"),
+        ("e.csv", "score,member\n1,1\n2\n", "line 3: 1 cells, but 2 column names"),
+        ("e.csv", "score,member\n,1\n2,0\n", "score has 1 values, but member has 2"),
+        ("e.csv", "1,0\n2,1\n", "must begin with a line of column names"),
+        ("e.csv", "score,score\n1,1\n", "names a column twice"),
+        ("e.json", "{", "is not JSON"),
+        ("e.json", "3", "must hold an object of lists"),
+        ("e.json", '{"members": [1, "x"], "nonmembers": [1]}', "row 2: members must be a number, got 'x'"),
+        ("e.json", '{"members": [[1]], "nonmembers": [1]}', "must be a list of numbers"),
+        ("e.json", '{"members": [], "nonmembers": [1]}', "0 members and 1 nonmembers"),
+        ("e.npz", "not a zip", "is not an .npz file"),
+        ("e.txt", "x", "must end in .csv, .npz or .json"),
+    ],
+)
+def test_bad_files_get_a_sentence_that_says_where(tmp_path, name, content, sentence):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError, match=sentence):
+        groups(path)
+
+
+def test_files_that_are_not_text_or_not_there_get_a_sentence(tmp_path):
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00score")
+    with pytest.raises(InputError, match="UTF-8"):
+        groups(tmp_path / "b.csv")
+    with pytest.raises(InputError, match="there is no file"):
+        groups(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="directory"):
+        groups(tmp_path)
+
+
+def test_pickled_objects_are_refused(tmp_path):
+    np.savez(tmp_path / "p.npz", members=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(InputError, match="plain arrays"):
+        groups(tmp_path / "p.npz")
+
+
+def test_a_truncated_archive_is_refused(tmp_path):
+    path = tmp_path / "t.npz"
+    np.savez(path, members=np.arange(1000.0), nonmembers=np.arange(1000.0))
+    path.write_bytes(path.read_bytes()[:900])
+    with pytest.raises(InputError, match=r"npz"):
+        groups(path)
+
+
+def test_with_a_known_null_members_alone_are_enough(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("score\n1\n2\n")
+    members, nonmembers = groups(path, single=True)
+    assert (list(members), nonmembers) == ([1, 2], None)
