@@ -11,15 +11,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coalmine.accounting import AtMost as AtMost
-    from coalmine.accounting import EveryRound as EveryRound
-    from coalmine.accounting import FixedSize as FixedSize
-    from coalmine.accounting import OncePerEpoch as OncePerEpoch
-    from coalmine.accounting import Poisson as Poisson
     from coalmine.accounting import Theory as Theory
     from coalmine.accounting import noise_for as noise_for
     from coalmine.accounting import theory as theory
     from coalmine.errors import InputError as InputError
+    from coalmine.sampling import AtMost as AtMost
+    from coalmine.sampling import EveryRound as EveryRound
+    from coalmine.sampling import FixedSize as FixedSize
+    from coalmine.sampling import OncePerEpoch as OncePerEpoch
+    from coalmine.sampling import Poisson as Poisson
     from coalmine.stats import CosineNull as CosineNull
     from coalmine.stats import Estimate as Estimate
     from coalmine.stats import NormalNull as NormalNull
@@ -29,20 +29,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "coalmine.accounting": (
-        "AtMost",
-        "EveryRound",
-        "FixedSize",
-        "OncePerEpoch",
-        "Poisson",
-        "Theory",
-        "noise_for",
-        "theory",
-    ),
+    "coalmine.accounting": ("Theory", "noise_for", "theory"),
     "coalmine.errors": ("InputError",),
+    "coalmine.sampling": ("AtMost", "EveryRound", "FixedSize", "OncePerEpoch", "Poisson"),
     "coalmine.stats": ("CosineNull", "Estimate", "NormalNull", "Scores", "estimate"),
 }
-_MODULES = ("accounting", "audits", "stats")
+_MODULES = ("accounting", "audits", "sampling", "stats")
 
 __all__ = sorted([*_MODULES, *(name for names in _HOME.values() for name in names)])  # noqa: PLE0605
 

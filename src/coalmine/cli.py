@@ -180,7 +180,10 @@ def estimate_command(
 def account(
     noise: Annotated[
         float | None,
-        typer.Option(help="Noise multiplier: standard deviation of the noise over the clip norm.", show_default=False),
+        typer.Option(
+            help="Noise multiplier: noise on the sum of a round over how far one client can move it.",
+            show_default=False,
+        ),
     ] = None,
     sampling: Annotated[
         str,
@@ -198,13 +201,14 @@ def account(
 ) -> None:
     """What theory says: ε of DP-FedAvg by each accountant, or the noise that an ε needs."""
     from coalmine import accounting, words
+    from coalmine.sampling import parse_sampling
 
     if sum(given is not None for given in (noise, epsilon, local_epsilon)) != 1:
         raise InputError("give one of --noise, --epsilon (to get the noise it needs) or --local-epsilon")
     if local_epsilon is not None:
         found = [accounting.local_theory(epsilon=local_epsilon, rounds=rounds, delta=delta)]
     else:
-        parsed = accounting.parse_sampling(sampling)
+        parsed = parse_sampling(sampling)
         found = accounting.all_theories(
             noise_multiplier=noise, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
         )
@@ -224,7 +228,7 @@ def account(
         for t in found
     ]
     _print_table(f"theory at δ = {delta:g}", columns, rows)
-    print(f"\n{words.theory(found)}")
+    print(f"\n{words.theory(found, epsilon)}")
 
 
 @app.command()

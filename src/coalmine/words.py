@@ -35,13 +35,22 @@ def meaning(estimates: Sequence[Estimate], ceiling: float | None = None) -> str:
     return f"{text} It holds if {best.assumes}."
 
 
-def theory(theories: Sequence[Theory]) -> str:
-    """What the smallest of several accountants' ε promises."""
-    best = min(theories, key=lambda t: t.epsilon)
+def theory(theories: Sequence[Theory], target: float | None = None) -> str:
+    """What the best of several accountants' figures promises; ``target`` is the ε that a noise was sought for."""
+    best = min(theories, key=lambda t: t.epsilon if target is None else t.noise_multiplier or 0.0)
     if best.epsilon == math.inf:
         return "There is no guarantee: ε is infinite."
-    return (
-        f"Whatever the data, and even for an adversary who sees every round, ε is at most {best.epsilon:.4g} at"
-        f" δ = {best.delta:g} ({best.accountant}, neighbours: {best.adjacency}). Each row is an upper bound that holds;"
-        " the smallest is the one to quote."
-    )
+    where = f"δ = {best.delta:g} ({best.accountant}, neighbours: {best.adjacency})"
+    if target is not None:
+        text = f"A noise multiplier of {best.noise_multiplier:.6g} is enough for ε = {target:g} at {where}."
+    else:
+        text = (
+            f"Whatever the data, and even for an adversary who sees every round, ε is at most {best.epsilon:.4g} at"
+            f" {where}. Each row is an upper bound that holds; the smallest is the one to quote."
+        )
+    if best.adjacency == "replace-one" and best.noise_multiplier is not None:
+        text += (
+            " Replacing a client moves a sum of clipped updates by up to twice the clip norm: for that guarantee the"
+            " noise multiplier is the noise over twice the clip norm."
+        )
+    return text

@@ -359,9 +359,8 @@ def _binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, 
 def _two_tails(scores: Scores, design: Design) -> TwoTails:
     members, nonmembers = scores.members, scores.observed
     if design == "fixed":
-        # The theorem wants equal numbers, and guesses about at most half of the canaries.
+        # The theorem wants equal numbers.
         fewest = min(members.size, nonmembers.size)
         members, nonmembers = thinned(members, fewest), thinned(nonmembers, fewest)
     canaries = members.size + nonmembers.size
-    tails = both_tails(members, nonmembers, most=canaries // 2 if design == "fixed" else canaries)
-    return TwoTails(*tails, canaries, design)
+    return TwoTails(*both_tails(members, nonmembers, most=canaries // 2), canaries, design)
