@@ -24,7 +24,7 @@ from coalmine.stats import (
     split,
 )
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import DPGuesses, guess_families
+from coalmine.stats.single_run import dp_families
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def violations(case: Case, audits: int, seed: int) -> dict[str, float]:
         "simultaneous": lambda s, k: refutes(s, truth, delta=case.delta),
         "exact-null": lambda s, k: refutes(k, truth, delta=case.delta),
         "split": lambda s, k: (split(s, delta=case.delta).lower or 0) > truth,
-        "one-run": lambda s, k: any_rejects(guess_families(s, DPGuesses), 0.05, ApproximateDP(truth, case.delta)),
+        "one-run": lambda s, k: any_rejects(dp_families(s), 0.05, ApproximateDP(truth, case.delta)),
         "clopper-pearson": lambda s, k: (epsilon_from_counts(s.counts(1.0), delta=case.delta).lower or 0) > truth,
         "published (invalid)": lambda s, k: (published_lower_bound(k, delta=case.delta).lower or 0) > truth,
     }

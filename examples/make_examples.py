@@ -1,4 +1,4 @@
-"""Writes the example files of the README: scores and losses of a Gaussian mechanism with μ = 1 (ε = 4.377 at δ = 1e-5)."""
+"""Writes the README's example files: scores and losses of a Gaussian mechanism whose ε is 4.377 at δ = 1e-5."""
 
 from __future__ import annotations
 

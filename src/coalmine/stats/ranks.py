@@ -16,33 +16,33 @@ _FEWEST_GUESSES = 16
 _FEWEST_MEMBERS = 8
 
 
-def _halving(top: int, least: int) -> Ints:
-    """top, top/2, top/4, … down to ``least``, rounded; empty where ``top`` is below ``least``."""
-    steps = np.arange(0 if top < least else int(np.log2(top / least)) + 1)
-    return np.unique(np.round(top * 0.5**steps).astype(np.int64))
+def _falling(top: int, least: int, ratio: float) -> Ints:
+    """top, top/ratio, top/ratio², … down to ``least``, rounded; empty where ``top`` is below ``least``."""
+    steps = np.arange(0 if top < least else int(np.log(top / least) / np.log(ratio)) + 1)
+    return np.unique(np.round(top * ratio ** -steps.astype(np.float64)).astype(np.int64))
 
 
 def member_ranks(members: int) -> Ints:
     """Ranks of members from the top, dense towards both ends: m/2ⁱ and m − m/2ⁱ, and m itself."""
-    outer = _halving(members, _FEWEST_MEMBERS)
+    outer = _falling(members, _FEWEST_MEMBERS, 2)
     ranks = np.unique(np.concatenate([outer, members - outer, [members]]))
     return ranks[ranks > 0]
 
 
-def both_tails(members: Floats, nonmembers: Floats, most: int) -> Tails:
+def both_tails(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) -> Tails:
     """Guess "member" for the top and "non-member" for the bottom r of all canaries, for a grid of 2r ≤ ``most``.
 
     Sorted scores. Ties count as wrong guesses wherever they can.
     """
-    each = np.unique(_halving(most, _FEWEST_GUESSES) // 2)
+    each = np.unique(_falling(most, _FEWEST_GUESSES, ratio) // 2)
     top = _in_top(members, nonmembers, each)
     bottom = _in_top(nonmembers[::-1], members[::-1], each, sign=-1)
     return _kth_largest(members, nonmembers, each, top), 2 * each, top + bottom
 
 
-def top_ranks(members: Floats, nonmembers: Floats, most: int) -> Tails:
+def top_ranks(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) -> Tails:
     """Guess "member" for the top r of all canaries and abstain from the rest, for a grid of r ≤ ``most``."""
-    guesses = _halving(most, _FEWEST_GUESSES)
+    guesses = _falling(most, _FEWEST_GUESSES, ratio)
     right = _in_top(members, nonmembers, guesses)
     return _kth_largest(members, nonmembers, guesses, right), guesses, right
 

@@ -113,7 +113,7 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> 
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    families = guess_families(scores, DPGuesses)
+    families = dp_families(scores)
     lower, threshold = largest_rejected(families, alpha, lambda epsilon: ApproximateDP(epsilon, delta))
     return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=COIN_FLIPS, threshold=threshold)
 
@@ -122,7 +122,7 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
     """Lower bound on the ε(δ) of a Gaussian mechanism from one run (Mahloujifar, Melis & Chaudhuri 2024)."""
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected(guess_families(scores, GaussianGuesses), alpha, GaussianDP)
+    mu, threshold = largest_rejected(gaussian_families(scores), alpha, GaussianDP)
     lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound(
         "one-run-fdp",
@@ -135,15 +135,30 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
     )
 
 
-def guess_families(scores: Scores, kind: type[DPGuesses] | type[GaussianGuesses]) -> list[Tests]:
-    """Guesses in both tails and in the top alone."""
+# These bounds pay dearly for significance, so they look at fewer numbers of guesses than those for independent scores.
+_MOST, _RATIO = 0.5, 4
+
+
+def dp_families(scores: Scores) -> list[Tests]:
+    """Guesses in both tails and in the top alone, to be tested against (ε, δ)-DP."""
     canaries = scores.members.size + scores.observed.size
-    families: list[Tests] = []
-    for grid in (both_tails, top_ranks):
-        thresholds, guesses, right = grid(scores.members, scores.observed, canaries)
-        rows = [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
-        families.append(kind(thresholds, rows))
-    return families
+    return [
+        DPGuesses(thresholds, _rows(canaries, guesses, right))
+        for thresholds, guesses, right in (
+            grid(scores.members, scores.observed, int(_MOST * canaries), _RATIO) for grid in (both_tails, top_ranks)
+        )
+    ]
+
+
+def gaussian_families(scores: Scores) -> list[Tests]:
+    """Guesses in both tails, to be tested against μ-GDP: Gaussian mechanisms are symmetric."""
+    canaries = scores.members.size + scores.observed.size
+    thresholds, guesses, right = both_tails(scores.members, scores.observed, int(_MOST * canaries), _RATIO)
+    return [GaussianGuesses(thresholds, _rows(canaries, guesses, right))]
+
+
+def _rows(canaries: int, guesses: Ints, right: Ints) -> list[Guesses]:
+    return [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
 
 
 @dataclass(frozen=True)
