@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Case:
     n: int
     delta: float
 
-    @property
+    @cached_property
     def truth(self) -> float:
         """The exact ε at δ."""
         return float(epsilon_gdp(self.parameter, self.delta)) if self.mechanism == "gaussian" else self.parameter
