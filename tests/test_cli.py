@@ -195,6 +195,7 @@ def test_bad_files_get_one_sentence_and_exit_code_2(run, tmp_path, content):
         (["estimate", "--counts", "1,1,1,1", "--confidence", "2"], "confidence must be in"),
         (["estimate", "--counts", "1,1,1,1", "--method", "wald"], "there is no method 'wald'"),
         (["estimate", "x.npz", "--counts", "1,1,1,1"], "give one of"),
+        (["estimate", "--counts", "1,1,1,1", "--copies", "2"], "--copies goes with a file of scores"),
         (["account"], "give one of --noise"),
         (["account", "--noise", "-1"], "noise_multiplier must be at least 0, got -1.0"),
         (["account", "--noise", "1", "--sampling", "poison:0.1"], "poisson"),

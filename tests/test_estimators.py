@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 import coalmine as cm
 from coalmine.errors import InputError
-from coalmine.stats import METHODS, CosineNull, NormalNull, Scores, best_threshold, published_lower_bound
+from coalmine.stats import METHODS, CosineNull, NormalNull, Scores, best_threshold, moments, published_lower_bound
 
 
 def sample(n=300, mu=1.0, seed=0):
@@ -57,6 +57,24 @@ def test_a_threshold_makes_no_sense_with_a_known_null():
 
 def test_with_copies_only_the_bound_that_divides_them_out_is_given():
     assert [e.method for e in cm.estimate(*sample(), copies=5)] == ["simultaneous"]
+
+
+def test_losses_are_scores_upside_down_with_thresholds_in_their_own_units():
+    members, nonmembers = sample()
+    as_scores = cm.estimate(members, nonmembers, threshold=0.5)
+    as_losses = cm.estimate(-members, -nonmembers, threshold=-0.5, lower_is_member=True)
+    for score, loss in zip(as_scores, as_losses, strict=True):
+        assert (score.epsilon, score.lower) == (loss.epsilon, loss.lower)
+        assert score.threshold == (None if loss.threshold is None else -loss.threshold)
+    with pytest.raises(InputError, match="negate the losses"):
+        cm.estimate(members, null=NormalNull(), lower_is_member=True)
+
+
+def test_the_fitted_moments_can_be_looked_at():
+    members, nonmembers = sample()
+    (mu0, std0), (mu1, std1) = moments(Scores(members, nonmembers))
+    assert (mu0, std0) == pytest.approx((nonmembers.mean(), nonmembers.std(ddof=1)))
+    assert (mu1, std1) == pytest.approx((members.mean(), members.std(ddof=1)))
 
 
 small = hnp.arrays(np.float64, st.integers(1, 12), elements=st.integers(-3, 3).map(float))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,47 +129,54 @@ def estimate_command(
 
     if sum(source is not None for source in (scores, counts, guesses)) != 1:
         raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")
+    given = {
+        "--threshold": threshold is not None,
+        "--null": null is not None,
+        "--design": design is not Design.fixed,
+        "--copies": copies != 1,
+        "--lower-is-member": lower_is_member,
+    }
+    if scores is None and any(given.values()):
+        wrong = ", ".join(name for name, there in given.items() if there)
+        raise InputError(f"{wrong} goes with a file of scores, not with --counts or --guesses")
     about: dict[str, Any] = {}
     if counts is not None:
-        found = stats.estimates_from_counts(
-            stats.Counts(*_whole_numbers("--counts", counts, 4)), delta=delta, confidence=confidence, methods=method
-        )
+        cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
+        found = stats.estimates_from_counts(cells, delta=delta, confidence=confidence, methods=method)
         about = {"counts": counts}
     elif guesses is not None:
-        found = stats.estimates_from_guesses(
-            stats.Guesses(*_whole_numbers("--guesses", guesses, 3)), delta=delta, confidence=confidence, methods=method
-        )
+        guessed = stats.Guesses(*_whole_numbers("--guesses", guesses, 3))
+        found = stats.estimates_from_guesses(guessed, delta=delta, confidence=confidence, methods=method)
         about = {"guesses": guesses}
     else:
-        from coalmine.scorefile import read_table, two_groups
+        from coalmine.scorefile import read_scores
 
         assert scores is not None
-        table = read_table(scores)
-        members, nonmembers = two_groups(
-            table,
-            groups=("members", "nonmembers"),
-            value=score_column,
-            flag=member_column,
-            single=null is not None,
-        )
-        known = _parse_null(null)
-        if known is not None and nonmembers is not None:
-            raise InputError(f"{scores} has non-members of its own: leave out --null, or leave them out of the file")
-        sign = -1.0 if lower_is_member else 1.0
-        found = stats.estimate(
-            sign * members,
-            None if nonmembers is None else sign * nonmembers,
-            null=known,
-            delta=delta,
-            confidence=confidence,
-            threshold=None if threshold is None else sign * threshold,
-            design=design.value,
-            copies=copies,
-            methods=method,
-        )
-        about = {"members": members.size, "nonmembers": None if nonmembers is None else nonmembers.size}
-        if nonmembers is not None:
-            about["ceiling"] = stats.ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence)
+        with _busy("reading and testing the scores"):
+            known = _parse_null(null)
+            members, nonmembers = read_scores(scores, score_column, member_column, known_null=known is not None)
+            found = stats.estimate(
+                members,
+                nonmembers,
+                null=known,
+                delta=delta,
+                confidence=confidence,
+                threshold=threshold,
+                design=design.value,
+                copies=copies,
+                methods=method,
+                lower_is_member=lower_is_member,
+            )
+            about = {"members": members.size, "nonmembers": None if nonmembers is None else nonmembers.size}
+            if nonmembers is not None:
+                about["ceiling"] = stats.ceiling(
+                    members.size,
+                    nonmembers.size,
+                    delta=delta,
+                    confidence=confidence,
+                    design=design.value,
+                    copies=copies,
+                )
     meaning = words.meaning(found, about.get("ceiling"))
     if as_json:
         _print_json({**about, "estimates": [e.to_dict() for e in found], "meaning": meaning})
@@ -209,9 +218,10 @@ def account(
         found = [accounting.local_theory(epsilon=local_epsilon, rounds=rounds, delta=delta)]
     else:
         parsed = parse_sampling(sampling)
-        found = accounting.all_theories(
-            noise_multiplier=noise, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
-        )
+        with _busy("composing the rounds"):
+            found = accounting.all_theories(
+                noise_multiplier=noise, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
+            )
     if as_json:
         _print_json({"theory": [t.to_dict() for t in found]})
         return
@@ -292,8 +302,25 @@ def reproduce(
 
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}; there is: {', '.join(REPRODUCTIONS)}")
-    title, columns, rows = REPRODUCTIONS[name](seed)
+    title, columns, rows = REPRODUCTIONS[name](seed, _track)
     _print_table(title, columns, rows)
+
+
+def _track(work: Iterable[Any]) -> Iterable[Any]:
+    """A progress bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(list(work), console=console, transient=True, disable=not console.is_terminal)
+
+
+def _busy(what: str) -> AbstractContextManager[Any]:
+    """A spinner on standard error while something takes its time, where that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else nullcontext()
 
 
 def _parse_null(text: str | None) -> Null | None:

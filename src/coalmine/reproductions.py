@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,11 @@ Table = tuple[str, list[str], list[list[str]]]
 """Title, column names, rows."""
 
 
-def one_shot_table_1(seed: int, simulations: int = 50) -> Table:
+Track = Callable[[Iterable[Any]], Iterable[Any]]
+"""Passes on what it is given, and may show how far it is."""
+
+
+def one_shot_table_1(seed: int, track: Track = iter, simulations: int = 50) -> Table:
     """One-shot audits of the Gaussian mechanism: Andrew et al. (2023), Table 1 (d = 10⁶, k = 10³, δ = 10⁻⁶)."""
     dim, canaries, delta = 10**6, 10**3, 1e-6
     paper = {1.0: "0.972 ± 0.148", 3.0: "3.04 ± 0.137", 10.0: "9.98 ± 0.190"}
@@ -21,7 +26,7 @@ def one_shot_table_1(seed: int, simulations: int = 50) -> Table:
     for stream, (epsilon, printed) in zip(np.random.SeedSequence(seed).spawn(len(paper)), paper.items(), strict=True):
         sigma = sigma_gaussian(epsilon, delta)
         shift, fit = [], []
-        for child in stream.spawn(simulations):
+        for child in track(stream.spawn(simulations)):
             cosines = canary_cosines(dim=dim, canaries=canaries, sigma=sigma, rng=np.random.default_rng(child))
             scores = Scores(cosines, null=CosineNull(dim))
             shift.append(gaussian_shift(scores, delta=delta).epsilon)
@@ -35,5 +40,5 @@ def _mean_std(values: list[float]) -> str:
     return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
 
 
-REPRODUCTIONS: dict[str, Callable[[int], Table]] = {"one-shot-table-1": one_shot_table_1}
+REPRODUCTIONS: dict[str, Callable[[int, Track], Table]] = {"one-shot-table-1": one_shot_table_1}
 """What ``coalmine reproduce NAME`` can print."""

@@ -150,6 +150,16 @@ def _read_json(path: Path) -> Table:
     return Table(str(path), lists)
 
 
+def read_scores(path: Path, score: str, member: str, *, known_null: bool) -> tuple[Floats, Floats | None]:
+    """Scores of members and of non-members; with a known null the file must have members alone."""
+    members, nonmembers = two_groups(
+        read_table(path), groups=("members", "nonmembers"), value=score, flag=member, single=known_null
+    )
+    if known_null and nonmembers is not None:
+        raise InputError(f"{path} has non-members of its own: leave out --null, or leave them out of the file")
+    return members, nonmembers
+
+
 def two_groups(
     table: Table, *, groups: tuple[str, str], value: str, flag: str, single: bool = False
 ) -> tuple[Floats, Floats | None]:

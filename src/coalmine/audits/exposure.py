@@ -82,8 +82,8 @@ def exposure_report(
     if bound.threshold is not None:
         bound = replace(bound, threshold=0.5 - bound.threshold)  # as a rank
     estimates = [bound, *_point_estimates(ranks, exposures, n, copies)]
-    top = ceiling(exposures.size, n, delta=delta, confidence=confidence)
-    meaning = words.meaning(estimates, top if copies == 1 else None)
+    top = ceiling(exposures.size, n, delta=delta, confidence=confidence, copies=copies)
+    meaning = words.meaning(estimates, top)
     return ExposureReport(exposures.size, n, exposures.tolist(), rows, estimates, meaning)
 
 

@@ -6,7 +6,7 @@ bound that holds, or only an estimate.
 
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.estimators import METHODS, estimate, estimates_from_counts, estimates_from_guesses
-from coalmine.stats.fit import gaussian_fit, gaussian_shift
+from coalmine.stats.fit import gaussian_fit, gaussian_shift, moments
 from coalmine.stats.gaussian import (
     epsilon_between_gaussians,
     epsilon_gaussian,
@@ -61,6 +61,7 @@ __all__ = [
     "gaussian_shift",
     "gdp",
     "group_parameters",
+    "moments",
     "one_run",
     "one_run_fdp",
     "one_run_fdp_from_guesses",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from numpy.typing import ArrayLike
 
 from coalmine.errors import InputError, NotApplicableError, check_count
+from coalmine.stats.arrays import finite_list
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.fit import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
@@ -56,13 +58,29 @@ def estimate(
     design: Design = "fixed",
     copies: int = 1,
     methods: Sequence[str] | None = None,
+    lower_is_member: bool = False,
 ) -> list[Estimate]:
     """ε from anybody's scores (higher = more likely a member) by every applicable estimator, the recommended first.
 
     ``null`` replaces the non-members where their distribution is known. ``threshold`` is one that was fixed before the
     scores were seen; only with it do the intervals of counts apply. ``design`` says how members were chosen (see
-    `simultaneous`), ``copies`` how often each was planted. ``methods`` picks some by name.
+    `simultaneous`), ``copies`` how often each was planted. ``methods`` picks some by name. ``lower_is_member`` is for
+    losses.
     """
+    if lower_is_member:
+        if null is not None:
+            raise InputError("with a known null, negate the losses and give the null of the negated ones")
+        found = estimate(
+            -finite_list("members", members),
+            None if nonmembers is None else -finite_list("nonmembers", nonmembers),
+            delta=delta,
+            confidence=confidence,
+            threshold=None if threshold is None else -threshold,
+            design=design,
+            copies=copies,
+            methods=methods,
+        )
+        return [e if e.threshold is None else replace(e, threshold=-e.threshold) for e in found]
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
     if threshold is not None and scores.null is not None:
         raise InputError("a fixed threshold needs observed non-members; with a known null leave it out")

@@ -20,7 +20,7 @@ def gaussian_fit(scores: Scores, *, delta: float, confidence: float = 0.95, seed
     samples, since an error in the fitted standard deviation is paid for far in the tail. ``lower`` and ``upper`` are
     the ends of a parametric bootstrap interval of the estimate, not bounds on the true ε.
     """
-    (mu0, std0), (mu1, std1) = _moments(scores)
+    (mu0, std0), (mu1, std1) = moments(scores)
     draws0, draws1 = _resampled(scores, seed)
     epsilon = float(threshold_epsilon_between_gaussians(mu0, std0, mu1, std1, check_delta(delta)))
     resampled = threshold_epsilon_between_gaussians(*draws0, *draws1, delta)
@@ -33,7 +33,7 @@ def gaussian_shift(scores: Scores, *, delta: float, confidence: float = 0.95, se
     For cosines of random canaries this is Section 3 of Andrew et al. (2023): σ̂ = 1/(μ̂√d), then the exact calibration
     of the Gaussian mechanism. Nearly unbiased where the mechanism is Gaussian. The interval is as in `gaussian_fit`.
     """
-    (mu0, std0), (mu1, _) = _moments(scores)
+    (mu0, std0), (mu1, _) = moments(scores)
     draws0, draws1 = _resampled(scores, seed)
     epsilon = float(epsilon_gdp(max(0.0, (mu1 - mu0) / std0), check_delta(delta)))
     resampled = epsilon_gdp(np.maximum(0.0, (draws1[0] - draws0[0]) / draws0[1]), delta)
@@ -41,8 +41,8 @@ def gaussian_shift(scores: Scores, *, delta: float, confidence: float = 0.95, se
     return _estimate("gaussian-shift", epsilon, resampled, delta, confidence, assumes)
 
 
-def _moments(scores: Scores) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Mean and standard deviation of non-members and of members."""
+def moments(scores: Scores) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Mean and standard deviation of non-members (exact where the null is known) and of members."""
     members = float(np.mean(scores.members)), _std("members", scores.members)
     if scores.null is not None:
         return (scores.null.mean, scores.null.std), members
@@ -61,7 +61,7 @@ def _resampled(scores: Scores, seed: int) -> list[tuple[Floats, Floats]]:
     rng = np.random.default_rng(seed)
     draws = []
     sizes = (None if scores.null is not None else scores.observed.size, scores.members.size)
-    for (mu, std), size in zip(_moments(scores), sizes, strict=True):
+    for (mu, std), size in zip(moments(scores), sizes, strict=True):
         if size is None:
             draws.append((np.full(_RESAMPLES, mu), np.full(_RESAMPLES, std)))
         else:

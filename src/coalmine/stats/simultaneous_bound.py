@@ -96,14 +96,22 @@ def refutes(
     return any_rejects(_families(scores, design), 1 - check_confidence(confidence), claim)
 
 
-def ceiling(members: int, nonmembers: int, *, delta: float = 0.0, confidence: float = 0.95) -> float:
+def ceiling(
+    members: int,
+    nonmembers: int,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    design: Design = "fixed",
+    copies: int = 1,
+) -> float:
     """The largest bound that `simultaneous` can give with so many scores: that of scores which separate perfectly.
 
     An ε beyond it cannot be shown, however leaky the mechanism.
     """
     m, n = check_count("members", members), check_count("nonmembers", nonmembers)
     apart = Scores(np.arange(n, n + m, dtype=float), np.arange(n, dtype=float))
-    return simultaneous(apart, delta=delta, confidence=confidence).epsilon
+    return simultaneous(apart, delta=delta, confidence=confidence, design=design, copies=copies).epsilon
 
 
 def gdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
