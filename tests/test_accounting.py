@@ -19,6 +19,7 @@ from scipy.stats import binom, norm
 
 from coalmine.accounting import (
     Theory,
+    all_theories,
     compose_rounds,
     local_theory,
     noise_for,
@@ -497,7 +498,10 @@ def test_impossible_samplings_are_refused_with_the_number(text: str, message: st
         ({"delta": 1}, r"delta must be in \[0, 1\), got 1"),
         ({"accountant": "moments"}, "accountant must be one of pld, rdp, rdp-mironov, got 'moments'"),
         ({"sampling": "poisson:0.1"}, "got 'poisson:0.1': parse_sampling reads text"),
-        ({"sampling": FixedSize(5, 50)}, "no pld accountant for fixed-size sampling, got fixed:5/50: use rdp"),
+        (
+            {"sampling": FixedSize(5, 50), "accountant": "pld"},
+            "no pld accountant for fixed-size sampling, got fixed:5/50: use rdp",
+        ),
         (
             {"noise_multiplier": 1e-4},
             r"the pld accountant reaches to an epsilon of about 1e\+06.*use the accountant rdp",
@@ -566,3 +570,24 @@ def test_a_theory_carries_its_terms_into_json() -> None:
         "rounds": 3,
         "adjacency": "add-or-remove-one",
     }
+
+
+def test_where_none_is_named_the_tightest_accountant_that_fits_is_taken() -> None:
+    terms = {"noise_multiplier": 1.0, "rounds": 10, "delta": 1e-5}
+    assert theory(sampling=Poisson(0.1), **terms).accountant == "pld"
+    assert theory(sampling=FixedSize(5, 50), **terms).accountant == "rdp"
+
+
+def test_all_accountants_that_can_tell_are_asked_and_the_others_left_out() -> None:
+    terms: dict[str, Any] = {"rounds": 100, "delta": 1e-5}
+    found = all_theories(noise_multiplier=1.0, sampling=Poisson(0.01), **terms)
+    assert [t.accountant for t in found] == ["pld", "rdp", "rdp-mironov"]
+    assert found[0].epsilon < found[1].epsilon < found[2].epsilon
+    fixed = all_theories(noise_multiplier=1.0, sampling=FixedSize(1, 100), **terms)
+    assert [t.accountant for t in fixed] == ["rdp", "rdp-mironov"]
+    # An ε of 0.01 is below what the conversion of Mironov 2017 can show with the orders there are.
+    small = all_theories(epsilon=0.01, sampling=Poisson(0.01), **terms)
+    assert "rdp-mironov" not in {t.accountant for t in small}
+    assert all(t.epsilon <= 0.01 for t in small)
+    with pytest.raises(InputError, match="either a noise multiplier or the epsilon"):
+        all_theories(sampling=Poisson(0.01), **terms)

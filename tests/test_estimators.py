@@ -19,7 +19,7 @@ def sample(n=300, mu=1.0, seed=0):
 
 
 def test_every_applicable_estimator_runs_and_the_recommended_is_first():
-    found = cm.estimate(*sample(), threshold=1.0)
+    found = cm.estimate(*sample(), threshold=1.0, design="coin-flips")
     assert [e.method for e in found] == [m for m in METHODS if m != "exact-null"]
     assert found[0].valid
     assert {e.method for e in found if e.valid} == {"simultaneous", "split", "one-run", "clopper-pearson"}
@@ -48,6 +48,35 @@ def test_wrong_names_are_refused_with_the_nearest_right_one():
         cm.estimate(*sample(), methods=["simultanous"])
     with pytest.raises(InputError, match="clopper-pearson does not apply"):
         cm.estimate(*sample(), methods=["clopper-pearson"])
+
+
+def test_one_run_is_not_offered_for_numbers_that_were_fixed():
+    assert not {"one-run", "one-run-fdp"} & {e.method for e in cm.estimate(*sample())}
+    with pytest.raises(InputError, match="needs canaries planted by coin flips"):
+        cm.estimate(*sample(), methods="one-run")
+    with pytest.raises(InputError, match="did not come about by fair coin flips"):
+        cm.estimate(np.arange(90.0), np.arange(10.0), design="coin-flips")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threshold": math.nan},
+        {"threshold": math.inf},
+        {"threshold": 1.0, "copies": 2},
+        {"delta": "1e-5"},
+        {"confidence": 0.3},
+        {"copies": 0},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options):
+    with pytest.raises(InputError):
+        cm.estimate(*sample(), **options)
+
+
+def test_a_null_that_is_no_distribution_is_refused():
+    with pytest.raises(InputError, match="CosineNull"):
+        cm.estimate([1.0], null="cosine:100")
 
 
 def test_a_threshold_makes_no_sense_with_a_known_null():
@@ -94,7 +123,7 @@ def test_a_single_score_a_side_shows_nothing():
 
 def test_a_million_scores_a_side_are_no_pain():
     members, nonmembers = sample(10**6)
-    bound, one_run = cm.estimate(members, nonmembers, methods=["simultaneous", "one-run"])
+    bound, one_run = cm.estimate(members, nonmembers, methods=["simultaneous", "one-run"], design="coin-flips")
     assert 3.2 < bound.lower < 4.377
     assert one_run.lower < bound.lower
 

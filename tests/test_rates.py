@@ -96,6 +96,16 @@ def test_the_plug_in_lies_between_lower_and_upper(cells, interval):
     assert estimate.lower <= estimate.upper
 
 
+def test_the_joint_beta_estimate_is_finite_where_nothing_went_wrong():
+    # Both posteriors are singular there; 30-digit integration gives 9.87 and 12.196 for the upper ends.
+    assert epsilon_from_counts(Counts(10, 0, 0, 10), interval="joint-beta").upper == pytest.approx(9.87, abs=0.01)
+    assert epsilon_from_counts(Counts(100, 0, 0, 100), interval="joint-beta").upper == pytest.approx(12.196, abs=0.01)
+
+
+def test_rounding_does_not_make_a_rate_exceed_delta():
+    assert float(epsilon_from_rates(1.0, 0.7, 0.3)) == pytest.approx(0, abs=1e-12)
+
+
 @pytest.mark.parametrize("cells", [(0, 0, 1, 1), (1, 1, 0, 0), (-1, 2, 1, 1), (1.5, 1, 1, 1)])
 def test_impossible_counts_are_refused(cells):
     with pytest.raises(InputError):

@@ -62,16 +62,22 @@ def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
         ("e.csv", "score,member\n", "0 members and 0 nonmembers: both are needed"),
         ("e.csv", "score,member\n1,1\n2,1\n", "2 members and 0 nonmembers: both are needed"),
         ("e.csv", "score,member\n1,1\nabc,0\n", "row 3: score must be a number, got 'abc'"),
-        ("e.csv", "score,member\n1,1\nnan,0\n", "NaN or infinite, the first is value 2"),
-        ("e.csv", "score,member\n1,1\ninf,0\n", "NaN or infinite"),
+        ("e.csv", "score,member\n1,1\nnan,0\n", "score must be finite numbers, got nan in row 3"),
+        ("e.csv", "score,member\n1,1\ninf,0\n", "got inf in row 3"),
         ("e.csv", "score,member\n1,maybe\n", "row 2: member must be 1 or 0"),
         ("e.csv", "score,label\n1,1\n", "has no column 'member'; its columns are: score, label"),
         ("e.csv", "value,member\n1,1\n", "has no column 'score'"),
         ("e.csv", "members\n1\n", "has no column 'nonmembers'"),
         ("e.csv", "score,member\n1,1\n2\n", "line 3: 1 cells, but 2 column names"),
-        ("e.csv", "score,member\n,1\n2,0\n", "score has 1 values, but member has 2"),
+        ("e.csv", "score,member\n,1\n2,0\n", "row 2: score must be a number, got an empty cell"),
         ("e.csv", "1,0\n2,1\n", "must begin with a line of column names"),
         ("e.csv", "score,score\n1,1\n", "names a column twice"),
+        ("e.csv", "score;member\n1;1\n", "separated by commas"),
+        ("e.csv", "Score,Member\n1,1\n", "did you mean score"),
+        ("e.csv", "members,nonmembers\n1,2\n,3\n4,5\n", "row 3: members must be a number, got an empty cell"),
+        ("e.csv", "members,nonmembers,score,member\n1,2,3,1\n", "which is meant"),
+        ("e.json", '{"members": [1, null], "nonmembers": [1]}', "row 2: members must be a number, got an empty cell"),
+        ("e.json", '{"members": 5}', "must hold lists"),
         ("e.json", "{", "is not JSON"),
         ("e.json", "3", "must hold an object of lists"),
         ("e.json", '{"members": [1, "x"], "nonmembers": [1]}', "row 2: members must be a number, got 'x'"),
@@ -96,6 +102,16 @@ def test_files_that_are_not_text_or_not_there_get_a_sentence(tmp_path):
         groups(tmp_path / "none.csv")
     with pytest.raises(InputError, match="directory"):
         groups(tmp_path)
+
+
+def test_a_single_array_and_arrays_that_are_no_numbers_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    (tmp_path / "a.npy").rename(tmp_path / "a.npz")
+    with pytest.raises(InputError, match="single array"):
+        groups(tmp_path / "a.npz")
+    np.savez(tmp_path / "c.npz", members=np.ones(3, dtype=complex), nonmembers=np.ones(3))
+    with pytest.raises(InputError, match="complex128"):
+        groups(tmp_path / "c.npz")
 
 
 def test_pickled_objects_are_refused(tmp_path):

@@ -107,6 +107,11 @@ def test_guesses_in_both_tails_beat_the_peers_one_sided_ones():
     assert one_run(scores, delta=1e-5).lower > 1.7  # jax-privacy's default on the same scores: 1.279
 
 
+def test_no_guesses_show_nothing():
+    assert one_run_from_guesses(Guesses(10, 0, 0)).lower == 0
+    assert one_run_fdp_from_guesses(Guesses(10, 0, 0), delta=1e-5).lower == 0
+
+
 @pytest.mark.parametrize("cells", [(10, 11, 5), (10, 5, 6), (0, 0, 0), (10, -1, 0), (10, 5, 2.5), (10, math.nan, 1)])
 def test_impossible_guesses_are_refused(cells):
     with pytest.raises(InputError):

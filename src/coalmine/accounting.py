@@ -25,6 +25,9 @@ ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
 # Up to about this ε a grid of privacy losses can be held in memory; privacy has ended long before.
 _WIDEST_PLD = 1e6
 
+# PLD neglects a mass of 1e-15: nearer to it than this, its δ means little.
+_LEAST_PLD_DELTA = 1e-14
+
 # How much coarser the grid of losses may be while searching for noise.
 _SEARCH = 8
 
@@ -49,15 +52,16 @@ class Theory:
 
 
 def theory(
-    *, noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld"
+    *, noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, accountant: str | None = None
 ) -> Theory:
     """The (ε, δ) of ``rounds`` rounds of the Gaussian mechanism, against an adversary who sees every round's sum.
 
-    Without noise ε is infinite, and so it is at δ = 0, unless no client ever takes part. ``pld`` has no figure for
-    fixed-size sampling, and none but infinity for a δ below 1e-15, the mass it neglects.
+    Without noise ε is infinite, and so it is at δ = 0, unless no client ever takes part. Where no accountant is named
+    it is ``pld``, and ``rdp`` for fixed-size sampling, for which there is no ``pld``. ``pld`` neglects a mass of
+    1e-15, and has no figure but infinity for a smaller δ.
     """
     _check_at_least_zero("noise_multiplier", noise_multiplier)
-    _check_accountant(accountant, sampling)
+    accountant = _checked_accountant(accountant, sampling)
     event, neighbours = sampling.event(noise_multiplier, check_count("rounds", rounds, least=0))
     return Theory(
         epsilon=_epsilon(event, neighbours, check_delta(delta), accountant),
@@ -71,12 +75,12 @@ def theory(
     )
 
 
-def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld") -> float:
+def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, accountant: str | None = None) -> float:
     """The least noise multiplier, to 3 digits (fewer near ε = 0), for which ``theory`` promises at most ``epsilon``."""
     import dp_accounting as dp
 
     _check_at_least_zero("epsilon", epsilon)
-    _check_accountant(accountant, sampling)
+    accountant = _checked_accountant(accountant, sampling)
     rounds = check_count("rounds", rounds, least=0)
     if epsilon == math.inf or isinstance(sampling.event(1.0, rounds)[0], dp.NoOpDpEvent):
         return 0.0
@@ -132,17 +136,27 @@ def all_theories(
     rounds: int,
     delta: float,
 ) -> list[Theory]:
-    """What each accountant that fits ``sampling`` says of a noise multiplier, or of the noise ``epsilon`` needs."""
+    """What each accountant that fits ``sampling`` says of a noise multiplier, or of the noise ``epsilon`` needs.
+
+    An accountant that cannot tell (an ε out of its reach) is left out; where none can, the first one's reason is given.
+    """
     if (noise_multiplier is None) == (epsilon is None):
         raise InputError("give either a noise multiplier or the epsilon to reach")
-    names = [name for name in ACCOUNTANTS if name != "pld" or not isinstance(sampling, FixedSize)]
-    found = []
-    for name in names:
-        noise = noise_multiplier
-        if epsilon is not None:
-            noise = noise_for(epsilon=epsilon, sampling=sampling, rounds=rounds, delta=delta, accountant=name)
-        assert noise is not None
-        found.append(theory(noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta, accountant=name))
+    found: list[Theory] = []
+    reasons: list[InputError] = []
+    for name in ACCOUNTANTS:
+        if name == "pld" and (isinstance(sampling, FixedSize) or delta < _LEAST_PLD_DELTA):
+            continue
+        try:
+            noise = noise_multiplier
+            if epsilon is not None:
+                noise = noise_for(epsilon=epsilon, sampling=sampling, rounds=rounds, delta=delta, accountant=name)
+            assert noise is not None
+            found.append(theory(noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta, accountant=name))
+        except InputError as reason:
+            reasons.append(reason)
+    if not found:
+        raise reasons[0]
     return found
 
 
@@ -189,7 +203,7 @@ def compose_rounds(
     delta: float,
     round_delta: float | None = None,
     inversion: str = "exact",
-    accountant: str = "pld",
+    accountant: str | None = None,
 ) -> float:
     """ε̂ of a training from estimates of single rounds: CANIFE's GetPrivacy (Maddock et al. 2023, Algorithm 2).
 
@@ -199,7 +213,7 @@ def compose_rounds(
     """
     if len(rounds_epsilon) == 0:
         raise InputError("rounds_epsilon must hold at least one pair (epsilon, rounds), got none")
-    _check_accountant(accountant, sampling)
+    accountant = _checked_accountant(accountant, sampling)
     at = check_delta(delta) if round_delta is None else round_delta
     noise = {epsilon: noise_from_round_epsilon(epsilon, at, inversion) for epsilon, _ in rounds_epsilon}
     schedule = [(noise[epsilon], check_count("rounds", rounds, least=0)) for epsilon, rounds in rounds_epsilon]
@@ -320,10 +334,14 @@ def _check_at_least_zero(name: str, value: float) -> None:
         raise InputError(f"{name} must be at least 0, got {value}")
 
 
-def _check_accountant(accountant: str, sampling: Sampling) -> None:
-    if accountant not in ACCOUNTANTS:
-        raise InputError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}")
+def _checked_accountant(accountant: str | None, sampling: Sampling) -> str:
+    """The accountant asked for, or the tightest that fits the sampling."""
     if not isinstance(sampling, Sampling):
         raise InputError(f"sampling must be one such as Poisson(0.01), got {sampling!r}: parse_sampling reads text")
+    if accountant is None:
+        return "rdp" if isinstance(sampling, FixedSize) else "pld"
+    if accountant not in ACCOUNTANTS:
+        raise InputError(f"accountant must be one of {', '.join(ACCOUNTANTS)}, got {accountant!r}")
     if accountant == "pld" and isinstance(sampling, FixedSize):
         raise InputError(f"dp-accounting has no pld accountant for fixed-size sampling, got {sampling}: use rdp")
+    return accountant

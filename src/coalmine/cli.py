@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine import __version__
-from coalmine.errors import InputError
+from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
     from coalmine.stats import Estimate, Null
@@ -25,7 +29,6 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
 )
 
 
@@ -43,6 +46,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON a
 
 def main() -> None:
     """Run the command line; bad input becomes a sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot write ε shall see a question mark, not a traceback.
+            stream.reconfigure(errors="replace")
     try:
         app()
     except InputError as error:
@@ -69,7 +76,7 @@ def root(
 
 @app.command()
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of the simulated mechanisms.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated mechanisms.")] = 0,
 ) -> None:
     """Audit Gaussian mechanisms, one of them with a bug, and compare theory with what the canaries tell."""
     from coalmine import demo as demonstration
@@ -122,6 +129,9 @@ def estimate_command(
         str | None,
         typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.", show_default=False),
     ] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="Exit with code 1 where a valid bound exceeds this ε.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """ε from anybody's scores: every estimator that applies, in one table."""
@@ -135,6 +145,8 @@ def estimate_command(
         "--design": design is not Design.fixed,
         "--copies": copies != 1,
         "--lower-is-member": lower_is_member,
+        "--score-column": score_column != "score",
+        "--member-column": member_column != "member",
     }
     if scores is None and any(given.values()):
         wrong = ", ".join(name for name, there in given.items() if there)
@@ -143,11 +155,11 @@ def estimate_command(
     if counts is not None:
         cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
         found = stats.estimates_from_counts(cells, delta=delta, confidence=confidence, methods=method)
-        about = {"counts": counts}
+        about = {"counts": asdict(cells)}
     elif guesses is not None:
         guessed = stats.Guesses(*_whole_numbers("--guesses", guesses, 3))
         found = stats.estimates_from_guesses(guessed, delta=delta, confidence=confidence, methods=method)
-        about = {"guesses": guesses}
+        about = {"guesses": asdict(guessed)}
     else:
         from coalmine.scorefile import read_scores
 
@@ -167,7 +179,8 @@ def estimate_command(
                 methods=method,
                 lower_is_member=lower_is_member,
             )
-            about = {"members": members.size, "nonmembers": None if nonmembers is None else nonmembers.size}
+            about = {"members": members.size, "nonmembers": nonmembers if nonmembers is None else nonmembers.size}
+            about["ceiling"] = None
             if nonmembers is not None:
                 about["ceiling"] = stats.ceiling(
                     members.size,
@@ -180,9 +193,13 @@ def estimate_command(
     meaning = words.meaning(found, about.get("ceiling"))
     if as_json:
         _print_json({**about, "estimates": [e.to_dict() for e in found], "meaning": meaning})
-        return
-    _print_estimates(found, f"ε at δ = {delta:g}, {confidence:.0%} confidence")
-    print(f"\n{meaning}")
+    else:
+        _print_estimates(found, f"ε at δ = {delta:g}, {100 * confidence:g}% confidence")
+        _print_sentence(meaning)
+    recommended = next((e for e in found if e.valid), None)
+    if max_epsilon is not None and recommended is not None and recommended.epsilon > max_epsilon:
+        print(f"coalmine: the bound of {recommended.epsilon:.4g} exceeds {max_epsilon:g}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -195,9 +212,13 @@ def account(
         ),
     ] = None,
     sampling: Annotated[
-        str,
-        typer.Option(help="poisson:Q, fixed:SIZE/POPULATION, epoch:ROUNDS, at-most:TIMES or every-round."),
-    ] = "every-round",
+        str | None,
+        typer.Option(
+            help="poisson:Q (or poisson:A/B), fixed:SIZE/POPULATION, epoch:ROUNDS, at-most:TIMES or every-round, the"
+            " default.",
+            show_default=False,
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
     delta: Delta = 1e-5,
     epsilon: Annotated[
@@ -215,15 +236,17 @@ def account(
     if sum(given is not None for given in (noise, epsilon, local_epsilon)) != 1:
         raise InputError("give one of --noise, --epsilon (to get the noise it needs) or --local-epsilon")
     if local_epsilon is not None:
+        if sampling is not None:
+            raise InputError("--sampling does not go with --local-epsilon: every report is randomised on its device")
         found = [accounting.local_theory(epsilon=local_epsilon, rounds=rounds, delta=delta)]
     else:
-        parsed = parse_sampling(sampling)
+        parsed = parse_sampling(sampling or "every-round")
         with _busy("composing the rounds"):
             found = accounting.all_theories(
                 noise_multiplier=noise, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
             )
     if as_json:
-        _print_json({"theory": [t.to_dict() for t in found]})
+        _print_json({"theory": [t.to_dict() for t in found], "meaning": words.theory(found, epsilon)})
         return
     columns = ["accountant", "ε", "noise multiplier", "sampling", "rounds", "neighbours"]
     rows = [
@@ -238,7 +261,7 @@ def account(
         for t in found
     ]
     _print_table(f"theory at δ = {delta:g}", columns, rows)
-    print(f"\n{words.theory(found, epsilon)}")
+    _print_sentence(words.theory(found, epsilon))
 
 
 @app.command()
@@ -286,16 +309,19 @@ def exposure(
         for row in report.rows
     ]
     title = f"exposure in bits: {report.canaries:,} canaries among {report.references:,} references"
-    _print_table(title, ["", "canaries", "random guessing", f"{confidence:.0%} of random guesses"], rows)
+    _print_table(title, ["", "canaries", "random guessing", f"{100 * confidence:g}% of random guesses"], rows)
     print()
-    _print_estimates(report.estimates, f"ε at δ = {delta:g}, {confidence:.0%} confidence")
-    print(f"\n{report.meaning}")
+    title = (
+        f"ε: the bound at δ = {delta:g} and {100 * confidence:g}% confidence, estimates at δ = 0; thresholds are ranks"
+    )
+    _print_estimates(report.estimates, title)
+    _print_sentence(report.meaning)
 
 
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="one-shot-table-1")],
-    seed: Annotated[int, typer.Option(help="Seed of the simulations.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulations.")] = 0,
 ) -> None:
     """A paper's table or figure, beside the paper's numbers."""
     from coalmine.reproductions import REPRODUCTIONS
@@ -331,9 +357,12 @@ def _parse_null(text: str | None) -> Null | None:
     kind, _, rest = text.partition(":")
     try:
         if kind == "cosine":
-            return CosineNull(int(rest))
+            return CosineNull(check_count("the dimension of --null cosine", float(rest), least=2))
         if kind == "normal":
-            return NormalNull(*(float(part) for part in rest.split(","))) if rest else NormalNull()
+            if not rest:
+                return NormalNull()
+            mean, std = (float(part) for part in rest.split(","))
+            return NormalNull(mean, std)
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -357,6 +386,8 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _print_estimates(found: list[Estimate], title: str) -> None:
+    from coalmine import words
+
     rows = [
         [
             e.method,
@@ -364,7 +395,7 @@ def _print_estimates(found: list[Estimate], title: str) -> None:
             _number(e.lower, 3),
             _number(e.upper, 3),
             "-" if e.threshold is None else f"{e.threshold:.4g}",
-            "valid bound" if e.valid else "estimate",
+            words.kind(e),
         ]
         for e in found
     ]
@@ -387,6 +418,10 @@ def _print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         # A pipe has no width to fit into: nothing is wrapped.
         console = Console(width=240)
     console.print(table)
+
+
+def _print_sentence(text: str) -> None:
+    print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118)))
 
 
 def _print_json(content: dict[str, Any]) -> None:

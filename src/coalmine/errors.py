@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import SupportsFloat
 
 
 class InputError(ValueError):
@@ -16,36 +17,44 @@ class NotApplicableError(InputError):
     """An estimator that does not fit these scores: asked for by name it is an error, among all it is left out."""
 
 
+def check_number(name: str, value: SupportsFloat) -> float:
+    """Return ``value`` as a float if it is a number and not NaN, refuse it otherwise."""
+    if isinstance(value, str) or not hasattr(value, "__float__") or math.isnan(value.__float__()):
+        raise InputError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
 def check_delta(delta: float) -> float:
     """Return ``delta`` if it lies in [0, 1), refuse it otherwise."""
-    if not 0 <= delta < 1:
+    if isinstance(delta, str) or not 0 <= delta < 1:
         raise InputError(f"delta must be in [0, 1), got {delta}")
     return float(delta)
 
 
 def check_confidence(confidence: float) -> float:
     """Return ``confidence`` if it lies in [0.5, 1), refuse it otherwise."""
-    if not 0.5 <= confidence < 1:
+    if isinstance(confidence, str) or not 0.5 <= confidence < 1:
         raise InputError(f"confidence must be in [0.5, 1), got {confidence}")
     return float(confidence)
 
 
 def check_positive(name: str, value: float) -> float:
     """Return ``value`` if it is finite and above zero, refuse it otherwise."""
-    if not (value > 0 and math.isfinite(value)):
+    if not (check_number(name, value) > 0 and math.isfinite(value)):
         raise InputError(f"{name} must be a positive number, got {value}")
     return float(value)
 
 
 def check_probability(name: str, value: float) -> float:
     """Return ``value`` if it lies strictly between 0 and 1, refuse it otherwise."""
-    if not 0 < value < 1:
+    if isinstance(value, str) or not 0 < value < 1:
         raise InputError(f"{name} must be in (0, 1), got {value}")
     return float(value)
 
 
 def check_count(name: str, value: float, least: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``least``, refuse it otherwise."""
-    if isinstance(value, bool) or not math.isfinite(value) or int(value) != value or value < least:
+    whole = not isinstance(value, bool | str) and math.isfinite(value) and int(value) == value
+    if not whole or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
     return int(value)

@@ -80,7 +80,7 @@ class Poisson(Sampling):
     q: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.q <= 1:
+        if isinstance(self.q, str) or not 0 <= self.q <= 1:
             raise InputError(f"the sampling probability q must be in [0, 1], got {self.q}")
 
     def __str__(self) -> str:

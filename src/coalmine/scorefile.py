@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import json
+import lzma
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,24 +39,36 @@ class Table:
         """A column, or a sentence that says which columns there are."""
         if name not in self.columns:
             there = ", ".join(self.columns) or "none"
-            raise InputError(f"{self.source} has no column {name!r}; its columns are: {there}{hint}")
+            near = difflib.get_close_matches(name.lower(), [column.lower() for column in self.columns], n=1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            raise InputError(f"{self.source} has no column {name!r}{meant}; its columns are: {there}{hint}")
         return self.columns[name]
 
-    def numbers(self, name: str) -> Floats:
-        """A column of finite numbers, without the empty cells that pad a shorter column."""
+    def numbers(self, name: str, *, padded: bool = False) -> Floats:
+        """A column of finite numbers. ``padded`` ones may end in empty cells, as the shorter of two columns does."""
         values = self.require(name)
-        if not isinstance(values, np.ndarray):
-            values = [v for v in values if v is not None and v != ""]
-        try:
-            column = np.array(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            column = np.array([self._number(name, i, v) for i, v in enumerate(self.columns[name]) if v != ""])
+        if isinstance(values, np.ndarray):
+            if values.ndim != 1 or values.dtype.kind not in "biuf":
+                kind = f"{values.dtype} of shape {values.shape}"
+                raise InputError(f"{self.source}: {name} must be a list of numbers, got {kind}")
+            column = values.astype(np.float64)
+        else:
+            size = len(values)
+            while padded and size and values[size - 1] == "":
+                size -= 1
+            try:
+                if None in values:
+                    raise TypeError
+                column = np.array(values[:size], dtype=np.float64)
+            except (TypeError, ValueError):
+                column = np.array([self._number(name, i, v) for i, v in enumerate(values[:size])])
         if column.ndim != 1:
             raise InputError(f"{self.source}: {name} must be a list of numbers, got shape {column.shape}")
         bad = np.flatnonzero(~np.isfinite(column))
         if bad.size:
-            where = f"{bad.size} of {column.size} values are NaN or infinite, the first is value {bad[0] + 1}"
-            raise InputError(f"{self.source}: {name} must be finite numbers, but {where}")
+            what = f"{column[bad[0]]} in row {bad[0] + self.first_row}"
+            more = f" (and {bad.size - 1} more)" if bad.size > 1 else ""
+            raise InputError(f"{self.source}: {name} must be finite numbers, got {what}{more}")
         return column
 
     def flags(self, name: str, hint: str = "") -> NDArray[np.bool_]:
@@ -70,8 +86,10 @@ class Table:
         try:
             return float(value)
         except (TypeError, ValueError):
-            row = index + self.first_row
-            raise InputError(f"{self.source}, row {row}: {name} must be a number, got {value!r}") from None
+            got = "an empty cell" if value in ("", None) else repr(value)
+            raise InputError(
+                f"{self.source}, row {index + self.first_row}: {name} must be a number, got {got}"
+            ) from None
 
 
 def read_table(path: Path) -> Table:
@@ -103,6 +121,8 @@ def _read_csv(path: Path) -> Table:
         header = [name.strip() for name in next(rows, [])]
         if len(set(header)) != len(header):
             raise InputError(f"{path} names a column twice: {', '.join(header)}")
+        if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+            raise InputError(f"{path} must have its cells separated by commas, got {header[0]!r} as its first line")
         if header and all(_is_number(name) for name in header):
             raise InputError(f"{path} must begin with a line of column names, got {', '.join(header)}")
         columns: dict[str, list[str]] = {name: [] for name in header}
@@ -126,14 +146,15 @@ def _is_number(text: str) -> bool:
 
 def _read_npz(path: Path) -> Table:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise InputError(f"{path} is a single array (.npy), not an .npz file of named ones")
+        with archive:
             return Table(str(path), {name: archive[name] for name in archive.files})
-    except (ValueError, EOFError, KeyError) as error:
-        raise InputError(f"{path} is not an .npz file of plain arrays: {error}") from None
-    except Exception as error:
-        if type(error).__name__ in {"BadZipFile", "error", "LZMAError"}:
-            raise InputError(f"{path} is not an .npz file, or was cut short: {error}") from None
+    except InputError:
         raise
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError):
+        raise InputError(f"{path} is not an .npz file of plain arrays, or was cut short") from None
 
 
 def _read_json(path: Path) -> Table:
@@ -147,6 +168,8 @@ def _read_json(path: Path) -> Table:
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold an object of lists, or a list of objects")
     lists = {name: value for name, value in content.items() if isinstance(value, list)}
+    if not lists:
+        raise InputError(f"{path} must hold lists, got {', '.join(content) or 'nothing'} without any")
     return Table(str(path), lists)
 
 
@@ -168,11 +191,13 @@ def two_groups(
     With ``single`` the second group may be missing altogether: then it is None.
     """
     first, second = groups
+    if table.has(first, second) and table.has(value, flag):
+        raise InputError(f"{table.source} has both {first}/{second} and {value}/{flag}: which is meant?")
     if table.has(first):
         if table.has(second):
             return _not_empty(table, first, second)
         if single:
-            return table.numbers(first), None
+            return table.numbers(first, padded=True), None
         table.require(second)
     hint = f" (needed: {value} and {flag}, or {first} and {second})"
     table.require(value, hint)
@@ -189,7 +214,7 @@ def two_groups(
 
 
 def _not_empty(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
-    found = table.numbers(first), table.numbers(second)
+    found = table.numbers(first, padded=True), table.numbers(second, padded=True)
     sizes = found[0].size, found[1].size
     if 0 in sizes:
         raise InputError(f"{table.source} has {sizes[0]} {first} and {sizes[1]} {second}: both are needed")

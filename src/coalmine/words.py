@@ -19,6 +19,8 @@ def meaning(estimates: Sequence[Estimate], ceiling: float | None = None) -> str:
     best = next((e for e in estimates if e.valid), None)
     if best is None or best.lower is None or best.confidence is None:
         return "None of these figures is a bound that holds; read them as estimates."
+    if ceiling == 0 and best.method == "simultaneous":
+        return f"So few scores cannot show anything at {100 * best.confidence:g}% confidence: plant more canaries."
     if best.lower == 0:
         text = (
             f"No leak is shown: such scores can come from a mechanism with ε = 0 at δ = {best.delta:g} ({best.method})."
@@ -26,13 +28,20 @@ def meaning(estimates: Sequence[Estimate], ceiling: float | None = None) -> str:
     else:
         times = math.exp(min(best.lower, 700))
         text = (
-            f"With {best.confidence:.0%} confidence ε is at least {best.lower:.3g} at δ = {best.delta:g}"
+            f"With {100 * best.confidence:g}% confidence ε is at least {best.lower:.3g} at δ = {best.delta:g}"
             f" ({best.method}): what was released makes some accusation at least {times:.3g} times as likely against"
             " a member as against a non-member. A smaller claimed ε is refuted."
         )
-    if ceiling is not None:
+    if ceiling is not None and best.method == "simultaneous":
         text += f" With so many scores the bound could not exceed {ceiling:.3g}."
     return f"{text} It holds if {best.assumes}."
+
+
+def kind(estimate: Estimate) -> str:
+    """What sort of figure it is, in two or three words."""
+    if estimate.valid:
+        return "valid bound"
+    return "bound if Gaussian" if estimate.method in {"gdp", "one-run-fdp"} else "estimate"
 
 
 def theory(theories: Sequence[Theory], target: float | None = None) -> str:

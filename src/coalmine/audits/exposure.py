@@ -79,8 +79,9 @@ def exposure_report(
     if beyond is not None:
         rows.append(replace(rows[-1], summary="largest, extrapolated", canaries=float(beyond.max())))
     bound = simultaneous(Scores(*ex.scores_from_ranks(worst, n)), delta=delta, confidence=confidence, copies=copies)
-    if bound.threshold is not None:
-        bound = replace(bound, threshold=0.5 - bound.threshold)  # as a rank
+    rank = None if bound.threshold is None else 0.5 - bound.threshold
+    ties = "; ties were ranked against the canary" if table.has("rank") else ""
+    bound = replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")
     estimates = [bound, *_point_estimates(ranks, exposures, n, copies)]
     top = ceiling(exposures.size, n, delta=delta, confidence=confidence, copies=copies)
     meaning = words.meaning(estimates, top)
@@ -93,8 +94,13 @@ def _given_ranks(table: Table, references: int | None, calibrated: bool) -> tupl
     if calibrated:
         raise InputError("--calibrate needs losses; the file has ranks")
     ranks = table.numbers("rank")
-    # A half rank is a tie: the bound takes it against exposure.
-    return ranks, np.ceil(ranks), references
+    broken = np.flatnonzero(ranks != np.round(ranks))
+    if broken.size:
+        raise InputError(
+            f"{table.source}, row {broken[0] + table.first_row}: a rank must be a whole number, 1 + the number of"
+            f" references whose loss is not higher, got {ranks[broken[0]]:g}; averaged ranks give no bound that holds"
+        )
+    return ranks, ranks, references
 
 
 def _losses(table: Table, calibrated: bool) -> tuple[Floats, Floats]:

@@ -14,8 +14,11 @@ Bools = NDArray[np.bool_]
 
 def finite_array(name: str, values: ArrayLike) -> Floats:
     """Finite numbers of any shape, as float64; anything else is refused."""
+    raw = np.asarray(values)
     try:
-        array = np.asarray(values, dtype=np.float64)
+        if raw.dtype.kind not in "biufO":
+            raise TypeError
+        array = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be numbers, got {values!r:.80}") from None
     if not np.all(np.isfinite(array)):

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-INDEPENDENT = "the scores are independent of one another"
+INDEPENDENT = "the scores are independent of one another and members were picked at random among like canaries"
 COIN_FLIPS = "each canary was planted by its own fair coin flip"
 GAUSSIAN = "the mechanism is Gaussian (its trade-off curve is that of two shifted normals)"
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from numpy.typing import ArrayLike
 
-from coalmine.errors import InputError, NotApplicableError, check_count
+from coalmine.errors import InputError, NotApplicableError, check_count, check_number
 from coalmine.stats.arrays import finite_list
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.fit import gaussian_fit, gaussian_shift
@@ -47,6 +48,16 @@ METHODS = (
 """Every method name; the recommended first, valid bounds before estimates."""
 
 
+_INTERVALS: tuple[Interval, ...] = ("clopper-pearson", "jeffreys", "katz-log", "joint-beta")
+_NEEDS = {
+    **dict.fromkeys(
+        ("clopper-pearson", "jeffreys", "katz-log", "joint-beta"), ": it needs a threshold fixed in advance"
+    ),
+    **dict.fromkeys(("one-run", "one-run-fdp"), ": it needs canaries planted by coin flips (design coin-flips)"),
+    "exact-null": ": it needs a known null distribution",
+}
+
+
 def estimate(
     members: ArrayLike,
     nonmembers: ArrayLike | None = None,
@@ -82,8 +93,13 @@ def estimate(
         )
         return [e if e.threshold is None else replace(e, threshold=-e.threshold) for e in found]
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
-    if threshold is not None and scores.null is not None:
-        raise InputError("a fixed threshold needs observed non-members; with a known null leave it out")
+    if threshold is not None:
+        if not math.isfinite(check_number("threshold", threshold)):
+            raise InputError(f"threshold must be finite, got {threshold}")
+        if scores.null is not None:
+            raise InputError("a fixed threshold needs observed non-members; with a known null leave it out")
+        if copies > 1:
+            raise InputError("the intervals of a fixed threshold do not divide out copies: leave out one of the two")
     applicable = _applicable(scores, delta, confidence, threshold, design, check_count("copies", copies))
     return _run(applicable, methods)
 
@@ -109,6 +125,8 @@ def estimates_from_guesses(
 
 
 def _run(applicable: dict[str, Method], methods: Sequence[str] | None) -> list[Estimate]:
+    if isinstance(methods, str):
+        methods = [methods]
     if methods is not None:
         return [_named(name, applicable)() for name in methods]
     found = []
@@ -121,7 +139,6 @@ def _run(applicable: dict[str, Method], methods: Sequence[str] | None) -> list[E
 
 
 def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Method]:
-    intervals: tuple[Interval, ...] = ("clopper-pearson", "jeffreys", "katz-log", "joint-beta")
     return {
         interval: partial(
             epsilon_from_counts,
@@ -131,7 +148,7 @@ def _intervals(counts: Counts, delta: float, confidence: float, threshold: float
             interval=interval,
             threshold=threshold,
         )
-        for interval in intervals
+        for interval in _INTERVALS
     }
 
 
@@ -149,9 +166,11 @@ def _applicable(
     names = ["gdp", "gaussian-shift", "gaussian-fit", "published-lower-bound"]
     found: dict[str, Method] = {main: bound}
     if scores.null is None:
-        methods += [one_run, one_run_fdp, best_threshold]
-        names += ["one-run", "one-run-fdp", "best-threshold"]
-        found["split"] = lambda: split(scores, delta=delta, confidence=confidence, design=design)
+        methods += [split, best_threshold]
+        names += ["split", "best-threshold"]
+        if design == "coin-flips":
+            methods += [one_run, one_run_fdp]
+            names += ["one-run", "one-run-fdp"]
     for name, method in zip(names, methods, strict=True):
         found[name] = partial(method, scores, delta=delta, confidence=confidence)
     if threshold is not None:
@@ -163,7 +182,8 @@ def _named(name: str, applicable: dict[str, Method]) -> Method:
     if name in applicable:
         return applicable[name]
     if name in METHODS:
-        raise InputError(f"method {name} does not apply here; {', '.join(applicable)} do")
+        why = _NEEDS.get(name, "")
+        raise InputError(f"method {name} does not apply here{why}; what applies: {', '.join(applicable)}")
     near = difflib.get_close_matches(name, METHODS, n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(METHODS)}"
     raise InputError(f"there is no method {name!r}{hint}")

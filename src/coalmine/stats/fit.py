@@ -50,9 +50,10 @@ def moments(scores: Scores) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _std(name: str, side: Floats) -> float:
-    std = float(np.std(side, ddof=1)) if side.size > 1 else 0.0
-    if not std > 0:
-        raise NotApplicableError(f"a Gaussian fit needs at least two different scores of {name}, got {side.size} alike")
+    with np.errstate(over="ignore", invalid="ignore"):
+        std = float(np.std(side, ddof=1)) if side.size > 1 else 0.0
+    if not 0 < std < np.inf:
+        raise NotApplicableError(f"a Gaussian fit needs at least two different scores of {name} of moderate size")
     return std
 
 

@@ -119,8 +119,11 @@ def _epsilon(mu0: ArrayLike, std0: ArrayLike, mu1: ArrayLike, std1: ArrayLike, d
 
 def _one_direction(mu0: Floats, std0: Floats, mu1: Floats, std1: Floats, delta: float, events: str) -> Floats:
     """sup of ε ≥ 0 with P₁(E) > e^ε P₀(E) + δ for some event E."""
-    infinite = np.isinf(mu0) | np.isinf(mu1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Beyond this, squares overflow, and so does ε.
+        infinite = ~(np.abs(mu1 - mu0) / std0 < 1e150) | ~(np.maximum(std1 / std0, std0 / std1) < 1e150)
     mu0, mu1 = np.where(infinite, 0.0, mu0), np.where(infinite, 0.0, mu1)
+    std0, std1 = np.where(infinite, 1.0, std0), np.where(infinite, 1.0, std1)
     found = _solve(lambda epsilon: _log_delta(epsilon, mu0, std0, mu1, std1, events), mu0.shape, delta)
     return np.where(infinite, math.inf, found)
 

@@ -10,19 +10,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from coalmine.errors import InputError, check_count, check_positive
+from coalmine.errors import InputError, check_count, check_number, check_positive
 from coalmine.stats.arrays import Floats
 
 
 class Null(Protocol):
-    """The known distribution of a non-member's score: tails as logarithms, mean and standard deviation."""
+    """The known distribution of a non-member's score: tails as logarithms, mean and standard deviation.
+
+    The two tails are of P(null ≥ score) and P(null < score); for a continuous distribution < or ≤ makes no difference.
+    """
 
     def log_sf(self, score: ArrayLike) -> Floats:
         """ln P(null ≥ score)."""
         ...
 
     def log_cdf(self, score: ArrayLike) -> Floats:
-        """ln P(null ≤ score)."""
+        """ln P(null < score)."""
         ...
 
     @property
@@ -44,6 +47,8 @@ class NormalNull:
     std: float = 1.0
 
     def __post_init__(self) -> None:
+        if not math.isfinite(check_number("mean", self.mean)):
+            raise InputError(f"mean must be finite, got {self.mean}")
         check_positive("std", self.std)
 
     def log_sf(self, score: ArrayLike) -> Floats:

@@ -47,22 +47,41 @@ def top_ranks(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) 
     return _kth_largest(members, nonmembers, guesses, right), guesses, right
 
 
-def random_from(side: Floats, seed: int = 0) -> np.random.Generator:
-    """A generator for random choices among sorted scores: the same scores and seed give the same choices.
+def random_choice(members: Floats, nonmembers: Floats, seed: int = 0) -> np.random.Generator:
+    """A generator for random choices among sorted scores, seeded by ``seed`` and by who ranks where.
 
     A seed alone would not do. On sorted scores it would pick the same ranks in every audit, and what is meant to be a
-    random subset would be a fixed set of order statistics: no sample at all. Hence the scores are hashed into it.
+    random subset would be a fixed set of order statistics: no sample at all. So the order of members among non-members
+    is hashed into it. The same scores then give the same choices, and so do scores in the same order.
     """
-    digest = hashlib.blake2b(np.ascontiguousarray(side).tobytes(), digest_size=16).digest()
-    return np.random.default_rng([seed, int.from_bytes(digest, "little")])
+    digest = hashlib.blake2b(digest_size=16)
+    for side in ("left", "right"):
+        digest.update(np.searchsorted(nonmembers, members, side=side).astype("<i8").tobytes())
+    digest.update(np.array([members.size, nonmembers.size], dtype="<i8").tobytes())
+    return np.random.default_rng([seed, int.from_bytes(digest.digest(), "little")])
 
 
-def thinned(side: Floats, size: int) -> Floats:
-    """A random subset of ``size`` sorted scores, still sorted."""
+def balanced(members: Floats, nonmembers: Floats) -> tuple[Floats, Floats]:
+    """Equally many of both, sorted: of the larger side a random subset."""
+    size = min(members.size, nonmembers.size)
+    if members.size == nonmembers.size:
+        return members, nonmembers
+    rng = random_choice(members, nonmembers)
+    return _subset(members, size, rng), _subset(nonmembers, size, rng)
+
+
+def halves(members: Floats, nonmembers: Floats, seed: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Two random halves of members and non-members; the second has the odd ones."""
+    rng = random_choice(members, nonmembers, seed)
+    m, n = members.size // 2, nonmembers.size // 2
+    members, nonmembers = rng.permutation(members), rng.permutation(nonmembers)
+    return (members[:m], nonmembers[:n]), (members[m:], nonmembers[n:])
+
+
+def _subset(side: Floats, size: int, rng: np.random.Generator) -> Floats:
     if side.size == size:
         return side
-    keep = random_from(side).choice(side.size, size, replace=False, shuffle=False)
-    return side[np.sort(keep)]
+    return side[np.sort(rng.choice(side.size, size, replace=False, shuffle=False))]
 
 
 def _in_top(wanted: Floats, others: Floats, r: Ints, sign: int = 1) -> Ints:

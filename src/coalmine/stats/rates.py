@@ -15,7 +15,7 @@ from coalmine.errors import InputError, check_confidence, check_count, check_del
 from coalmine.stats.arrays import Floats
 from coalmine.stats.epsilon import INDEPENDENT, Estimate
 from coalmine.stats.search import largest
-from coalmine.stats.tradeoff import ApproximateDP, probability_below
+from coalmine.stats.tradeoff import ApproximateDP, BetaPair
 
 Interval = Literal["clopper-pearson", "jeffreys", "katz-log", "joint-beta"]
 
@@ -47,7 +47,8 @@ def _one_way(log_right: ArrayLike, log_wrong: ArrayLike, delta: float) -> Floats
     log_delta = math.log(delta) if delta > 0 else -math.inf
     with np.errstate(divide="ignore", invalid="ignore"):
         excess = log_right + np.log1p(-np.exp(np.minimum(log_delta - log_right, 0)))
-        value = np.where(log_right > log_delta, excess - log_wrong, 0.0)
+        # A rate that exceeds δ by rounding alone does not exceed it.
+        value = np.where(log_right > log_delta + 1e-13, excess - log_wrong, 0.0)
     return np.asarray(np.fmax(value, 0.0))
 
 
@@ -180,11 +181,11 @@ def _katz_log(counts: Counts, delta: float, alpha: float) -> tuple[float, float]
 
 
 def _joint_beta(counts: Counts, delta: float, alpha: float) -> tuple[float, float]:
-    members = np.array([counts.tp + 0.5]), np.array([counts.fn + 0.5])
-    nonmembers = np.array([counts.fp + 0.5]), np.array([counts.tn + 0.5])
+    cells = (counts.tp, counts.fn, counts.fp, counts.tn)
+    rates = BetaPair(*(np.array([cell + 0.5]) for cell in cells))
 
     def posterior(epsilon: float) -> float:
-        return float(probability_below(ApproximateDP(epsilon, delta), *members, *nonmembers)[0])
+        return float(rates.probability_below(ApproximateDP(epsilon, delta))[0])
 
     return (
         largest(lambda epsilon: posterior(epsilon) <= alpha),

@@ -35,6 +35,8 @@ class Scores:
     def __post_init__(self) -> None:
         if (self.nonmembers is None) == (self.null is None):
             raise InputError("scores need either non-members or a null distribution, and not both")
+        if self.null is not None and not hasattr(self.null, "log_sf"):
+            raise InputError(f"null must be a distribution such as CosineNull(1000) or NormalNull(), got {self.null!r}")
         object.__setattr__(self, "members", _sorted("members", self.members))
         if self.nonmembers is not None:
             object.__setattr__(self, "nonmembers", _sorted("nonmembers", self.nonmembers))

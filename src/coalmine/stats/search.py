@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable
 
 
-def largest(holds: Callable[[float], bool], *, start: float = 1.0, relative: float = 1e-10) -> float:
-    """The largest x ≥ 0 with ``holds(x)``, for a ``holds`` that is true up to some point and false after it.
+def largest(
+    holds: Callable[[float], bool], *, floor: float = 0.0, start: float = 1.0, relative: float = 1e-10
+) -> float:
+    """The largest x ≥ ``floor`` with ``holds(x)``, for a ``holds`` that is true up to some point and false after it.
 
-    0 where it never holds, infinity where it always does (beyond 10³⁰⁰). The answer always holds itself: rounding
-    goes down, so that a bound found this way stays a bound.
+    ``floor`` where it does not hold there, infinity where it always does (beyond 10³⁰⁰). Any other answer holds itself:
+    rounding goes down, so that a bound found this way stays a bound.
     """
-    if not holds(0.0):
-        return 0.0
-    low, high = 0.0, start
+    if not holds(floor):
+        return floor
+    low, high = floor, max(start, 2 * floor)
     while holds(high):
         low, high = high, 2 * high
         if high > 1e300:

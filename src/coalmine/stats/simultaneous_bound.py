@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from scipy import special
 
-from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_delta
+from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_delta, check_number
 from coalmine.stats.arrays import Bools, Floats, Ints
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.ranks import both_tails, member_ranks, random_from, thinned
+from coalmine.stats.ranks import balanced, both_tails, halves, member_ranks
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
 from coalmine.stats.tradeoff import (
     ApproximateDP,
+    BetaPair,
     Curve,
     GaussianDP,
     group_parameters,
-    probability_below,
 )
 
 Design = Literal["fixed", "coin-flips"]
@@ -83,7 +83,7 @@ def simultaneous(
         lower,
         delta=delta,
         confidence=confidence,
-        assumes=_ASSUMES[design],
+        assumes=_ASSUMES[design] if scores.null is None else f"{INDEPENDENT}; their null distribution is exact",
         threshold=threshold,
     )
 
@@ -92,7 +92,7 @@ def refutes(
     scores: Scores, epsilon: float, *, delta: float = 0.0, confidence: float = 0.95, design: Design = "fixed"
 ) -> bool:
     """Whether the scores refute a claim of (ε, δ)-DP: whether `simultaneous` is at least ε, at a tenth of its cost."""
-    claim = ApproximateDP(epsilon, check_delta(delta))
+    claim = ApproximateDP(check_number("epsilon", epsilon), check_delta(delta))
     return any_rejects(_families(scores, design), 1 - check_confidence(confidence), claim)
 
 
@@ -135,45 +135,26 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
     )
 
 
-def split(
-    scores: Scores,
-    *,
-    delta: float = 0.0,
-    confidence: float = 0.95,
-    design: Design = "fixed",
-    seed: int = 0,
-) -> Estimate:
+def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed: int = 0) -> Estimate:
     """Lower bound on ε from one test: chosen on a random half of the scores, carried out on the other half."""
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    first, second = zip(*(_halves(side, seed) for side in (scores.members, scores.observed)), strict=True)
+    if min(scores.members.size, scores.observed.size) < 2:
+        raise NotApplicableError("split needs at least two scores a side")
+    first, second = halves(scores.members, scores.observed, seed)
 
     def claim(epsilon: float) -> Curve:
         return ApproximateDP(epsilon, delta)
 
-    chosen = _families(Scores(*first), design)
+    chosen = _families(Scores(*first), "fixed")
     _, best = search(chosen, [alpha] * len(chosen), claim, relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
-        family = _families(Scores(*second), design)[best[0]]
+        family = _families(Scores(*second), "fixed")[best[0]]
         # The second half has one score more at most, and then perhaps one test more: the same index is still there.
         lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([best[1]]), alpha)[0]))
         threshold = float(family.thresholds[best[1]])
-    return Estimate.bound(
-        "split",
-        lower,
-        delta=delta,
-        confidence=confidence,
-        assumes=_ASSUMES[design],
-        threshold=threshold,
-    )
-
-
-def _halves(side: Floats, seed: int) -> tuple[Floats, Floats]:
-    if side.size < 2:
-        raise NotApplicableError(f"split needs at least two scores a side, got {side.size}")
-    order = random_from(side, seed).permutation(side.size)
-    return side[order[: side.size // 2]], side[order[side.size // 2 :]]
+    return Estimate.bound("split", lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold)
 
 
 def largest_rejected(
@@ -200,24 +181,23 @@ def search(
     families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve], *, relative: float = 1e-10
 ) -> tuple[float, tuple[int, int] | None]:
     """The largest claim that some test rejects at its family's level, and that test: (family, index in it)."""
-    live = [np.arange(family.thresholds.size) for family in families]
+    bound, best = 0.0, None
+    for f, (family, level) in enumerate(zip(families, levels, strict=True)):
+        live = np.arange(family.thresholds.size)
 
-    def rejects(parameter: float) -> bool:
-        curve = claim(parameter)
-        rejecting = [
-            which[family.rejects(curve, which, level)] if which.size else which
-            for family, which, level in zip(families, live, levels, strict=True)
-        ]
-        if not any(which.size for which in rejecting):
-            return False
-        # A test that does not reject a weak claim will not reject a stronger one: no need to ask it again.
-        live[:] = rejecting
-        return True
+        def rejects(parameter: float, family: Tests = family, level: float = level) -> bool:
+            nonlocal live
+            rejecting = live[family.rejects(claim(parameter), live, level)] if live.size else live
+            if rejecting.size:
+                # A test that does not reject a weak claim will not reject a stronger one: no need to ask it again.
+                live = rejecting
+            return bool(rejecting.size)
 
-    bound = largest(rejects, relative=relative)
-    if bound == 0.0:
-        return 0.0, None
-    return bound, next((f, int(which[0])) for f, which in enumerate(live) if which.size)
+        # What no test of this family rejects at the bound so far, it cannot raise.
+        reached = largest(rejects, floor=bound, relative=relative)
+        if reached > bound:
+            bound, best = reached, (f, int(live[0]))
+    return bound, best
 
 
 def _families(scores: Scores, design: Design) -> list[Tests]:
@@ -239,25 +219,28 @@ def test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
 class ObservedThresholds:
     """ "Member if among the v best-scoring members' reach": thresholds at members' ranks, non-members counted.
 
-    ``rank`` v of ``members`` counts from the top; ``above`` non-members score at least as high as the v-th member.
-    Under a claim the chance of so few is at most P(Beta(v, m−v+1) ≤ curve(Beta(above+1, n−above))), and that value is
-    attained (docs/simultaneous-bound.md, Theorem 1).
+    a of the n non-members score at least as high as the v-th best of the m members. Under a claim the chance of so few
+    is at most P(Beta(v, m−v+1) ≤ curve(Beta(a+1, n−a))), and that value is attained (docs/simultaneous-bound.md,
+    Theorem 1).
     """
 
     thresholds: Floats
-    rank: Ints
-    above: Ints
-    members: int
-    nonmembers: int
+    pairs: BetaPair
+    beaten: Bools
+
+    @classmethod
+    def at(cls, scores: Scores) -> Self:
+        """The tests at the ranks of `member_ranks`."""
+        m, n = scores.members.size, scores.observed.size
+        rank = member_ranks(m)
+        thresholds = scores.members[m - rank]
+        above = n - np.searchsorted(scores.observed, thresholds, side="left")
+        v, a = rank.astype(np.float64), above.astype(np.float64)
+        return cls(thresholds, BetaPair(v, m - v + 1, a + 1, np.maximum(n - a, 1)), above == n)
 
     def p_values(self, claim: Curve, which: Ints) -> Floats:
-        """One p-value for each test in ``which``."""
-        v, j = self.rank[which].astype(np.float64), self.above[which].astype(np.float64) + 1
-        p = np.ones(which.size)
-        some = j <= self.nonmembers
-        v, j = v[some], j[some]
-        p[some] = probability_below(claim, v, self.members - v + 1, j, self.nonmembers - j + 1)
-        return p
+        """One p-value for each test in ``which``; 1 where every non-member scores at least as high."""
+        return np.where(self.beaten[which], 1.0, self.pairs.probability_below(claim, which))
 
     def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
         """Which of the tests in ``which`` reject the claim at significance ``level``."""
@@ -287,15 +270,14 @@ class KnownNullThresholds:
 
 
 def _thresholds(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
+    if scores.null is None:
+        return ObservedThresholds.at(scores)
     members = scores.members.size
     rank = member_ranks(members)
     thresholds = scores.members[members - rank]
-    if scores.null is not None:
-        log_fpr, log_tnr = scores.null.log_sf(thresholds), scores.null.log_cdf(thresholds)
-        return KnownNullThresholds(thresholds, rank, members, log_fpr, log_tnr)
-    nonmembers = scores.observed
-    above = nonmembers.size - np.searchsorted(nonmembers, thresholds, side="left")
-    return ObservedThresholds(thresholds, rank, above, members, nonmembers.size)
+    return KnownNullThresholds(
+        thresholds, rank, members, scores.null.log_sf(thresholds), scores.null.log_cdf(thresholds)
+    )
 
 
 @dataclass(frozen=True)
@@ -364,11 +346,20 @@ def _binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, 
     return values, np.diff(binomial_cdf(values, trials, rate), prepend=0.0)
 
 
+def check_coin_flips(members: int, nonmembers: int) -> None:
+    """Refuse numbers of members and non-members that fair coin flips give less than once in a million times."""
+    if 2 * float(binomial_cdf(min(members, nonmembers), members + nonmembers, 0.5)) < 1e-6:
+        raise InputError(
+            f"{members} members and {nonmembers} non-members did not come about by fair coin flips;"
+            " for numbers that were fixed, use the design fixed"
+        )
+
+
 def _two_tails(scores: Scores, design: Design) -> TwoTails:
     members, nonmembers = scores.members, scores.observed
-    if design == "fixed":
-        # The theorem wants equal numbers.
-        fewest = min(members.size, nonmembers.size)
-        members, nonmembers = thinned(members, fewest), thinned(nonmembers, fewest)
+    if design == "coin-flips":
+        check_coin_flips(members.size, nonmembers.size)
+    else:
+        members, nonmembers = balanced(members, nonmembers)  # the theorem wants equal numbers
     canaries = members.size + nonmembers.size
     return TwoTails(*both_tails(members, nonmembers, most=canaries // 2), canaries, design)

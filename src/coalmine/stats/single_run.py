@@ -18,7 +18,7 @@ from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.ranks import both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.simultaneous_bound import Tests, largest_rejected
+from coalmine.stats.simultaneous_bound import Tests, check_coin_flips, largest_rejected
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 
@@ -69,6 +69,8 @@ def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> boo
     sums only grow, so it ends as soon as the answer is known.
     """
     m, total, correct = guesses.canaries, guesses.guesses, guesses.correct
+    if correct == 0:
+        return False
     right, wrong = significance * correct / m, significance * (total - correct) / m
     goal = total / m
     for i in range(correct - 1, -1, -1):
@@ -139,9 +141,14 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
 _MOST, _RATIO = 0.5, 4
 
 
+def _canaries(scores: Scores) -> int:
+    check_coin_flips(scores.members.size, scores.observed.size)
+    return scores.members.size + scores.observed.size
+
+
 def dp_families(scores: Scores) -> list[Tests]:
     """Guesses in both tails and in the top alone, to be tested against (ε, δ)-DP."""
-    canaries = scores.members.size + scores.observed.size
+    canaries = _canaries(scores)
     return [
         DPGuesses(thresholds, _rows(canaries, guesses, right))
         for thresholds, guesses, right in (
@@ -152,7 +159,7 @@ def dp_families(scores: Scores) -> list[Tests]:
 
 def gaussian_families(scores: Scores) -> list[Tests]:
     """Guesses in both tails, to be tested against μ-GDP: Gaussian mechanisms are symmetric."""
-    canaries = scores.members.size + scores.observed.size
+    canaries = _canaries(scores)
     thresholds, guesses, right = both_tails(scores.members, scores.observed, int(_MOST * canaries), _RATIO)
     return [GaussianGuesses(thresholds, _rows(canaries, guesses, right))]
 
