@@ -21,8 +21,10 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/tightness.py
 	$(BIN)/python benchmarks/speed.py
 
+API := stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
+	audits.gaussian_mechanism audits.exposure scorefile words reproductions errors
 docs: $(VENV)/.docs
-	$(BIN)/python -m pdoc coalmine '!coalmine.cli' -o site
+	$(BIN)/python -m pdoc $(addprefix coalmine.,$(API)) -o site
 
 clean:
 	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .hypothesis

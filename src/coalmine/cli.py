@@ -103,7 +103,8 @@ def estimate_command(
     delta: Delta = 1e-5,
     confidence: Confidence = 0.95,
     method: Annotated[
-        list[str] | None, typer.Option(help="Only this estimator; may be given several times.", show_default=False)
+        list[str] | None,
+        typer.Option(help="Only this estimator, by the name the table shows; may be given again.", show_default=False),
     ] = None,
     threshold: Annotated[
         float | None,
@@ -134,7 +135,11 @@ def estimate_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """ε from anybody's scores: every estimator that applies, in one table."""
+    """ε from anybody's scores: every estimator that applies, in one table.
+
+    SCORES is a .csv, .npz or .json file with columns score and member (1/0), or with columns members and nonmembers;
+    higher scores mean members. docs/files.md has all layouts, docs/estimators.md all methods.
+    """
     from coalmine import stats, words
 
     if sum(source is not None for source in (scores, counts, guesses)) != 1:
@@ -284,7 +289,11 @@ def exposure(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Exposure of canaries, beside what random guessing gives, and the ε it speaks of."""
+    """Exposure of canaries, beside what random guessing gives, and the ε it speaks of.
+
+    FILE is a .csv, .npz or .json file with columns loss and canary (1/0), or canaries and references, or rank (1 + the
+    number of references whose loss is not higher) with --references.
+    """
     from coalmine.audits.exposure import exposure_report
     from coalmine.scorefile import read_table
 
@@ -323,7 +332,7 @@ def reproduce(
     name: Annotated[str, typer.Argument(help="one-shot-table-1")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulations.")] = 0,
 ) -> None:
-    """A paper's table or figure, beside the paper's numbers."""
+    """A paper's table or figure, beside the paper's numbers. NAME is one-shot-table-1."""
     from coalmine.reproductions import REPRODUCTIONS
 
     if name not in REPRODUCTIONS:

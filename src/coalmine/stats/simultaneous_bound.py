@@ -33,9 +33,9 @@ from coalmine.stats.tradeoff import (
 
 Design = Literal["fixed", "coin-flips"]
 
-# How the significance is shared: guesses in both tails see twice the evidence when the mechanism is symmetric, single
-# thresholds are what is left when it is not.
-_TWO_TAILS_SHARE = 0.6
+# Guesses in both tails see twice the evidence when the mechanism is symmetric; single thresholds, of weight 1, are what
+# is left when it is not.
+TWO_TAILS_WEIGHT = 1.5
 
 
 _ASSUMES: dict[Design, str] = {"fixed": INDEPENDENT, "coin-flips": f"{INDEPENDENT}; {COIN_FLIPS}"}
@@ -47,6 +47,11 @@ class Tests(Protocol):
     @property
     def thresholds(self) -> Floats:
         """One a test."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """How much of the significance the family gets, relative to others."""
         ...
 
     def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
@@ -209,10 +214,10 @@ def _families(scores: Scores, design: Design) -> list[Tests]:
 
 
 def test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
-    """The significance of one test of each family: of two families the first gets a fixed larger share."""
+    """The significance of one test of each family: ``alpha`` is shared by weight, and evenly within a family."""
     sizes = [family.thresholds.size for family in families]
-    shares = [_TWO_TAILS_SHARE, 1 - _TWO_TAILS_SHARE] if len(families) == 2 and all(sizes) else [1.0] * len(families)
-    return [alpha * share / max(size, 1) for share, size in zip(shares, sizes, strict=True)]
+    total = sum(family.weight for family, size in zip(families, sizes, strict=True) if size)
+    return [alpha * family.weight / total / size if size else 0.0 for family, size in zip(families, sizes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -227,6 +232,7 @@ class ObservedThresholds:
     thresholds: Floats
     pairs: BetaPair
     beaten: Bools
+    weight: float = 1.0
 
     @classmethod
     def at(cls, scores: Scores) -> Self:
@@ -256,6 +262,7 @@ class KnownNullThresholds:
     members: int
     log_fpr: Floats
     log_tnr: Floats
+    weight: float = 1.0
 
     def p_values(self, claim: Curve, which: Ints) -> Floats:
         """One p-value for each test in ``which``."""
@@ -295,6 +302,7 @@ class TwoTails:
     right: Ints
     canaries: int
     design: Design
+    weight: float = TWO_TAILS_WEIGHT
 
     def p_values(self, claim: Curve, which: Ints) -> Floats:
         """One p-value for each test in ``which``; the claim must be an `ApproximateDP`."""
@@ -362,4 +370,7 @@ def _two_tails(scores: Scores, design: Design) -> TwoTails:
     else:
         members, nonmembers = balanced(members, nonmembers)  # the theorem wants equal numbers
     canaries = members.size + nonmembers.size
-    return TwoTails(*both_tails(members, nonmembers, most=canaries // 2), canaries, design)
+    # What had to be left out of the larger side makes these tests weaker than those that use everything.
+    kept = canaries / (scores.members.size + scores.observed.size)
+    tails = both_tails(members, nonmembers, most=canaries // 2)
+    return TwoTails(*tails, canaries, design, TWO_TAILS_WEIGHT * kept)

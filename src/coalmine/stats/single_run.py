@@ -18,7 +18,7 @@ from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.ranks import both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.simultaneous_bound import Tests, check_coin_flips, largest_rejected
+from coalmine.stats.simultaneous_bound import TWO_TAILS_WEIGHT, Tests, check_coin_flips, largest_rejected
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 
@@ -149,12 +149,11 @@ def _canaries(scores: Scores) -> int:
 def dp_families(scores: Scores) -> list[Tests]:
     """Guesses in both tails and in the top alone, to be tested against (ε, δ)-DP."""
     canaries = _canaries(scores)
-    return [
-        DPGuesses(thresholds, _rows(canaries, guesses, right))
-        for thresholds, guesses, right in (
-            grid(scores.members, scores.observed, int(_MOST * canaries), _RATIO) for grid in (both_tails, top_ranks)
-        )
-    ]
+    families: list[Tests] = []
+    for grid, weight in ((both_tails, TWO_TAILS_WEIGHT), (top_ranks, 1.0)):
+        thresholds, guesses, right = grid(scores.members, scores.observed, int(_MOST * canaries), _RATIO)
+        families.append(DPGuesses(thresholds, _rows(canaries, guesses, right), weight))
+    return families
 
 
 def gaussian_families(scores: Scores) -> list[Tests]:
@@ -174,6 +173,7 @@ class DPGuesses:
 
     thresholds: Floats
     rows: list[Guesses]
+    weight: float = 1.0
 
     def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
         """Which of the tests in ``which`` reject the claim at significance ``level``."""
@@ -188,6 +188,7 @@ class GaussianGuesses:
 
     thresholds: Floats
     rows: list[Guesses]
+    weight: float = 1.0
 
     def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
         """Which of the tests in ``which`` reject the claim at significance ``level``."""
