@@ -26,8 +26,8 @@ from coalmine.stats import (
     split,
 )
 from coalmine.stats.exposure import ranks, scores_from_ranks
+from coalmine.stats.rank_tests import TwoTails, fixed_numbers_factor
 from coalmine.stats.ranks import balanced, both_tails, halves, member_ranks, random_choice, top_ranks
-from coalmine.stats.simultaneous_bound import TwoTails, fixed_numbers_factor
 from coalmine.stats.tradeoff import BetaPair
 from mechanisms import gaussian, laplace, randomised_response
 
@@ -158,6 +158,12 @@ def test_split_exceeds_the_truth_in_at_most_5_percent_of_audits(epsilon, delta, 
     rng = np.random.default_rng(4)
     wrong = sum(split(draw(rng, n, n), delta=delta).lower > truth(delta) for _ in range(200))
     assert wrong <= allowed(200)
+
+
+@pytest.mark.parametrize("n", range(2, 70))
+def test_split_works_whatever_the_halves_sizes(n):
+    assert split(Scores(np.arange(n, 2 * n), np.arange(n))).lower >= 0
+    assert split(Scores(np.arange(n, 2 * n), np.arange(min(n, 31)))).lower >= 0
 
 
 def test_random_choices_are_not_the_same_ranks_in_every_audit():

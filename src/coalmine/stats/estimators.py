@@ -15,10 +15,11 @@ from coalmine.stats.arrays import finite_list
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.fit import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
+from coalmine.stats.rank_tests import Design
 from coalmine.stats.rates import Counts, Interval, epsilon_from_counts
 from coalmine.stats.same_data import best_threshold, published_lower_bound
 from coalmine.stats.scores import Scores
-from coalmine.stats.simultaneous_bound import Design, gdp, simultaneous, split
+from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
 from coalmine.stats.single_run import (
     Guesses,
     one_run,

@@ -8,55 +8,26 @@ allows; the significance is shared out among the tests, and the bound is the lar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, Protocol, Self
 
 import numpy as np
-from scipy import special
 
-from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_delta, check_number
-from coalmine.stats.arrays import Bools, Floats, Ints
+from coalmine.errors import (
+    InputError,
+    NotApplicableError,
+    check_confidence,
+    check_count,
+    check_delta,
+    check_number,
+)
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.ranks import balanced, both_tails, halves, member_ranks
-from coalmine.stats.rates import binomial_cdf
+from coalmine.stats.rank_tests import Design, Tests, threshold_tests, two_tailed_tests
+from coalmine.stats.ranks import halves
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.tradeoff import (
-    ApproximateDP,
-    BetaPair,
-    Curve,
-    GaussianDP,
-    group_parameters,
-)
-
-Design = Literal["fixed", "coin-flips"]
-
-# Guesses in both tails see twice the evidence when the mechanism is symmetric; single thresholds, of weight 1, are what
-# is left when it is not.
-TWO_TAILS_WEIGHT = 1.5
-
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_parameters
 
 _ASSUMES: dict[Design, str] = {"fixed": INDEPENDENT, "coin-flips": f"{INDEPENDENT}; {COIN_FLIPS}"}
-
-
-class Tests(Protocol):
-    """A family of tests fixed in advance: the threshold that each looks at, and which of them reject a claim."""
-
-    @property
-    def thresholds(self) -> Floats:
-        """One a test."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """How much of the significance the family gets, relative to others."""
-        ...
-
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        ...
 
 
 def simultaneous(
@@ -127,7 +98,7 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected([_thresholds(scores)], alpha, GaussianDP)
+    mu, threshold = largest_rejected([threshold_tests(scores)], alpha, GaussianDP)
     lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound(
         "gdp",
@@ -156,9 +127,10 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
     lower, threshold = 0.0, None
     if best is not None:
         family = _families(Scores(*second), "fixed")[best[0]]
-        # The second half has one score more at most, and then perhaps one test more: the same index is still there.
-        lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([best[1]]), alpha)[0]))
-        threshold = float(family.thresholds[best[1]])
+        # The halves differ by one score at most, and their grids by one test.
+        i = min(best[1], family.thresholds.size - 1)
+        lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([i]), alpha)[0]))
+        threshold = float(family.thresholds[i])
     return Estimate.bound("split", lower, delta=delta, confidence=confidence, assumes=INDEPENDENT, threshold=threshold)
 
 
@@ -209,8 +181,8 @@ def _families(scores: Scores, design: Design) -> list[Tests]:
     if design not in ("fixed", "coin-flips"):
         raise InputError(f"design must be 'fixed' or 'coin-flips', got {design!r}")
     if scores.null is not None:
-        return [_thresholds(scores)]
-    return [_two_tails(scores, design), _thresholds(scores)]
+        return [threshold_tests(scores)]
+    return [two_tailed_tests(scores, design), threshold_tests(scores)]
 
 
 def test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
@@ -218,159 +190,3 @@ def test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
     sizes = [family.thresholds.size for family in families]
     total = sum(family.weight for family, size in zip(families, sizes, strict=True) if size)
     return [alpha * family.weight / total / size if size else 0.0 for family, size in zip(families, sizes, strict=True)]
-
-
-@dataclass(frozen=True)
-class ObservedThresholds:
-    """ "Member if among the v best-scoring members' reach": thresholds at members' ranks, non-members counted.
-
-    a of the n non-members score at least as high as the v-th best of the m members. Under a claim the chance of so few
-    is at most P(Beta(v, m−v+1) ≤ curve(Beta(a+1, n−a))), and that value is attained (docs/simultaneous-bound.md,
-    Theorem 1).
-    """
-
-    thresholds: Floats
-    pairs: BetaPair
-    beaten: Bools
-    weight: float = 1.0
-
-    @classmethod
-    def at(cls, scores: Scores) -> Self:
-        """The tests at the ranks of `member_ranks`."""
-        m, n = scores.members.size, scores.observed.size
-        rank = member_ranks(m)
-        thresholds = scores.members[m - rank]
-        above = n - np.searchsorted(scores.observed, thresholds, side="left")
-        v, a = rank.astype(np.float64), above.astype(np.float64)
-        return cls(thresholds, BetaPair(v, m - v + 1, a + 1, np.maximum(n - a, 1)), above == n)
-
-    def p_values(self, claim: Curve, which: Ints) -> Floats:
-        """One p-value for each test in ``which``; 1 where every non-member scores at least as high."""
-        return np.where(self.beaten[which], 1.0, self.pairs.probability_below(claim, which))
-
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        return self.p_values(claim, which) <= level
-
-
-@dataclass(frozen=True)
-class KnownNullThresholds:
-    """The same thresholds where the false positive rate is known exactly: P(Beta(v, m−v+1) ≤ curve(FPR))."""
-
-    thresholds: Floats
-    rank: Ints
-    members: int
-    log_fpr: Floats
-    log_tnr: Floats
-    weight: float = 1.0
-
-    def p_values(self, claim: Curve, which: Ints) -> Floats:
-        """One p-value for each test in ``which``."""
-        allowed = claim.tpr_at_tails(self.log_fpr[which], self.log_tnr[which])
-        v = self.rank[which]
-        result: Floats = special.betainc(v, self.members - v + 1, allowed)
-        return result
-
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        return self.p_values(claim, which) <= level
-
-
-def _thresholds(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
-    if scores.null is None:
-        return ObservedThresholds.at(scores)
-    members = scores.members.size
-    rank = member_ranks(members)
-    thresholds = scores.members[members - rank]
-    return KnownNullThresholds(
-        thresholds, rank, members, scores.null.log_sf(thresholds), scores.null.log_cdf(thresholds)
-    )
-
-
-@dataclass(frozen=True)
-class TwoTails:
-    """Guess "member" for the r top scores of all canaries and "non-member" for the r bottom ones, none in between.
-
-    ``right`` of ``guesses`` = 2r guesses were right, among ``canaries``. Under (ε, δ)-DP each guess is right with
-    probability at most e^ε/(1+e^ε), but for the canaries that the δ part gives away. With coin flips the guesses are
-    independent; with fixed numbers of members and non-members they are not, which costs at most the factor
-    `fixed_numbers_factor` (docs/simultaneous-bound.md, Theorem 2).
-    """
-
-    thresholds: Floats
-    guesses: Ints
-    right: Ints
-    canaries: int
-    design: Design
-    weight: float = TWO_TAILS_WEIGHT
-
-    def p_values(self, claim: Curve, which: Ints) -> Floats:
-        """One p-value for each test in ``which``; the claim must be an `ApproximateDP`."""
-        if not isinstance(claim, ApproximateDP):
-            raise TypeError(f"two-tailed guesses test (ε, δ)-DP only, got {claim}")
-        guesses, right = self.guesses[which].astype(np.float64)[:, None], self.right[which].astype(np.float64)[:, None]
-        q = float(special.expit(claim.epsilon))
-        given_away, weight = _binomial_steps(self.canaries, claim.delta)
-        needed = right - given_away
-        tail = np.where(needed > 0, special.betainc(np.maximum(needed, 1), guesses - right + 1, q), 1.0)
-        if self.design == "fixed":
-            tail = tail * fixed_numbers_factor(self.canaries, guesses, given_away, q)
-        return np.minimum(tail @ weight, 1.0)
-
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        return self.p_values(claim, which) <= level
-
-
-def fixed_numbers_factor(canaries: int, guesses: Floats, given_away: Floats, q: float) -> Floats:
-    """How much likelier a number of right two-tailed guesses can be when exactly half of the canaries are members.
-
-    At most [B(N − 4q(1−q)·R − G) + 4·P(Bin(N, ½) < R/2)] / B(N), where B(x) = Γ((x+1)/2) / (√π Γ(x/2 + 1)), for N
-    canaries, R guesses and G canaries given away. Close to 1 while R is small beside N; exact for one member and one
-    non-member at ε = 0 (it is 2).
-    """
-    n = float(canaries)
-    few = binomial_cdf(guesses / 2 - 1, n, 0.5)
-    central = _central(np.maximum(n - 4 * q * (1 - q) * guesses - given_away, 0))
-    result: Floats = (central + 4 * few) / _central(np.array(n))
-    return result
-
-
-def _central(x: Floats) -> Floats:
-    """B(x) = Γ((x+1)/2) / (√π Γ(x/2+1)): for even whole x the middle probability of Binomial(x, ½)."""
-    result: Floats = np.exp(special.gammaln((x + 1) / 2) - special.gammaln(x / 2 + 1)) / np.sqrt(np.pi)
-    return result
-
-
-@lru_cache(maxsize=64)
-def _binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, Floats]:
-    """Binomial(trials, rate) as at most ``most`` values with weights, rounded up: never stochastically smaller."""
-    if rate == 0:
-        return np.zeros(1), np.ones(1)
-    mean, spread = trials * rate, np.sqrt(trials * rate * (1 - rate))
-    low, high = max(0.0, mean - 9 * spread - 40), min(float(trials), mean + 9 * spread + 40)
-    values = np.unique(np.ceil(np.linspace(low, high, most)))
-    values[-1] = trials
-    return values, np.diff(binomial_cdf(values, trials, rate), prepend=0.0)
-
-
-def check_coin_flips(members: int, nonmembers: int) -> None:
-    """Refuse numbers of members and non-members that fair coin flips give less than once in a million times."""
-    if 2 * float(binomial_cdf(min(members, nonmembers), members + nonmembers, 0.5)) < 1e-6:
-        raise InputError(
-            f"{members} members and {nonmembers} non-members did not come about by fair coin flips;"
-            " for numbers that were fixed, use the design fixed"
-        )
-
-
-def _two_tails(scores: Scores, design: Design) -> TwoTails:
-    members, nonmembers = scores.members, scores.observed
-    if design == "coin-flips":
-        check_coin_flips(members.size, nonmembers.size)
-    else:
-        members, nonmembers = balanced(members, nonmembers)  # the theorem wants equal numbers
-    canaries = members.size + nonmembers.size
-    # What had to be left out of the larger side makes these tests weaker than those that use everything.
-    kept = canaries / (scores.members.size + scores.observed.size)
-    tails = both_tails(members, nonmembers, most=canaries // 2)
-    return TwoTails(*tails, canaries, design, TWO_TAILS_WEIGHT * kept)

@@ -15,10 +15,11 @@ from coalmine.errors import InputError, check_confidence, check_count, check_del
 from coalmine.stats.arrays import Bools, Floats, Ints
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
+from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, Tests, check_coin_flips
 from coalmine.stats.ranks import both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.simultaneous_bound import TWO_TAILS_WEIGHT, Tests, check_coin_flips, largest_rejected
+from coalmine.stats.simultaneous_bound import largest_rejected
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 
