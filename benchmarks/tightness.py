@@ -68,8 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--audits", type=int, default=100)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 10_000])
     options = parser.parse_args()
-    settings = [(n, mu) for n in (100, 1000, 10_000) for mu in (0.5, 1.0, 2.0)]
+    settings = [(n, mu) for n in options.sizes for mu in (0.5, 1.0, 2.0)]
     with ProcessPoolExecutor(options.workers) as pool:
         jobs = [pool.submit(bounds, n, mu, options.audits) for n, mu in settings]
         columns = [job.result() for job in jobs]
