@@ -119,7 +119,10 @@ def test_exposure_of_losses_and_of_ranks(run, tmp_path):
     _, out, _ = run("exposure", tmp_path / "l.csv", "--json")
     by_loss = json.loads(out)
     assert (by_loss["canaries"], by_loss["references"]) == (50, 1000)
-    assert by_loss["summary"][0]["random_guessing"] == pytest.approx(1.434950, abs=1e-6)
+    chance = {row["summary"]: row["random_guessing"] for row in by_loss["summary"]}
+    assert chance["mean"] == pytest.approx(1.434950, abs=1e-6)
+    assert chance["median"] == pytest.approx(0.997117, abs=1e-6)
+    assert chance["75th percentile"] == pytest.approx(1.994241, abs=1e-6)
     ranks = 1 + np.sum(references[None, :] < canaries[:, None], axis=1)
     (tmp_path / "r.csv").write_text("rank\n" + "\n".join(map(str, ranks)))
     _, out, _ = run("exposure", tmp_path / "r.csv", "--references", "1000", "--json")

@@ -127,7 +127,7 @@ def _summary(exposures: Floats, chance: RandomGuessing, confidence: float) -> li
         Row(
             "median",
             float(np.median(exposures)),
-            chance.sample_median_mean(),
+            chance.median(),
             *chance.sample_median_interval(confidence),
         ),
         Row("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75)),
