@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
-import math
-import shutil
 import sys
-import textwrap
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -17,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine import __version__
+from coalmine import __version__, console
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
-    from coalmine.stats import Estimate, Null
+    from coalmine.stats import Null
 
 app = typer.Typer(
     name="coalmine",
@@ -84,7 +78,7 @@ def demo(
     title = (
         f"{demonstration.CANARIES:,} random canaries in {demonstration.DIM:,} dimensions, δ = {demonstration.DELTA:g}"
     )
-    _print_table(title, demonstration.COLUMNS, demonstration.demo_rows(seed))
+    console.print_table(title, demonstration.COLUMNS, demonstration.demo_rows(seed))
     print(
         "\nε_est estimates the true ε and may be off either way. The bound is proved: the true ε is below it in at most"
         "\n5% of audits, so a claim below the bound is refuted. It is far below ε where few canaries cannot show more."
@@ -169,7 +163,7 @@ def estimate_command(
         from coalmine.scorefile import read_scores
 
         assert scores is not None
-        with _busy("reading and testing the scores"):
+        with console.busy("reading and testing the scores"):
             known = _parse_null(null)
             members, nonmembers = read_scores(scores, score_column, member_column, known_null=known is not None)
             found = stats.estimate(
@@ -197,10 +191,10 @@ def estimate_command(
                 )
     meaning = words.meaning(found, about.get("ceiling"))
     if as_json:
-        _print_json({**about, "estimates": [e.to_dict() for e in found], "meaning": meaning})
+        console.print_json({**about, "estimates": [e.to_dict() for e in found], "meaning": meaning})
     else:
-        _print_estimates(found, f"ε at δ = {delta:g}, {100 * confidence:g}% confidence")
-        _print_sentence(meaning)
+        console.print_estimates(found, f"ε at δ = {delta:g}, {100 * confidence:g}% confidence")
+        console.print_sentence(meaning)
     recommended = next((e for e in found if e.valid), None)
     if max_epsilon is not None and recommended is not None and recommended.epsilon > max_epsilon:
         print(f"coalmine: the bound of {recommended.epsilon:.4g} exceeds {max_epsilon:g}", file=sys.stderr)
@@ -246,18 +240,18 @@ def account(
         found = [accounting.local_theory(epsilon=local_epsilon, rounds=rounds, delta=delta)]
     else:
         parsed = parse_sampling(sampling or "every-round")
-        with _busy("composing the rounds"):
+        with console.busy("composing the rounds"):
             found = accounting.all_theories(
                 noise_multiplier=noise, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
             )
     if as_json:
-        _print_json({"theory": [t.to_dict() for t in found], "meaning": words.theory(found, epsilon)})
+        console.print_json({"theory": [t.to_dict() for t in found], "meaning": words.theory(found, epsilon)})
         return
     columns = ["accountant", "ε", "noise multiplier", "sampling", "rounds", "neighbours"]
     rows = [
         [
             t.accountant,
-            _number(t.epsilon, 4),
+            console.number(t.epsilon, 4),
             "-" if t.noise_multiplier is None else f"{t.noise_multiplier:.6g}",
             t.sampling,
             f"{t.rounds:,}",
@@ -265,8 +259,8 @@ def account(
         ]
         for t in found
     ]
-    _print_table(f"theory at δ = {delta:g}", columns, rows)
-    _print_sentence(words.theory(found, epsilon))
+    console.print_table(f"theory at δ = {delta:g}", columns, rows)
+    console.print_sentence(words.theory(found, epsilon))
 
 
 @app.command()
@@ -306,25 +300,25 @@ def exposure(
         calibrated=calibrate,
     )
     if as_json:
-        _print_json(report.to_dict())
+        console.print_json(report.to_dict())
         return
     rows = [
         [
             row.summary,
-            _number(row.canaries, 3),
-            _number(row.random_guessing, 3),
-            "-" if row.low is None else f"{_number(row.low, 3)} to {_number(row.high, 3)}",
+            console.number(row.canaries, 3),
+            console.number(row.random_guessing, 3),
+            "-" if row.low is None else f"{console.number(row.low, 3)} to {console.number(row.high, 3)}",
         ]
         for row in report.rows
     ]
     title = f"exposure in bits: {report.canaries:,} canaries among {report.references:,} references"
-    _print_table(title, ["", "canaries", "random guessing", f"{100 * confidence:g}% of random guesses"], rows)
+    console.print_table(title, ["", "canaries", "random guessing", f"{100 * confidence:g}% of random guesses"], rows)
     print()
     title = (
         f"ε: the bound at δ = {delta:g} and {100 * confidence:g}% confidence, estimates at δ = 0; thresholds are ranks"
     )
-    _print_estimates(report.estimates, title)
-    _print_sentence(report.meaning)
+    console.print_estimates(report.estimates, title)
+    console.print_sentence(report.meaning)
 
 
 @app.command()
@@ -337,25 +331,8 @@ def reproduce(
 
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}; there is: {', '.join(REPRODUCTIONS)}")
-    title, columns, rows = REPRODUCTIONS[name](seed, _track)
-    _print_table(title, columns, rows)
-
-
-def _track(work: Iterable[Any]) -> Iterable[Any]:
-    """A progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(list(work), console=console, transient=True, disable=not console.is_terminal)
-
-
-def _busy(what: str) -> AbstractContextManager[Any]:
-    """A spinner on standard error while something takes its time, where that is a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(what) if console.is_terminal else nullcontext()
+    title, columns, rows = REPRODUCTIONS[name](seed, console.track)
+    console.print_table(title, columns, rows)
 
 
 def _parse_null(text: str | None) -> Null | None:
@@ -386,55 +363,6 @@ def _whole_numbers(option: str, text: str, count: int) -> list[int]:
     if len(numbers) != count:
         raise InputError(f"{option} must be {count} whole numbers separated by commas, got {text!r}")
     return numbers
-
-
-def _number(value: float | None, digits: int) -> str:
-    if value is None:
-        return "-"
-    return "∞" if value == math.inf else f"{value:.{digits}f}"
-
-
-def _print_estimates(found: list[Estimate], title: str) -> None:
-    from coalmine import words
-
-    rows = [
-        [
-            e.method,
-            _number(e.epsilon, 3),
-            _number(e.lower, 3),
-            _number(e.upper, 3),
-            "-" if e.threshold is None else f"{e.threshold:.4g}",
-            words.kind(e),
-        ]
-        for e in found
-    ]
-    _print_table(title, ["method", "ε", "lower", "upper", "threshold", "what it is"], rows)
-
-
-def _print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    if not console.is_terminal:
-        # A pipe has no width to fit into: nothing is wrapped.
-        console = Console(width=240)
-    console.print(table)
-
-
-def _print_sentence(text: str) -> None:
-    print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118)))
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    print(json.dumps({"schema": 1, "coalmine": __version__, **content}, indent=2, allow_nan=False))
 
 
 if __name__ == "__main__":
