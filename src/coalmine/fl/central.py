@@ -1,0 +1,114 @@
+"""Central training on the same data, for comparison: batches of records, whoever they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coalmine import accounting
+from coalmine.accounting import Theory
+from coalmine.data.federated import Examples, FederatedData
+from coalmine.errors import InputError, check_count
+from coalmine.fl.checkpoint import TrainingState
+from coalmine.fl.client import loss_of, tensors
+from coalmine.fl.optimisers import SGD, Optimiser
+from coalmine.fl.rounds import Rounds
+from coalmine.fl.seeds import generator
+from coalmine.sampling import EveryRound
+from coalmine.seam import Audit
+from coalmine.stats.arrays import Ints
+
+
+class CentralTraining(Rounds):
+    """Steps of ``optimiser`` over batches of records; a round is ``steps`` of them.
+
+    ``order`` is how an epoch goes through the records: ``shuffled`` (the IID regime of Thakkar et al. 2021) or
+    ``by-user``, all records of a user after one another, the users in a new order each epoch (their non-IID regime).
+    Audits look on as in federated training, an update being how far the round moved the model; there is no sum of
+    clients to plant in, so canaries must be in the data.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        data: FederatedData,
+        rounds: int,
+        steps: int = 100,
+        batch_size: int = 32,
+        optimiser: Optimiser | None = None,
+        order: Literal["shuffled", "by-user"] = "shuffled",
+        test: FederatedData | None = None,
+        evaluate_every: int | None = None,
+        audits: Sequence[Audit] = (),
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            model=model,
+            data=data,
+            rounds=rounds,
+            test=test,
+            evaluate_every=evaluate_every,
+            audits=audits,
+            seed=seed,
+            private=False,
+        )
+        if order not in ("shuffled", "by-user"):
+            raise InputError(f"order must be shuffled or by-user, got {order!r}")
+        self.optimiser, self.order = optimiser or SGD(learning_rate=0.1), order
+        self.steps, self.batch_size = check_count("steps", steps), check_count("batch_size", batch_size)
+        self._records = data.indices
+        self._epoch: tuple[int, Ints] | None = None
+
+    def theory(self, delta: float) -> Theory:
+        """ε is infinite: there is no noise."""
+        return accounting.theory(noise_multiplier=0.0, sampling=EveryRound(), rounds=self.rounds, delta=delta)
+
+    def _settings(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in ("steps", "batch_size", "optimiser", "order")}
+
+    def _round(self) -> tuple[TrainingState, Tensor]:
+        number, state = self.state.round, self.state
+        self._model.load(state.model)
+        memory = {key: [tensor.clone() for tensor in some] for key, some in state.optimiser.items()}
+        losses = []
+        for step in range(number * self.steps, (number + 1) * self.steps):
+            inputs, targets = tensors(self._batch(step), self.data.task)
+            torch.default_generator.manual_seed(int(generator(self.seed, "central", 0, step + 1).integers(2**32)))
+            loss = loss_of(self._model.module, self.data.task, inputs, targets)
+            losses.append(loss.item())
+            if not np.isfinite(losses[-1]):
+                raise InputError(
+                    f"the loss is {losses[-1]} in step {step} of round {number}, which does not count: lower the "
+                    "learning rate"
+                )
+            gradients = self._model.gradients(loss)
+            with torch.no_grad():
+                self.optimiser.step(self._model.parameters, gradients, memory)
+        model = self._model.vector.clone()
+        after = TrainingState(
+            model=model,
+            optimiser=memory,
+            round=number + 1,
+            history=[*state.history, {"round": number, "train_loss": float(np.mean(losses))}],
+        )
+        return after, model - state.model
+
+    def _batch(self, step: int) -> Examples:
+        epoch, part = divmod(step, -(-len(self._records) // self.batch_size))
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = (epoch, self._ordered(epoch))
+        rows = self._epoch[1][part * self.batch_size : (part + 1) * self.batch_size]
+        return Examples(self.data.inputs[rows], self.data.targets[rows])
+
+    def _ordered(self, epoch: int) -> Ints:
+        draw = generator(self.seed, "central", epoch + 1)
+        if self.order == "shuffled":
+            return self._records[draw.permutation(len(self._records))]
+        stops = np.cumsum(self.data.sizes)
+        users = np.split(self._records, stops[:-1])
+        return np.concatenate([users[i] for i in draw.permutation(len(users))])

@@ -1,0 +1,111 @@
+"""The whole state of a training in a directory: tensors in safetensors, all else in JSON. No pickle.
+
+Nothing random is in it: every draw is a function of the seed and the round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from coalmine.errors import InputError
+from coalmine.fl.optimisers import State as OptimiserState
+
+FORMAT = 1
+_FILE = "checkpoint.json"
+
+Metrics = dict[str, float]
+
+
+@dataclass
+class TrainingState:
+    """Where a training is: the model (d,), the optimiser's memory, the clip norm, the rounds done, what they gave."""
+
+    model: Tensor
+    optimiser: OptimiserState = field(default_factory=dict)
+    clip_norm: float = math.inf
+    round: int = 0
+    history: list[Metrics] = field(default_factory=list)
+
+
+def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> None:
+    """Write the state; a kill at any moment leaves either the old one or the new one.
+
+    ``settings`` says which training it is of.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    name = f"round-{state.round:06d}.safetensors"
+    tensors = {"model": state.model}
+    tensors |= {f"optimiser.{key}.{i}": t for key, some in state.optimiser.items() for i, t in enumerate(some)}
+    _replace(directory / name, lambda path: save_file(tensors, path))
+    content = {
+        "format": FORMAT,
+        "round": state.round,
+        "clip_norm": None if math.isinf(state.clip_norm) else state.clip_norm,
+        "tensors": name,
+        "settings": dict(settings),
+        "history": state.history,
+    }
+    _replace(directory / _FILE, lambda path: path.write_text(json.dumps(content, indent=1) + "\n"))
+    for other in directory.glob("round-*.safetensors"):
+        if other.name != name:
+            other.unlink()
+
+
+def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
+    """Read a state back; refused where it is of another training, cut short or from a newer version."""
+    path = directory / _FILE
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        if content["format"] != FORMAT:
+            raise InputError(f"{path} has format {content['format']}, this version of coalmine reads format {FORMAT}")
+        for key, value in settings.items():
+            if content["settings"].get(key) != value:
+                raise InputError(
+                    f"{path} is of another training: its {key} is {content['settings'].get(key)}, not {value}"
+                )
+        if not (directory / content["tensors"]).is_file():
+            raise InputError(f"the checkpoint in {directory} is not whole: {content['tensors']} is missing")
+        tensors = load_file(directory / content["tensors"])
+        clip_norm = content["clip_norm"]
+        return TrainingState(
+            model=tensors["model"],
+            optimiser=_optimiser_state(tensors),
+            clip_norm=math.inf if clip_norm is None else float(clip_norm),
+            round=int(content["round"]),
+            history=list(content["history"]),
+        )
+    except FileNotFoundError:
+        raise InputError(f"there is no checkpoint in {directory}: it has no {_FILE}") from None
+    except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the checkpoint in {directory} cannot be read: {error}") from None
+
+
+def _optimiser_state(tensors: Mapping[str, Tensor]) -> OptimiserState:
+    found: OptimiserState = {}
+    for name in sorted(tensors):
+        kind, _, rest = name.partition(".")
+        if kind == "optimiser":
+            key, _, _ = rest.rpartition(".")
+            found.setdefault(key, []).append(tensors[name])
+    return found
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write beside, flush to the disk, rename."""
+    beside = path.with_name(path.name + ".new")
+    write(beside)
+    with beside.open("rb") as file:
+        os.fsync(file.fileno())
+    beside.replace(path)

@@ -1,0 +1,94 @@
+"""What a client does with its examples: so many epochs over batches, from the global model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coalmine.data.federated import Array, Examples, Task
+from coalmine.errors import InputError, check_count
+from coalmine.fl.optimisers import SGD, Optimiser
+from coalmine.stats.arrays import Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """``epochs`` passes over a client's examples in batches of ``batch_size``, shuffled anew in each epoch.
+
+    ``batch_size=None`` is the whole of them: one epoch of it is FedSGD, a single full-batch step.
+    """
+
+    optimiser: Optimiser = field(default_factory=lambda: SGD(learning_rate=0.1))
+    epochs: int = 1
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("epochs", self.epochs)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+
+    def steps(self, examples: int) -> int:
+        """How many steps a client with that many examples takes."""
+        return self.epochs * (1 if self.batch_size is None else -(-examples // self.batch_size))
+
+    def batches(self, examples: int, generator: np.random.Generator) -> list[Ints | None]:
+        """The rows of each step's batch; None where it is all of them, which need no shuffling."""
+        if self.batch_size is None or examples <= self.batch_size:
+            return [None] * self.epochs
+        starts = range(self.batch_size, examples, self.batch_size)
+        orders = [generator.permutation(examples) for _ in range(self.epochs)]
+        return [batch for order in orders for batch in np.split(order, starts)]
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's part in a round: its examples, its ``weight`` in the sum, its own stream of random numbers."""
+
+    examples: Examples
+    weight: float
+    generator: np.random.Generator
+
+
+def input_tensor(inputs: Array, task: Task, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Inputs as a module takes them: uint8 pixels become numbers in [0, 1], tokens int64."""
+    if task.tokens is not None:
+        return torch.from_numpy(inputs.astype(np.int64))
+    numbers = torch.from_numpy(inputs.astype(np.float32)).to(dtype)
+    return numbers.div_(255) if inputs.dtype == np.uint8 else numbers
+
+
+def tensors(examples: Examples, task: Task, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as a module and its loss take them."""
+    return input_tensor(examples.inputs, task, dtype), torch.from_numpy(examples.targets.astype(np.int64))
+
+
+def check_fits(module: nn.Module, task: Task, examples: Examples) -> None:
+    """Refuse a module that does not give logits of the task's shape for its inputs."""
+    some = input_tensor(examples.inputs[:2], task)
+    wanted = (len(some), *task.target_shape, task.classes)
+    try:
+        with torch.no_grad():
+            logits = copy.deepcopy(module).float().eval()(some)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(f"the model cannot take inputs of shape {tuple(some.shape)}: {error}") from error
+    if not isinstance(logits, Tensor) or tuple(logits.shape) != wanted:
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"the model must give logits of shape {wanted} for {len(some)} examples, it gives {got}")
+
+
+def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross-entropy over targets that count: the module's own ``loss`` where it has one, which is faster."""
+    if hasattr(module, "loss"):
+        return module.loss(inputs, targets)  # type: ignore[operator, no-any-return]
+    logits = module(inputs)
+    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignored_index(task))
+
+
+def ignored_index(task: Task) -> int:
+    """The target that does not count, as ``cross_entropy`` names it."""
+    return -100 if task.ignored is None else task.ignored

@@ -1,0 +1,131 @@
+"""A module whose parameters are views of one flat vector."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from coalmine.errors import InputError
+
+# float32 sums of squares lose digits in long vectors (4e-4 of the norm at 10⁷ numbers), which would let an update
+# exceed its clip norm; sums of this many numbers do not.
+_BLOCK = 4096
+
+
+class FlatModel:
+    """A copy of ``module`` whose trainable parameters are views of ``vector``: reset by one copy, read without any.
+
+    ``vector`` has the parameters in the order of ``module.parameters()``, each in memory order: that of
+    ``channels_last`` for the weights of convolutions where ``channels_last`` is set. ``load`` and ``export`` translate
+    to and from the order that all else uses.
+    """
+
+    def __init__(self, module: nn.Module, *, channels_last: bool = False, dtype: torch.dtype = torch.float32) -> None:
+        self.module = stateless(copy.deepcopy(module)).train()
+        named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        self.names = [name for name, _ in named]
+        self.shapes = [tuple(value.shape) for _, value in named]
+        self.channels_last = channels_last and any(len(shape) == 4 for shape in self.shapes)
+        self.module.to(dtype=dtype)
+        self.vector = torch.empty(sum(value.numel() for _, value in named), dtype=dtype)
+        self.parameters: list[Tensor] = [value for _, value in named]
+        for value, view in zip(self.parameters, self._views(self.vector, self.channels_last), strict=True):
+            view.copy_(value.data)
+            value.data = view
+
+    @property
+    def dim(self) -> int:
+        """The number of trainable parameters."""
+        return self.vector.numel()
+
+    def load(self, vector: Tensor) -> None:
+        """Set all parameters from a vector in the common order."""
+        self.internal(vector, out=self.vector)
+
+    def internal(self, vector: Tensor, *, out: Tensor) -> Tensor:
+        """A vector in the common order, rewritten into ``out`` in this model's."""
+        return self._translate(vector, out, False, self.channels_last)
+
+    def export(self, vector: Tensor, *, out: Tensor) -> Tensor:
+        """A vector in this model's order, rewritten into ``out`` in the common order."""
+        return self._translate(vector, out, self.channels_last, False)
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """The gradient of ``loss``, one tensor a parameter; zeros for those it does not depend on."""
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
+
+    def _translate(self, vector: Tensor, out: Tensor, source_last: bool, out_last: bool) -> Tensor:
+        if source_last == out_last:
+            return out.copy_(vector)
+        for source, target in zip(self._views(vector, source_last), self._views(out, out_last), strict=True):
+            target.copy_(source)
+        return out
+
+    def _views(self, vector: Tensor, channels_last: bool) -> Iterator[Tensor]:
+        start = 0
+        for shape in self.shapes:
+            size = torch.Size(shape).numel()
+            piece = vector[start : start + size]
+            if channels_last and len(shape) == 4:
+                yield piece.view(shape[0], shape[2], shape[3], shape[1]).permute(0, 3, 1, 2)
+            else:
+                yield piece.view(shape)
+            start += size
+
+
+def parameter_vector(module: nn.Module) -> Tensor:
+    """The trainable parameters as one float32 vector, in the order of ``module.parameters()``."""
+    pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
+    return torch.cat(pieces)
+
+
+def load_vector(module: nn.Module, vector: Tensor) -> nn.Module:
+    """Set the trainable parameters from such a vector."""
+    start = 0
+    with torch.no_grad():
+        for value in module.parameters():
+            if value.requires_grad:
+                value.copy_(vector[start : start + value.numel()].view_as(value))
+                start += value.numel()
+    return module
+
+
+def norms(rows: Tensor) -> Tensor:
+    """The ℓ₂ norm of each row of a matrix in float64, to about 1e-7 however long the rows are."""
+    whole = rows.shape[1] - rows.shape[1] % _BLOCK
+    parts = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, _BLOCK)), dim=2) if whole else rows[:, :0]
+    rest = torch.linalg.vector_norm(rows[:, whole:], dim=1)
+    squares: Tensor = parts.double().square().sum(1) + rest.double().square()
+    return squares.sqrt()
+
+
+def check_module(module: nn.Module, *, private: bool) -> None:
+    """Refuse a module that cannot be trained here: parameters that are not real numbers, BatchNorm under privacy."""
+    for name, value in module.named_parameters():
+        if not value.is_floating_point():
+            raise InputError(f"parameter {name!r} must hold floating-point numbers, it holds {value.dtype}")
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(f"parameter {name!r} is not finite before training: check its initialisation")
+    if not any(value.requires_grad for value in module.parameters()):
+        raise InputError("the model has no trainable parameters")
+    for name, layer in module.named_modules():
+        if private and isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                f"{type(layer).__name__} at {name!r} mixes a batch's examples and keeps statistics of them outside "
+                "the clipped update, where no noise protects them: use torch.nn.GroupNorm instead"
+            )
+
+
+def stateless(module: nn.Module) -> nn.Module:
+    """Let normalisation layers use each batch's own statistics: running ones would not be part of any update."""
+    for layer in module.modules():
+        if isinstance(layer, _NormBase) and layer.track_running_stats:
+            layer.track_running_stats = False
+            layer.running_mean = layer.running_var = None
+            layer.num_batches_tracked = None
+    return module

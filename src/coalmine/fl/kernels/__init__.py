@@ -1,0 +1,1 @@
+"""Interchangeable ways to compute a clipped sum of clients' updates."""

@@ -1,0 +1,73 @@
+"""One client after another: for any module, and the fastest where one client's work is large."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coalmine.data.federated import Task
+from coalmine.fl import flat
+from coalmine.fl.client import Client, LocalTraining, loss_of, tensors
+from coalmine.fl.kernels.partial_sum import PartialSum, groups, scales
+from coalmine.fl.optimisers import State
+
+
+class Loop:
+    """Each client trains the same module in turn, its parameters reset by one copy.
+
+    Convolutions compute in ``channels_last`` order, which is about twice as fast on a CPU.
+    """
+
+    def __init__(
+        self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._model = flat.FlatModel(module, channels_last=True, dtype=dtype)
+        self._task, self._training, self._dtype = task, training, dtype
+        self._start, self._total, self._exported = (torch.empty_like(self._model.vector) for _ in range(3))
+
+    @property
+    def dim(self) -> int:
+        """The number of trainable parameters."""
+        return self._model.dim
+
+    def chunks(self, sizes: Sequence[int]) -> list[int]:
+        """A few clients at a time: enough pieces for workers to share evenly."""
+        return groups(sizes, clients=max(1, len(sizes) // 32), rows=sum(sizes))
+
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float) -> PartialSum:
+        """Σ weightᵢ · clip(updateᵢ), one client at a time."""
+        self._model.internal(weights, out=self._start)
+        self._total.zero_()
+        norms, losses = np.empty(len(clients)), np.empty(len(clients))
+        vector = self._model.vector
+        for i, client in enumerate(clients):
+            losses[i] = self._train(client)
+            with torch.no_grad():
+                vector.sub_(self._start)
+                norms[i] = float(flat.norms(vector[None]))
+                scale = scales(norms[i : i + 1], np.array([client.weight]), clip_norm)
+                self._total.add_(vector, alpha=float(scale[0]))
+        return PartialSum(self._model.export(self._total, out=self._exported), norms, losses)
+
+    def _train(self, client: Client) -> float:
+        """Train from the global model; leaves the trained parameters in the flat vector."""
+        self._model.vector.copy_(self._start)
+        inputs, targets = tensors(client.examples, self._task, self._dtype)
+        if inputs.ndim == 4 and self._model.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        batches = self._training.batches(len(client.examples), client.generator)
+        torch.default_generator.manual_seed(int(client.generator.integers(2**32)))  # for dropout and its like
+        state: State = {}
+        first = float("nan")
+        for step, batch in enumerate(batches):
+            rows = slice(None) if batch is None else torch.from_numpy(batch)
+            loss = loss_of(self._model.module, self._task, inputs[rows], targets[rows])
+            gradients = self._model.gradients(loss)
+            with torch.no_grad():
+                self._training.optimiser.step(self._model.parameters, gradients, state)
+            if step == 0:
+                first = loss.item()
+        return first

@@ -1,0 +1,165 @@
+"""Federated training: cohorts of clients, a mechanism, a server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coalmine import accounting
+from coalmine.accounting import Theory
+from coalmine.data.federated import FederatedData
+from coalmine.errors import InputError
+from coalmine.fl.checkpoint import Metrics, TrainingState
+from coalmine.fl.client import LocalTraining
+from coalmine.fl.cohorts import Cohorts
+from coalmine.fl.kernels.choice import choose_kernel
+from coalmine.fl.mechanisms import Mechanism
+from coalmine.fl.optimisers import SGD, Optimiser
+from coalmine.fl.rounds import Rounds, optimised, read_only
+from coalmine.fl.workers import ClientWork, Job, Workers, one_thread
+from coalmine.sampling import EveryRound, FixedSize, Sampling
+from coalmine.seam import Audit, Contribution, Release, checked_contribution
+from coalmine.stats.arrays import Floats
+
+
+class Training(Rounds):
+    """DP-FedAvg and its relatives on one machine (McMahan et al. 2018).
+
+    In each round a cohort of clients trains from the global model; their updates are clipped, weighed, summed and
+    noised by ``mechanism``, divided, and given to the server's optimiser ``server`` as the direction to go. The same
+    arguments give the same bits: with any number of ``workers``, with or without ``audits`` that only look, and from
+    any checkpoint.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        data: FederatedData,
+        rounds: int,
+        cohorts: Cohorts,
+        client: LocalTraining | None = None,
+        mechanism: Mechanism | None = None,
+        server: Optimiser | None = None,
+        test: FederatedData | None = None,
+        evaluate_every: int | None = None,
+        audits: Sequence[Audit] = (),
+        seed: int = 0,
+        workers: int = 1,
+    ) -> None:
+        self.cohorts, self.client = cohorts, client or LocalTraining()
+        self.mechanism, self.server = mechanism or Mechanism(), server or SGD(learning_rate=1.0)
+        super().__init__(
+            model=model,
+            data=data,
+            rounds=rounds,
+            test=test,
+            evaluate_every=evaluate_every,
+            audits=audits,
+            seed=seed,
+            private=self.mechanism.private,
+        )
+        cohorts.check(len(data), rounds)
+        if rounds:
+            self.mechanism.check(cohorts.expected(len(data), 0))
+        self._weights = self.mechanism.weighting.weights(data.sizes)
+        with one_thread():
+            kernel = choose_kernel(model, data, self.client)
+        self._work = ClientWork(data, kernel, self.seed)
+        self._workers = Workers(self._work, workers)
+        self.state.clip_norm = self.mechanism.clipping.start()
+
+    @property
+    def kernel(self) -> str:
+        """How the clients' updates are computed: it is chosen by the shape of the work."""
+        return type(self._work.kernel).__name__
+
+    def theory(self, delta: float, *, sampling: Sampling | None = None, accountant: str | None = None) -> Theory:
+        """What the accountant promises for all ``rounds`` of this configuration; ε is infinite without noise.
+
+        ``sampling`` is that of the cohorts if not given. Cohorts that have no known analysis are refused; the message
+        says which sampling gives an upper bound. A cohort of fixed size is accounted for replacing one client, which
+        moves the sum by two clip norms: half the noise multiplier.
+        """
+        if sampling is None:
+            known = self.mechanism.private
+            sampling = self.cohorts.sampling(len(self.data), self.rounds, self.seed) if known else EveryRound()
+        noise = self.mechanism.noise_multiplier / (2 if isinstance(sampling, FixedSize) else 1)
+        return accounting.theory(
+            noise_multiplier=noise, sampling=sampling, rounds=self.rounds, delta=delta, accountant=accountant
+        )
+
+    def _settings(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in ("cohorts", "client", "mechanism", "server")}
+
+    def _rest(self) -> None:
+        self._workers.close()
+
+    def _before_round(self) -> None:
+        for index, audit in enumerate(self.audits):
+            for trial in range(audit.frozen_rounds(self.state.round)):
+                planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
+                # Frozen rounds of all audits are numbered apart, from 1 on: 0 is the training's own round.
+                own = 1 + trial * len(self.audits) + index
+                update, _, _ = self._noisy_mean([] if planted is None else [planted], trial=own)
+                audit.observe(Release(round=self.state.round, kind="update", vector=read_only(update), trial=trial))
+
+    def _round(self) -> tuple[TrainingState, Tensor]:
+        state, number = self.state, self.state.round
+        planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
+        update, norms, losses = self._noisy_mean([found for found in planted if found is not None])
+        model, memory = optimised(self.server, state, update)
+        metrics: Metrics = {"round": number, "clients": len(norms)}
+        if len(norms):
+            metrics |= {"train_loss": float(losses.mean()), "median_norm": float(np.median(norms))}
+        if math.isfinite(state.clip_norm):
+            metrics["clip_norm"] = state.clip_norm
+        expected = self.cohorts.expected(len(self.data), number)
+        after = TrainingState(
+            model=model,
+            optimiser=memory,
+            clip_norm=self.mechanism.next_clip_norm(state.clip_norm, norms, expected, self.seed, number),
+            round=number + 1,
+            history=[*state.history, metrics],
+        )
+        return after, update
+
+    def _noisy_mean(self, planted: Sequence[Contribution], trial: int = 0) -> tuple[Tensor, Floats, Floats]:
+        """What the mechanism makes of a round, and the norms and losses of its clients."""
+        number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
+        cohort = self.cohorts.cohort(population, self.seed, number, trial)
+        weights = self._weights[cohort]
+        total = torch.zeros(self.dim)
+        norms, losses = [np.empty(0)], [np.empty(0)]
+        jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
+        for job, part in zip(jobs, self._workers.sums(self.state.model, jobs), strict=True):
+            self._check_finite(job, part.norms, part.losses)
+            total += part.total
+            norms.append(part.norms)
+            losses.append(part.losses)
+        for found in planted:
+            checked_contribution(found, dim=self.dim, clip_norm=clip_norm, round=number)
+            total += torch.from_numpy(np.array(found.total, dtype=np.float32))
+        divisor = sum(found.clients for found in planted)
+        if self.mechanism.private:
+            expected = self.cohorts.expected(population, number)
+            noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial)
+            total += torch.from_numpy(noise)
+            divisor += expected * float(self._weights.mean())
+        else:
+            divisor += float(weights.sum())
+        return total.div_(divisor or 1.0), np.concatenate(norms), np.concatenate(losses)
+
+    def _check_finite(self, job: Job, norms: Floats, losses: Floats) -> None:
+        bad = np.flatnonzero(~(np.isfinite(norms) & np.isfinite(losses)))
+        if len(bad):
+            name = self.data.names[int(job.clients[bad[0]])]
+            loss, norm = losses[bad[0]], norms[bad[0]]
+            raise InputError(
+                f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {job.round}: "
+                "the round does not count. Lower the clients' learning rate, or look at this client's examples"
+            )

@@ -1,0 +1,189 @@
+"""Client work in this process or in several: the same sums, to the bit.
+
+Clients are cut into chunks by the kernel; each chunk's sum is computed by whoever is free, and the sums are added in
+the chunks' order. So the number of workers changes nothing but the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coalmine.data.federated import FederatedData
+from coalmine.errors import InputError, check_count
+from coalmine.fl.client import Client
+from coalmine.fl.kernels.partial_sum import Kernel, PartialSum
+from coalmine.fl.seeds import generator
+from coalmine.stats.arrays import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some clients' part in a round."""
+
+    round: int
+    trial: int
+    clients: Ints
+    weights: Floats
+    clip_norm: float
+
+
+@dataclass(frozen=True)
+class ClientWork:
+    """All that is needed to do a job but the global model."""
+
+    data: FederatedData
+    kernel: Kernel
+    seed: int
+
+    def do(self, model: Tensor, job: Job) -> PartialSum:
+        """The clipped sum of the job's clients, from ``model``."""
+        clients = [
+            Client(self.data.client(i), float(weight), generator(self.seed, "batches", i, job.round, job.trial))
+            for i, weight in zip(job.clients.tolist(), job.weights, strict=True)
+        ]
+        return self.kernel.clipped_sum(model, clients, job.clip_norm)
+
+    def jobs(self, round: int, trial: int, clients: Ints, weights: Floats, clip_norm: float) -> list[Job]:
+        """A cohort cut into jobs: largest clients first, so that those in a chunk are alike and none comes last."""
+        order = np.argsort(-self.data.sizes[clients], kind="stable")
+        clients, weights = clients[order], weights[order]
+        found, start = [], 0
+        for count in self.kernel.chunks(self.data.sizes[clients].tolist()):
+            some = slice(start, start + count)
+            found.append(Job(round, trial, clients[some], weights[some], clip_norm))
+            start += count
+        return found
+
+
+class Workers:
+    """Does jobs; with ``count`` above 1 in as many processes, started at the first use and ended by ``close``."""
+
+    def __init__(self, work: ClientWork, count: int) -> None:
+        self._work, self._count = work, check_count("workers", count)
+        self._processes: list[_Process] = []
+
+    def sums(self, model: Tensor, jobs: Sequence[Job]) -> Iterator[PartialSum]:
+        """The jobs' sums in their order. Each is valid until the next is asked for."""
+        if self._count == 1:
+            yield from (self._work.do(model, job) for job in jobs)
+            return
+        if not self._processes:
+            self._processes = [_Process(self._work) for _ in range(self._count)]
+        for process in self._processes:
+            process.model.copy_(model)
+        finished = False
+        try:
+            yield from self._shared_out(jobs)
+            finished = True
+        finally:
+            if not finished:  # answers may be under way that nobody waits for
+                self.close()
+
+    def _shared_out(self, jobs: Sequence[Job]) -> Iterator[PartialSum]:
+        idle, busy = list(self._processes), {}
+        waiting: dict[int, PartialSum] = {}
+        given = taken = 0
+        while taken < len(jobs):
+            # Nobody runs far ahead of the sum that is needed next: what waits stays a few vectors.
+            while idle and given < min(len(jobs), taken + 3 * self._count):
+                process = idle.pop()
+                process.send(jobs[given])
+                busy[process.connection] = (process, given)
+                given += 1
+            for connection in wait(list(busy)):
+                process, number = busy.pop(connection)
+                found = process.receive()
+                idle.append(process)
+                waiting[number] = PartialSum(found.total.clone(), found.norms, found.losses)
+            while taken in waiting:
+                yield waiting.pop(taken)
+                taken += 1
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.stop()
+        self._processes = []
+
+
+class _Process:
+    """A worker process: it shares two vectors with this one, the model it reads and the sum it writes."""
+
+    def __init__(self, work: ClientWork) -> None:
+        # fork shares the data without a copy; where there is none the work is pickled
+        method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+        context: Any = multiprocessing.get_context(method)
+        self.model, self._total = (torch.zeros(work.kernel.dim).share_memory_() for _ in range(2))
+        self.connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(work, self.model, self._total, theirs, os.getpid()), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def send(self, job: Job) -> None:
+        self.connection.send(job)
+
+    def receive(self) -> PartialSum:
+        try:
+            answer = self.connection.recv()
+        except EOFError:
+            self._process.join(5)
+            raise InputError(
+                f"a worker process ended by itself with exit code {self._process.exitcode} (was memory short?): the "
+                "round does not count, and the training can go on from the last checkpoint"
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        return PartialSum(self._total, *answer)
+
+    def stop(self) -> None:
+        with suppress(OSError):
+            self.connection.send(None)
+        self.connection.close()
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+
+def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connection[Any, Any], parent: int) -> None:
+    torch.set_num_threads(1)
+    while True:
+        try:
+            # Brothers hold the other end open too, so that a parent's death does not close it.
+            while not connection.poll(1):
+                if os.getppid() != parent:
+                    return
+            job = connection.recv()
+            if job is None:
+                return
+            found = work.do(model, job)
+            total.copy_(found.total)
+            connection.send((found.norms, found.losses))
+        except (EOFError, BrokenPipeError, KeyboardInterrupt):
+            return
+        except Exception as error:
+            connection.send(error)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one torch thread, and leave torch's own generator as it was."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

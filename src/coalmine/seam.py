@@ -1,0 +1,115 @@
+"""The seam between a training and its audits: what is planted, what is released.
+
+Whatever trains (coalmine's simulator, Flower, Opacus, a loop of one's own) asks each audit for its contribution to a
+round and hands it what its views release, and nothing else. NumPy only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.errors import InputError, check_count
+
+Vector = npt.NDArray[np.float32]
+"""Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
+
+Kind = Literal["model", "update"]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What an audit adds to a round's sum: ``total``, the sum of planted updates, each no longer than the clip norm.
+
+    ``clients`` is how many clients they count as in the average. Where an audit must not show by it whether a canary
+    is there, it gives the same number either way.
+    """
+
+    total: Vector
+    clients: float = 1.0
+
+
+@dataclass(frozen=True)
+class Release:
+    """What an adversary sees after round ``round``, counted from 0.
+
+    ``model`` is the global model after the round, ``update`` the round's noisy average before the server's optimiser.
+    ``trial`` numbers the frozen rounds held before round ``round``; it is None where the training itself goes on.
+    """
+
+    round: int
+    kind: Kind
+    vector: Vector
+    trial: int | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """What an adversary may see of a training: a ``kind`` of release after every ``every`` rounds, and the last.
+
+    ``every=None`` is the last alone: the final model.
+    """
+
+    kind: Kind
+    every: int | None = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("model", "update"):
+            raise InputError(f"a view shows model or update, got {self.kind!r}")
+        if self.every is not None:
+            check_count("every", self.every)
+
+    def shows(self, round: int, rounds: int) -> bool:
+        """Whether it sees what round ``round`` of ``rounds`` releases."""
+        return round == rounds - 1 or (self.every is not None and (round + 1) % self.every == 0)
+
+
+class Audit(Protocol):
+    """What a training asks of an audit."""
+
+    @property
+    def views(self) -> Sequence[View]:
+        """What this adversary may see."""
+
+    def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
+        """What to add to the sum of round ``round``, or of its frozen round ``trial``; None for nothing.
+
+        ``clip_norm`` bounds every client's update in this round; it is infinite where nothing is clipped.
+        """
+
+    def observe(self, release: Release) -> None:
+        """Take in what was released."""
+
+    def frozen_rounds(self, round: int) -> int:
+        """How many rounds to hold before round ``round`` on the model as it is, with fresh cohorts and fresh noise.
+
+        Their updates are released to this audit alone, and the model stays what it is.
+        """
+
+
+def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: float, round: int) -> Contribution:
+    """Return the contribution if it is a finite vector of ``dim`` numbers that so many clients could have sent.
+
+    Whether each planted update is within the clip norm cannot be seen from their sum; that the sum is within
+    ``clients`` times it (one at least) can.
+    """
+    total, clients = contribution.total, contribution.clients
+    if total.shape != (dim,):
+        raise InputError(f"an audit planted a vector of shape {total.shape} in round {round}, the model has ({dim},)")
+    if not (clients >= 0 and math.isfinite(clients)):
+        raise InputError(f"a contribution counts as 0 clients or more, got {clients} in round {round}")
+    norm = float(np.linalg.norm(total.astype(np.float64)))
+    if not math.isfinite(norm):
+        raise InputError(f"an audit planted a vector that is not finite in round {round}")
+    bound = clip_norm * max(1.0, clients)
+    if norm > bound * (1 + 1e-5):
+        raise InputError(
+            f"an audit planted updates of norm {norm:.6g} in round {round}, where {clients:g} clients may send up to "
+            f"{bound:.6g}"
+        )
+    return contribution

@@ -1,0 +1,94 @@
+"""Small federations for tests."""
+
+import copy
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from coalmine.data.federated import FederatedData, Task
+from coalmine.fl import flat
+from coalmine.fl.client import Client, LocalTraining, ignored_index, tensors
+
+
+def federation(sizes, shape=(1, 8, 8), classes=3, seed=0, learnable=False):
+    """Random examples for clients of these sizes; ``learnable`` ones have labels that follow from the inputs."""
+    draw = np.random.default_rng(seed)
+    count = sum(sizes)
+    inputs = draw.random((count, *shape), dtype=np.float32) - np.float32(0.5)
+    targets = draw.integers(0, classes, count)
+    if learnable:
+        directions = np.random.default_rng(1).standard_normal((int(np.prod(shape)), classes))
+        targets = (inputs.reshape(count, -1) @ directions).argmax(1)
+    return _federated(inputs, targets, sizes, Task(input_shape=shape, classes=classes))
+
+
+def texts(sizes, positions=5, tokens=11, seed=0):
+    """Random sentences with padding at their ends."""
+    draw = np.random.default_rng(seed)
+    ids = draw.integers(3, tokens, (sum(sizes), positions + 1))
+    lengths = draw.integers(2, positions + 2, len(ids))
+    ids[np.arange(positions + 1) >= lengths[:, None]] = 0
+    task = Task(input_shape=(positions,), classes=tokens, tokens=tokens, per_position=True, ignored=0)
+    return _federated(ids[:, :-1], ids[:, 1:], sizes, task)
+
+
+def _federated(inputs, targets, sizes, task):
+    stops = np.cumsum(sizes)
+    bounds = np.stack([stops - sizes, stops], axis=1)
+    names = [f"user-{i}" for i in range(len(sizes))]
+    return FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=names, task=task)
+
+
+def parts(data, weights=None):
+    """Every client's part in a round."""
+    weights = np.ones(len(data)) if weights is None else weights
+    return [Client(data.client(i), float(weights[i]), np.random.default_rng(i)) for i in range(len(data))]
+
+
+def mlp(shape=(1, 8, 8), classes=3, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 16), nn.ReLU(), nn.Linear(16, classes))
+
+
+def cnn(classes=3, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.GroupNorm(2, 4),
+        nn.Tanh(),
+        nn.Conv2d(4, 6, 3, stride=2, bias=False),
+        nn.Tanh(),
+        nn.Conv2d(6, 12, 3, stride=3),
+        nn.Flatten(),
+        nn.Linear(12, classes),
+    )
+
+
+def word_model(tokens=11, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Embedding(tokens, 6), nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, tokens))
+
+
+def naive_sum(module, data, training: LocalTraining, optimiser, clip_norm, weights=None, dtype=torch.float64):
+    """The textbook: copy the module, make an optimiser, train, subtract, clip, add."""
+    start = flat.parameter_vector(module).to(dtype)
+    total, norms = torch.zeros_like(start), []
+    for client in parts(data, weights):
+        local = copy.deepcopy(module).to(dtype).train()
+        stepper = optimiser(local.parameters())
+        inputs, targets = tensors(client.examples, data.task, dtype)
+        for batch in training.batches(len(targets), client.generator):
+            rows = slice(None) if batch is None else torch.from_numpy(batch)
+            stepper.zero_grad()
+            logits = local(inputs[rows])
+            loss = F.cross_entropy(
+                logits.flatten(0, -2), targets[rows].flatten(), ignore_index=ignored_index(data.task)
+            )
+            loss.backward()
+            stepper.step()
+        update = torch.cat([p.detach().flatten() for p in local.parameters()]) - start
+        norms.append(float(update.norm()))
+        total += client.weight * min(1.0, clip_norm / norms[-1]) * update
+    return total, np.array(norms)

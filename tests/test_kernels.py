@@ -1,0 +1,165 @@
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coalmine.fl import SGD, Adam, LocalTraining, flat
+from coalmine.fl.kernels import layers
+from coalmine.fl.kernels.choice import choose_kernel
+from coalmine.fl.kernels.loop import Loop
+from coalmine.fl.kernels.one_step import OneStep
+from coalmine.fl.kernels.partial_sum import groups, scales
+from coalmine.fl.kernels.stacked import Stacked
+from federations import cnn, federation, mlp, naive_sum, parts, texts, word_model
+
+RAGGED = [7, 1, 12, 3, 5, 5]
+PLAIN = functools.partial(torch.optim.SGD, lr=0.3)
+
+
+def check(kernel, module, data, training, optimiser, clip_norm=0.05):
+    weights = np.linspace(0.2, 1, len(data))
+    expected, norms = naive_sum(module, data, training, optimiser, clip_norm, weights)
+    found = kernel.clipped_sum(flat.parameter_vector(module).double(), parts(data, weights), clip_norm)
+    # what is taken off so that rounding never exceeds the clip norm is one part in a million
+    torch.testing.assert_close(found.total, expected, rtol=2e-6, atol=1e-12)
+    np.testing.assert_allclose(found.norms, norms, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "textbook"),
+    [
+        (SGD(learning_rate=0.3), PLAIN),
+        (SGD(learning_rate=0.3, momentum=0.9), functools.partial(torch.optim.SGD, lr=0.3, momentum=0.9)),
+        (Adam(learning_rate=0.01), functools.partial(torch.optim.Adam, lr=0.01)),
+    ],
+)
+@pytest.mark.parametrize("model", [mlp, cnn])
+def test_the_loop_gives_what_copies_and_torch_optimisers_give(optimiser, textbook, model):
+    data = federation(RAGGED)
+    training = LocalTraining(optimiser=optimiser, epochs=2, batch_size=4)
+    check(Loop(model(), data.task, training, dtype=torch.float64), model(), data, training, textbook)
+
+
+@pytest.mark.parametrize("model", [mlp, cnn])
+@pytest.mark.parametrize("sizes", [RAGGED, [4] * 5, [1] * 9])
+def test_one_step_for_all_gives_what_each_alone_gives(model, sizes):
+    data = federation(sizes)
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3))
+    check(OneStep(model(), data.task, training, dtype=torch.float64), model(), data, training, PLAIN)
+
+
+def test_large_layers_are_streamed_and_give_the_same(monkeypatch):
+    data = federation(RAGGED)
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3))
+    monkeypatch.setattr(layers, "_KEPT", 0)
+    for model in (mlp, cnn):
+        check(OneStep(model(), data.task, training, dtype=torch.float64), model(), data, training, PLAIN)
+
+
+def test_one_step_knows_embeddings_and_padding():
+    data = texts([4, 1, 6])
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3))
+    check(OneStep(word_model(), data.task, training, dtype=torch.float64), word_model(), data, training, PLAIN)
+
+
+@pytest.mark.parametrize(("model", "data"), [(mlp, federation(RAGGED)), (word_model, texts(RAGGED))])
+def test_stacked_clients_give_what_each_alone_gives(model, data):
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3), epochs=2, batch_size=4)
+    check(Stacked(model(), data.task, training, dtype=torch.float64), model(), data, training, PLAIN)
+
+
+def test_an_infinite_clip_norm_clips_nothing():
+    data = federation(RAGGED)
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3))
+    for kernel in (Loop, OneStep, Stacked):
+        built = kernel(mlp(), data.task, training, dtype=torch.float64)
+        check(built, mlp(), data, training, PLAIN, clip_norm=float("inf"))
+
+
+def test_a_loss_of_the_modules_own_is_used():
+    class Own(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs.flatten(1))
+
+        def loss(self, inputs, targets):
+            return (self(inputs) ** 2).sum()
+
+    data, training = federation([3, 3]), LocalTraining()
+    kernel = choose_kernel(Own(64, 3), data, training)
+    assert isinstance(kernel, Loop)
+    module = Own(64, 3)
+    found = kernel.clipped_sum(flat.parameter_vector(module), parts(data), 1.0)
+    with torch.no_grad():
+        loss = module.loss(torch.from_numpy(data.client(0).inputs), None)
+    assert found.losses[0] == pytest.approx(float(loss), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        (LocalTraining(), OneStep),
+        (LocalTraining(batch_size=4), Stacked),
+        (LocalTraining(epochs=2), Stacked),
+        (LocalTraining(batch_size=12), OneStep),
+        (LocalTraining(optimiser=SGD(learning_rate=0.1, momentum=0.5)), Loop),
+        (LocalTraining(optimiser=Adam(learning_rate=0.1)), Loop),
+    ],
+)
+def test_the_kernel_follows_from_the_work(training, expected):
+    assert type(choose_kernel(mlp(), federation(RAGGED), training)) is expected
+
+
+class Tied(nn.Module):
+    """Uses one weight twice: in a layer and by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x.flatten(1)) @ self.layer.weight)
+
+
+class Twice(Tied):
+    """Uses one layer twice."""
+
+    def forward(self, x):
+        return self.head(self.layer(self.layer(x.flatten(1))))
+
+
+class Mixing(Tied):
+    """Lets the examples of a batch see each other."""
+
+    def forward(self, x):
+        hidden = self.layer(x.flatten(1))
+        return self.head(hidden - hidden.mean(0))
+
+
+@pytest.mark.parametrize("surprise", [Tied, Twice, Mixing])
+def test_a_module_that_a_fast_kernel_misreads_goes_to_the_loop(surprise):
+    torch.manual_seed(0)
+    assert isinstance(choose_kernel(surprise(), federation(RAGGED), LocalTraining()), Loop)
+
+
+def test_a_module_with_dropout_goes_to_the_loop():
+    dropping = nn.Sequential(*mlp()[:3], nn.Dropout(0.5), mlp()[3])
+    for training in (LocalTraining(), LocalTraining(batch_size=4)):
+        assert isinstance(choose_kernel(dropping, federation(RAGGED), training), Loop)
+
+
+def test_groups_respect_both_limits():
+    assert groups([5, 5, 5, 5, 30, 1], clients=3, rows=12) == [2, 2, 1, 1]
+    assert groups([1] * 7, clients=3, rows=100) == [3, 3, 1]
+    assert groups([], clients=3, rows=100) == []
+
+
+def test_scales_leave_short_updates_alone_and_zero_ones_too():
+    np.testing.assert_allclose(scales(np.array([0.0, 0.5, 4.0]), np.array([1.0, 0.5, 1.0]), 1.0), [1, 0.5, 0.25], 1e-5)
+
+
+def test_norms_of_long_vectors_keep_their_digits():
+    vector = torch.randn(1, 3_000_001, generator=torch.Generator().manual_seed(0))
+    assert float(flat.norms(vector)) == pytest.approx(float(vector.double().norm()), rel=3e-7)

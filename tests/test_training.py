@@ -1,0 +1,481 @@
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coalmine import accounting
+from coalmine.errors import InputError
+from coalmine.fl import (
+    SGD,
+    Adam,
+    AdaptiveClipping,
+    CentralTraining,
+    FixedClipping,
+    FixedSizeCohorts,
+    LocalTraining,
+    Mechanism,
+    PoissonCohorts,
+    ScheduledCohorts,
+    ShuffledCohorts,
+    Training,
+    WithReplacementCohorts,
+    flat,
+)
+from coalmine.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson
+from coalmine.seam import Contribution, View
+from federations import cnn, federation, mlp, texts, word_model
+
+DATA = federation([3, 9, 4, 12, 5, 7, 6, 2, 8, 5], learnable=True)
+PRIVATE = Mechanism(clipping=AdaptiveClipping(initial=0.5), noise_multiplier=0.8)
+
+
+class Spy:
+    """An audit that plants what it is told to and remembers what it is shown."""
+
+    def __init__(self, *views, plants=None, frozen=0):
+        self.views, self._plants, self._frozen = views, plants, frozen
+        self.seen, self.asked = [], []
+
+    def plant(self, round, *, clip_norm, trial=None):
+        self.asked.append((round, trial, clip_norm))
+        return None if self._plants is None else self._plants(round, clip_norm, trial)
+
+    def observe(self, release):
+        self.seen.append(release)
+
+    def frozen_rounds(self, round):
+        return self._frozen if round == 1 else 0
+
+
+def training(**changes):
+    settings = {
+        "model": mlp(),
+        "data": DATA,
+        "rounds": 6,
+        "cohorts": PoissonCohorts(0.6),
+        "client": LocalTraining(optimiser=SGD(learning_rate=0.2), batch_size=4),
+        "mechanism": PRIVATE,
+        "server": Adam(learning_rate=0.05),
+        "test": DATA,
+        "evaluate_every": 2,
+        "seed": 3,
+    }
+    return Training(**(settings | changes))
+
+
+def same(one, other):
+    """Whether two trainings are in the same state, to the bit."""
+    a, b = one.state, other.state
+    assert a.optimiser.keys() == b.optimiser.keys()
+    pairs = [(a.model, b.model)]
+    pairs += [pair for key in a.optimiser for pair in zip(a.optimiser[key], b.optimiser[key], strict=True)]
+    return all(torch.equal(*pair) for pair in pairs) and (a.clip_norm, a.round, a.history) == (
+        b.clip_norm,
+        b.round,
+        b.history,
+    )
+
+
+def finished(**changes):
+    run = training(**changes)
+    run.run()
+    return run
+
+
+KERNELS = {
+    "Stacked": {},
+    "OneStep": {"client": LocalTraining(optimiser=SGD(learning_rate=0.2))},
+    "Loop": {"client": LocalTraining(optimiser=Adam(learning_rate=0.01), batch_size=4, epochs=2)},
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_two_workers_give_the_bits_of_one(kernel):
+    one, two = finished(**KERNELS[kernel]), finished(**KERNELS[kernel], workers=2)
+    assert one.kernel == kernel
+    assert same(one, two)
+    assert not same(one, finished(**KERNELS[kernel], seed=4))
+
+
+def test_dropout_too_is_the_same_with_any_number_of_workers():
+    torch.manual_seed(0)
+    model = nn.Sequential(*mlp()[:3], nn.Dropout(0.5), mlp()[3])
+    one, two = finished(model=model), finished(model=model, workers=3)
+    assert one.kernel == "Loop"
+    assert same(one, two)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_a_training_resumed_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(kernel, stop, tmp_path):
+    whole = finished(**KERNELS[kernel])
+    training(**KERNELS[kernel]).run(until=stop, checkpoints=tmp_path)
+    resumed = training(**KERNELS[kernel]).load(tmp_path)
+    assert resumed.state.round == stop
+    resumed.run()
+    assert same(whole, resumed)
+
+
+def test_an_audit_that_only_looks_changes_nothing():
+    spy = Spy(View("model"), View("update"), frozen=3)
+    assert same(finished(), finished(audits=[spy]))
+    assert len(spy.seen) == 6 * 2 + 3
+
+
+def test_the_users_own_generator_and_threads_are_left_alone():
+    run = training()
+    torch.manual_seed(5)
+    before, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    run.run()
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.get_num_threads() == threads
+
+
+def test_the_users_module_is_left_alone():
+    model = mlp()
+    before = flat.parameter_vector(model)
+    run = training(model=model)
+    run.run()
+    assert torch.equal(before, flat.parameter_vector(model))
+    assert torch.equal(flat.parameter_vector(run.module()), run.state.model)
+    assert not torch.equal(before, run.state.model)
+
+
+def test_views_show_what_they_should_and_nothing_else():
+    final, updates, some = Spy(View("model", every=None)), Spy(View("update")), Spy(View("model", every=4))
+    run = finished(audits=[final, updates, some])
+    assert [release.round for release in final.seen] == [5]
+    np.testing.assert_array_equal(final.seen[0].vector, run.state.model.numpy())
+    assert [(release.round, release.kind) for release in updates.seen] == [(i, "update") for i in range(6)]
+    assert [release.round for release in some.seen] == [3, 5]
+    with pytest.raises(ValueError, match="read-only"):
+        final.seen[0].vector[0] = 1
+
+
+def test_releases_stay_what_they_were():
+    spy = Spy(View("model"))
+    run = training(audits=[spy])
+    run.run(until=2)
+    first = spy.seen[0].vector.copy()
+    run.run()
+    np.testing.assert_array_equal(first, spy.seen[0].vector)
+
+
+def test_what_is_planted_is_added_to_the_sum_and_counted():
+    dim = training().dim
+    canary = np.zeros(dim, dtype=np.float32)
+    canary[7] = 0.3
+    plain, spied = Spy(View("update")), Spy(View("update"), plants=lambda *_: Contribution(canary))
+    for noise in (0.0, 0.5):
+        mechanism = Mechanism(clipping=FixedClipping(0.3), noise_multiplier=noise)
+        plain, spied = Spy(View("update")), Spy(View("update"), plants=lambda *_: Contribution(canary))
+        for spy in (plain, spied):
+            training(audits=[spy], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+        np.testing.assert_allclose(spied.seen[0].vector * 6 - plain.seen[0].vector * 5, canary, atol=1e-6)
+        assert spied.asked == [(0, None, 0.3)]
+
+
+def test_several_audits_plant_in_one_training():
+    dim = training().dim
+    vectors = [np.full(dim, v, dtype=np.float32) for v in (1e-3, 2e-3)]
+    spies = [Spy(plants=lambda *_, v=v: Contribution(v, clients=0)) for v in vectors]
+    watcher, plain = Spy(View("update")), Spy(View("update"))
+    mechanism = Mechanism(clipping=FixedClipping(10.0))
+    training(audits=[*spies, watcher], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+    training(audits=[plain], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+    np.testing.assert_allclose(watcher.seen[0].vector - plain.seen[0].vector, 3e-3 / 5, atol=1e-6)
+
+
+def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
+    spy, other = Spy(frozen=4), Spy(frozen=2)
+    run = finished(audits=[spy, other])
+    assert same(run, finished())
+    assert [(r.round, r.trial, r.kind) for r in spy.seen] == [(1, i, "update") for i in range(4)]
+    assert [trial for _, trial, _ in spy.asked if trial is not None] == [0, 1, 2, 3]
+    shown = [release.vector for release in spy.seen + other.seen]
+    for i, one in enumerate(shown):
+        for another in shown[:i]:
+            assert not np.array_equal(one, another)
+
+
+@pytest.mark.parametrize(
+    ("vector", "clients", "message"),
+    [
+        (np.zeros(3, dtype=np.float32), 1, "shape"),
+        ("nan", 1, "not finite"),
+        ("long", 1, "norm"),
+        ("short", -1, "0 clients or more"),
+    ],
+)
+def test_a_bad_contribution_is_refused(vector, clients, message):
+    if isinstance(vector, str):
+        filling = {"nan": math.nan, "long": 1.0, "short": 1e-9}[vector]
+        vector = np.full(training().dim, filling, dtype=np.float32)
+    spy = Spy(plants=lambda *_: Contribution(vector, clients))
+    with pytest.raises(InputError, match=message):
+        training(audits=[spy]).run()
+
+
+def test_a_client_whose_loss_is_not_a_number_is_named_and_the_round_does_not_count(tmp_path):
+    model = mlp()
+    poisoned = federation([3] * 6)
+    poisoned.inputs[3 * 4] = 3e38  # user-4, finite and yet too large
+    for kernel in KERNELS.values():
+        for workers in (1, 2):
+            run = training(
+                model=model,
+                data=poisoned,
+                cohorts=ScheduledCohorts([[0, 1], [2, 3], [3, 4]]),
+                rounds=3,
+                test=None,
+                workers=workers,
+                **kernel,
+            )
+            with pytest.raises(InputError, match=r"client 'user-4' has a loss of .* in round 2"):
+                run.run(checkpoints=tmp_path, checkpoint_every=1)
+            assert run.state.round == 2
+            assert len(run.history) == 2
+            assert json.loads((tmp_path / "checkpoint.json").read_text())["round"] == 2
+
+
+def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
+    class Deadly(nn.Linear):
+        parent = os.getpid()
+        armed = True
+
+        def forward(self, inputs):
+            if Deadly.armed and os.getpid() != Deadly.parent:
+                os._exit(9)
+            return super().forward(inputs.flatten(1))
+
+    torch.manual_seed(0)
+    run = training(model=Deadly(64, 3), workers=2)
+    with pytest.raises(InputError, match="a worker process ended by itself with exit code 9"):
+        run.run()
+    assert run.state.round == 0
+    Deadly.armed = False
+    run.run()
+    assert run.state.round == 6
+
+
+def test_an_error_in_a_worker_arrives():
+    class Broken(nn.Linear):
+        calls = 0
+
+        def forward(self, inputs):
+            Broken.calls += 1
+            if self.training and Broken.calls > 60:
+                raise RuntimeError("out of order")
+            return super().forward(inputs.flatten(1))
+
+    with pytest.raises(RuntimeError, match="out of order"):
+        training(model=Broken(64, 3), workers=2, rounds=60, test=None).run()
+
+
+def test_an_empty_cohort_moves_nothing_without_noise():
+    run = training(cohorts=ScheduledCohorts([[], [0]]), rounds=2, mechanism=Mechanism(), server=SGD(learning_rate=1.0))
+    before = run.state.model.clone()
+    run.run(until=1)
+    assert torch.equal(before, run.state.model)
+    assert run.history[0] == {"round": 0, "clients": 0}
+
+
+def test_one_client_can_train_alone():
+    run = finished(data=federation([5]), cohorts=FixedSizeCohorts(1), test=None)
+    assert [metrics["clients"] for metrics in run.history] == [1] * 6
+
+
+def test_it_learns():
+    data = federation([20] * 40, learnable=True)
+    for cohorts in (PoissonCohorts(0.5), FixedSizeCohorts(20), WithReplacementCohorts(20), ShuffledCohorts(2)):
+        run = training(
+            data=data,
+            test=data,
+            rounds=60,
+            cohorts=cohorts,
+            mechanism=Mechanism(clipping=FixedClipping(1.0)),
+            server=SGD(learning_rate=1.0, momentum=0.8),
+        )
+        run.run()
+        assert run.history[-1]["accuracy"] > 0.85, cohorts
+
+
+def test_evaluation_is_every_so_many_rounds_and_at_the_end():
+    history = finished(evaluate_every=4).history
+    assert [metrics["round"] for metrics in history if "accuracy" in metrics] == [3, 5]
+
+
+def test_language_models_are_evaluated_by_recall_and_perplexity():
+    data = texts([4] * 6)
+    run = training(model=word_model(), data=data, test=data)
+    metrics = run.evaluate()
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+    logits = word_model()(torch.from_numpy(data.inputs)).argmax(-1).numpy()
+    counted = data.targets != 0
+    assert metrics["recall@1"] == pytest.approx(float((logits == data.targets)[counted].mean()))
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "sampling"),
+    [
+        (PoissonCohorts(0.6), Poisson(0.6)),
+        (ShuffledCohorts(2), OncePerEpoch(2)),
+        (ScheduledCohorts([[0, 1]] * 6), AtMost(6)),
+    ],
+)
+def test_theory_follows_from_the_configuration(cohorts, sampling):
+    found = training(cohorts=cohorts).theory(1e-5)
+    expected = accounting.theory(noise_multiplier=0.8, sampling=sampling, rounds=6, delta=1e-5)
+    assert found == expected
+
+
+def test_a_fixed_cohort_is_accounted_for_replacing_a_client():
+    found = training(cohorts=FixedSizeCohorts(4)).theory(1e-5)
+    assert found == accounting.theory(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
+
+
+def test_without_noise_epsilon_is_infinite():
+    for mechanism in (Mechanism(), Mechanism(clipping=FixedClipping(1.0))):
+        for cohorts in (PoissonCohorts(0.5), WithReplacementCohorts(3)):
+            assert training(mechanism=mechanism, cohorts=cohorts).theory(1e-5).epsilon == math.inf
+
+
+def test_sampling_with_replacement_is_refused_and_its_bound_accepted():
+    run = training(cohorts=WithReplacementCohorts(4))
+    with pytest.raises(InputError, match=r"has no analysis here.*AtMost\(times=\d+\)") as refused:
+        run.theory(1e-5)
+    times = int(str(refused.value).rpartition("times=")[2].rstrip(")"))
+    bound = run.theory(1e-5, sampling=AtMost(times))
+    assert bound.epsilon >= run.theory(1e-5, sampling=AtMost(1)).epsilon
+    assert run.theory(1e-5, sampling=EveryRound()).sampling == "every-round"
+
+
+def test_batch_norm_is_refused_under_privacy_with_its_remedy_and_works_without():
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 3))
+    with pytest.raises(InputError, match=r"BatchNorm2d at '1'.*GroupNorm"):
+        training(model=model)
+    run = finished(model=model, mechanism=Mechanism())
+    assert same(run, finished(model=model, mechanism=Mechanism(), workers=2))
+
+
+def test_models_that_cannot_be_trained_are_refused():
+    whole = mlp()
+    whole.register_parameter("counts", nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False))
+    with pytest.raises(InputError, match=r"parameter 'counts' must hold floating-point numbers, it holds torch.int64"):
+        training(model=whole)
+    with pytest.raises(InputError, match="no trainable parameters"):
+        training(model=mlp().requires_grad_(False))
+    broken = mlp()
+    broken[1].weight.data[0, 0] = math.nan
+    with pytest.raises(InputError, match=r"parameter '1.weight' is not finite"):
+        training(model=broken)
+    with pytest.raises(InputError, match=r"logits of shape \(2, 3\) for 2 examples, it gives \(2, 5\)"):
+        training(model=mlp(classes=5))
+    with pytest.raises(InputError, match=r"cannot take inputs of shape \(2, 1, 8, 8\)"):
+        training(model=nn.Linear(3, 3))
+
+
+def test_frozen_parameters_stay_frozen():
+    model = mlp()
+    model[1].requires_grad_(False)
+    run = training(model=model)
+    run.run()
+    assert run.dim == 16 * 3 + 3
+    assert torch.equal(run.module()[1].weight, model[1].weight)
+
+
+def test_a_double_precision_module_is_trained_in_single():
+    assert finished(model=mlp().double()).state.model.dtype == torch.float32
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    training().run(until=1, checkpoints=tmp_path)
+    with pytest.raises(InputError, match="is of another training: its seed is 3, not 4"):
+        training(seed=4).load(tmp_path)
+    with pytest.raises(InputError, match="its mechanism is"):
+        training(mechanism=Mechanism()).load(tmp_path)
+    with pytest.raises(InputError, match="its parameters"):
+        training(model=cnn()).load(tmp_path)
+
+
+def test_a_checkpoint_that_is_missing_cut_short_or_newer_is_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no checkpoint"):
+        training().load(tmp_path)
+    training().run(until=1, checkpoints=tmp_path)
+    tensors = next(tmp_path.glob("*.safetensors"))
+    whole = tensors.read_bytes()
+    tensors.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="cannot be read"):
+        training().load(tmp_path)
+    tensors.unlink()
+    with pytest.raises(InputError, match=r"is not whole: round-000001.safetensors is missing"):
+        training().load(tmp_path)
+    path = tmp_path / "checkpoint.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(InputError, match="has format 2, this version of coalmine reads format 1"):
+        training().load(tmp_path)
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(InputError, match="cannot be read"):
+        training().load(tmp_path)
+
+
+def test_a_kill_between_the_two_files_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    from coalmine.fl import checkpoint
+
+    run = training()
+    run.run(until=2, checkpoints=tmp_path)
+    write = checkpoint._replace
+    monkeypatch.setattr(checkpoint, "_replace", lambda path, w: write(path, w) if path.suffix != ".json" else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run.run(until=4, checkpoints=tmp_path)
+    monkeypatch.undo()
+    resumed = training().load(tmp_path)
+    assert resumed.state.round == 2
+    resumed.run()
+    assert same(resumed, finished())
+
+
+@pytest.mark.parametrize("order", ["shuffled", "by-user"])
+@pytest.mark.parametrize(
+    "optimiser", [SGD(learning_rate=0.5), SGD(learning_rate=0.05, momentum=0.9), Adam(learning_rate=0.01)]
+)
+def test_central_training_learns_and_resumes(order, optimiser, tmp_path):
+    data = federation([20] * 20, learnable=True)
+
+    def central():
+        return CentralTraining(
+            model=mlp(), data=data, rounds=6, steps=50, optimiser=optimiser, order=order, test=data, evaluate_every=3
+        )
+
+    whole = central()
+    spy = Spy(View("model", every=2))
+    whole.audits = (spy,)
+    whole.run()
+    assert whole.history[-1]["accuracy"] > 0.85
+    assert [release.round for release in spy.seen] == [1, 3, 5]
+    central().run(until=4, checkpoints=tmp_path)
+    resumed = central().load(tmp_path)
+    resumed.run()
+    assert same(whole, resumed)
+    assert whole.theory(1e-5).epsilon == math.inf
+
+
+def test_central_batches_follow_the_order_asked_for():
+    data = federation([5] * 8)
+    data.targets[:] = np.arange(40) % 3
+    for order, users_in_batch in (("by-user", 1), ("shuffled", None)):
+        central = CentralTraining(model=mlp(), data=data, rounds=1, steps=8, batch_size=5, order=order)
+        rows = [central._batch(step).inputs.tobytes() for step in range(8)]
+        of_users = {data.client(i).inputs.tobytes() for i in range(8)}
+        assert (set(rows) == of_users) is (users_in_batch == 1)
+        everything = np.concatenate([central._batch(step).inputs for step in range(8)])
+        assert sorted(map(bytes, everything)) == sorted(map(bytes, data.inputs))
+
+
+def test_central_training_refuses_an_order_it_does_not_know():
+    with pytest.raises(InputError, match="order must be shuffled or by-user, got 'sorted'"):
+        CentralTraining(model=mlp(), data=DATA, rounds=1, order="sorted")
