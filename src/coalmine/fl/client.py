@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.data.federated import Array, Examples, Task
-from coalmine.errors import InputError, check_count
+from coalmine.errors import check_count
 from coalmine.fl.optimisers import SGD, Optimiser
 from coalmine.stats.arrays import Ints
 
@@ -65,20 +64,6 @@ def input_tensor(inputs: Array, task: Task, dtype: torch.dtype = torch.float32) 
 def tensors(examples: Examples, task: Task, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Inputs and targets as a module and its loss take them."""
     return input_tensor(examples.inputs, task, dtype), torch.from_numpy(examples.targets.astype(np.int64))
-
-
-def check_fits(module: nn.Module, task: Task, examples: Examples) -> None:
-    """Refuse a module that does not give logits of the task's shape for its inputs."""
-    some = input_tensor(examples.inputs[:2], task)
-    wanted = (len(some), *task.target_shape, task.classes)
-    try:
-        with torch.no_grad():
-            logits = copy.deepcopy(module).float().eval()(some)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise InputError(f"the model cannot take inputs of shape {tuple(some.shape)}: {error}") from error
-    if not isinstance(logits, Tensor) or tuple(logits.shape) != wanted:
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"the model must give logits of shape {wanted} for {len(some)} examples, it gives {got}")
 
 
 def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from coalmine.data.federated import FederatedData
 from coalmine.errors import InputError, check_count
 from coalmine.fl import checkpoint, flat
 from coalmine.fl.checkpoint import Metrics, TrainingState
-from coalmine.fl.client import check_fits
 from coalmine.fl.evaluation import evaluate
 from coalmine.fl.optimisers import Optimiser
 from coalmine.fl.workers import one_thread
+from coalmine.models.tasks import check_fits
 from coalmine.seam import Audit, Release, Vector
 
 Progress = Callable[[Metrics], None]
@@ -45,7 +45,7 @@ class Rounds(ABC):
         self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
         self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
         flat.check_module(model, private=private)
-        check_fits(model, data.task, data.client(0))
+        check_fits(model, data.task, name=type(model).__name__)
         if test is not None and test.task != data.task:
             raise InputError(f"the test data must have the task of the training data, {data.task}, got {test.task}")
         self._model = flat.FlatModel(model)

@@ -39,7 +39,7 @@ class OneStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._rows = min(rows, _ROWS)
-        self._model = flat.FlatModel(module, channels_last=True, dtype=dtype)
+        self._model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
         assert isinstance(training.optimiser, SGD)
         self._learning_rate = training.optimiser.learning_rate
         self._task, self._dtype = task, dtype

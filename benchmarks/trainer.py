@@ -1,0 +1,368 @@
+"""Clients per second of coalmine's trainer against the loop everybody writes and against pfl. Prints a Markdown table.
+
+python benchmarks/trainer.py [--quick] [--only NAME]
+
+All take the same rounds with one thread each, in turns in one process: a ratio is the median over the repetitions, each
+of which ran all of them. In a round every client trains from the global model, its update is clipped, and the mean of
+them is added to the model. Data is random; every client has the same number of examples, and words are uniform, without
+padding and without a common first word, which spares coalmine's word LSTM nothing that real sentences would.
+
+pfl is measured where it can be imported (the column says so otherwise). Its pin of dp-accounting excludes the one that
+coalmine needs, which it does without here: ``pip install --no-deps pfl==0.6.0 multiprocess dill prv-accountant``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from coalmine.data.federated import FederatedData, Task
+from coalmine.fl import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training, flat
+from coalmine.fl.client import ignored_index, tensors
+from coalmine.fl.kernels.partial_sum import scales
+from coalmine.fl.seeds import generator
+from coalmine.models import build
+from coalmine.seam import Release, View
+
+try:
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.pytorch import PyTorchTensorDataset
+    from pfl.data.sampling import MinimizeReuseUserSampler
+    from pfl.hyperparam import NNTrainHyperParams
+    from pfl.metrics import Weighted
+    from pfl.model.pytorch import PyTorchModel
+    from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, NormClippingOnly
+
+    PFL = True
+except ImportError:
+    PFL = False
+
+LEARNING_RATE = 0.1
+SEED = 0
+
+DIGITS = Task(input_shape=(1, 8, 8), classes=10)
+MNIST = Task(input_shape=(1, 28, 28), classes=10)
+CELEBA = Task(input_shape=(3, 84, 84), classes=2)
+CIFAR = Task(input_shape=(3, 32, 32), classes=10)
+WORDS = Task(input_shape=(20,), classes=10_000, tokens=10_000, per_position=True, ignored=0)
+CHARACTERS = Task(input_shape=(80,), classes=80, tokens=80, per_position=True, ignored=0)
+
+
+class TextbookWordLSTM(nn.Module):
+    """The function of ``word-lstm``, its cell written down position by position; parameters of the same names."""
+
+    def __init__(self, words: int, embedding: int = 96, units: int = 670) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, embedding)
+        self.input_gates = nn.Linear(embedding, 3 * units)
+        self.recurrent_gates = nn.Linear(embedding, 3 * units, bias=False)
+        self.projection = nn.Linear(units, embedding, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (n, positions, words)."""
+        embedded = self.embedding(tokens)
+        hidden = embedded.new_zeros(len(tokens), embedded.shape[2])
+        cell = embedded.new_zeros(len(tokens), self.projection.in_features)
+        states = []
+        for x in embedded.unbind(1):
+            f, o, g = (self.input_gates(x) + self.recurrent_gates(hidden)).chunk(3, 1)
+            forget = torch.sigmoid(f)
+            cell = forget * cell + (1 - forget) * torch.tanh(g)
+            hidden = self.projection(torch.sigmoid(o) * torch.tanh(cell))
+            states.append(hidden)
+        return F.linear(torch.stack(states, 1), self.embedding.weight)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained, and the ratios it should reach: to the naive loop, to pfl, of two workers to one."""
+
+    name: str
+    model: str
+    task: Task
+    clients: int
+    examples: int
+    batch_size: int | None = None
+    repeats: int = 5
+    bars: tuple[float | None, float | None, float | None] = (None, None, None)
+
+    @property
+    def client(self) -> LocalTraining:
+        """One epoch of plain SGD."""
+        return LocalTraining(optimiser=SGD(learning_rate=LEARNING_RATE), batch_size=self.batch_size)
+
+    def data(self) -> FederatedData:
+        """Random examples."""
+        rng, count, task = np.random.default_rng(SEED), self.clients * self.examples, self.task
+        if task.tokens is None:
+            inputs = rng.random((count, *task.input_shape), dtype=np.float32)
+            targets = rng.integers(task.classes, size=count)
+        else:
+            tokens = rng.integers(1, task.tokens, (count, task.input_shape[0] + 1))
+            inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        stops = self.examples * np.arange(1, self.clients + 1)
+        bounds = np.stack([stops - self.examples, stops], axis=1)
+        names = [str(i) for i in range(self.clients)]
+        return FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=names, task=task)
+
+    def module(self) -> nn.Module:
+        """The model as coalmine trains it."""
+        return build(self.model, self.task, seed=SEED)
+
+    def peers_module(self) -> nn.Module:
+        """The model as the others train it, with the same parameters."""
+        module = self.module()
+        if self.name != TEXTBOOK:
+            return module
+        plain = TextbookWordLSTM(self.task.classes)
+        plain.load_state_dict(module.state_dict())
+        return plain
+
+
+TEXTBOOK, FORWARD = "word LSTM, others textbook", "word LSTM, others by its forward"
+WORKLOADS = [
+    Workload("MLP 64-128-10", "mlp", DIGITS, 1000, 20, repeats=9, bars=(15, 20, None)),
+    Workload("LDP CNN 28×28", "ldp-cnn", MNIST, 100, 20, repeats=9, bars=(2.2, 2.2, None)),
+    Workload("LEAF CNN 84×84", "leaf-cnn", CELEBA, 20, 20, bars=(1.2, 1.2, 1.7)),
+    Workload(TEXTBOOK, "word-lstm", WORDS, 20, 40, bars=(1.5, 1.5, 1.7)),
+    Workload(FORWARD, "word-lstm", WORDS, 20, 40, repeats=3),
+    Workload("char LSTM", "shakespeare-lstm", CHARACTERS, 20, 40, bars=(1, 1.05, 1.7)),
+    Workload("ResNet18-GN 32×32", "resnet18-gn", CIFAR, 64, 1, repeats=4, bars=(1.5, 1.5, 1.7)),
+    Workload("MLP, 4 steps", "mlp", DIGITS, 1000, 20, batch_size=5, repeats=3),
+    Workload("LDP CNN, 4 steps", "ldp-cnn", MNIST, 100, 20, batch_size=5),
+]
+
+
+class Naive:
+    """The loop everybody writes: copy the module, make an optimiser, train, subtract, clip, add."""
+
+    def __init__(self, work: Workload, data: FederatedData, clip_norm: float) -> None:
+        self.module, self.clip_norm, self.ignored = work.peers_module(), clip_norm, ignored_index(work.task)
+        # Made in advance: tensors, and the very batches that coalmine's clients draw in their first round.
+        self.clients = [
+            (*tensors(data.client(i), work.task), work.client.batches(work.examples, generator(SEED, "batches", i)))
+            for i in range(len(data))
+        ]
+
+    def round(self) -> Tensor:
+        """A round; returns the clipped sum."""
+        start = parameters_to_vector(self.module.parameters()).detach()
+        total = torch.zeros_like(start)
+        for inputs, targets, batches in self.clients:
+            local = copy.deepcopy(self.module)
+            optimiser = torch.optim.SGD(local.parameters(), lr=LEARNING_RATE)
+            for rows in batches:
+                x, y = (inputs, targets) if rows is None else (inputs[rows], targets[rows])
+                optimiser.zero_grad()
+                F.cross_entropy(local(x).flatten(0, -2), y.flatten(), ignore_index=self.ignored).backward()
+                optimiser.step()
+            update = parameters_to_vector(local.parameters()).detach() - start
+            total += min(1.0, self.clip_norm / float(update.norm())) * update
+        vector_to_parameters(start + total / len(self.clients), self.module.parameters())
+        return total
+
+
+class ForPfl(nn.Module):
+    """A module with the methods that pfl asks for."""
+
+    def __init__(self, module: nn.Module, ignored: int) -> None:
+        super().__init__()
+        self.module, self.ignored = module, ignored
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy."""
+        return F.cross_entropy(self.module(inputs).flatten(0, -2), targets.flatten(), ignore_index=self.ignored)
+
+    def metrics(self, inputs: Tensor, targets: Tensor) -> dict[str, object]:
+        """Next to nothing: evaluation is off, but for the first round, where pfl insists."""
+        return {"examples": Weighted(len(inputs), 1)}
+
+
+class Pfl:
+    """Federated averaging with clipping as pfl's own benchmarks set it up; tensors made in advance."""
+
+    def __init__(self, work: Workload, data: FederatedData, clip_norm: float) -> None:
+        module = ForPfl(work.peers_module(), ignored_index(work.task))
+        server = torch.optim.SGD(module.parameters(), lr=1.0)
+        self.model = PyTorchModel(module, local_optimizer_create=torch.optim.SGD, central_optimizer=server)
+        users = [PyTorchTensorDataset(tensors(examples, work.task)) for examples in data]
+        federation = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(list(range(len(users)))))
+        clipping = CentrallyAppliedPrivacyMechanism(NormClippingOnly(2, clip_norm))
+        self.backend = SimulatedBackend(training_data=federation, val_data=federation, postprocessors=[clipping])
+        self.algorithm, self.cohort, self.rounds = FederatedAveraging(), len(users), 0
+        self.training = NNTrainHyperParams(
+            local_num_epochs=1, local_learning_rate=LEARNING_RATE, local_batch_size=work.batch_size
+        )
+
+    def round(self) -> None:
+        """One more central iteration."""
+        self.rounds += 1
+        params = NNAlgorithmParams(
+            central_num_iterations=self.rounds,
+            evaluation_frequency=1 << 30,
+            train_cohort_size=self.cohort,
+            val_cohort_size=None,
+        )
+        self.algorithm.run(params, self.backend, self.model, self.training, send_metrics_to_platform=False)
+
+
+class Watcher:
+    """An audit that keeps the update it sees and plants nothing."""
+
+    views: Sequence[View] = (View("update"),)
+
+    def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> None:
+        """Nothing."""
+
+    def frozen_rounds(self, round: int) -> int:
+        """None."""
+        return 0
+
+    def observe(self, release: Release) -> None:
+        """Keep it."""
+        self.update = torch.from_numpy(release.vector.copy())
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def next_round(training: Training) -> None:
+    """One more."""
+    training.run(until=training.state.round + 1)
+
+
+def speed_of_two_workers(one: Training, two: Training) -> float:
+    """Median of how much faster two workers are, in turns; the round in which they start does not count."""
+    ratios: list[float] = []
+    start = time.perf_counter()
+
+    def after_round(_: object) -> None:
+        nonlocal start
+        shared = time.perf_counter() - start
+        ratios.append(seconds(lambda: next_round(one)) / shared)
+        start = time.perf_counter()
+
+    two.run(progress=after_round)
+    return float(np.median(ratios[1:]))
+
+
+def measure(work: Workload) -> None:
+    """Print a row."""
+    data = work.data()
+    trainings = partial(
+        Training, model=work.module(), data=data, client=work.client, cohorts=FixedSizeCohorts(work.clients), seed=SEED
+    )
+    clip_norm = trainings(rounds=1).run()[0]["median_norm"]
+    trainings = partial(trainings, mechanism=Mechanism(clipping=FixedClipping(clip_norm)))
+    naive, watcher = Naive(work, data, clip_norm), Watcher()
+    expected = naive.round()
+    trainings(rounds=1, audits=[watcher]).run()
+    difference = float((watcher.update * work.clients - expected).abs().max() / expected.abs().max())
+
+    ours = trainings(rounds=1 << 30)
+    contenders = {"naive": naive.round} | ({"pfl": Pfl(work, data, clip_norm).round} if PFL else {})
+    contenders["coalmine"] = partial(next_round, ours)
+    for warm_up in contenders.values():
+        warm_up()
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(work.repeats):
+        for name, call in contenders.items():
+            times[name].append(seconds(call))
+    workers = None
+    if work.bars[2]:
+        workers = speed_of_two_workers(ours, trainings(rounds=work.repeats + 1, workers=2))
+
+    def cells(name: str, bar: float | None) -> list[str]:
+        if name not in times:
+            return ["not installed", "—"]
+        ratios = np.divide(times[name], times["coalmine"])
+        return [f"{work.clients / np.median(times[name]):,.1f}", shown(float(np.median(ratios)), bar)]
+
+    speeds = f"{work.clients / np.median(times['coalmine']):,.1f}"
+    row = [
+        f"{work.name}, {work.clients} clients of {work.examples}",
+        ours.kernel,
+        speeds,
+        *cells("naive", work.bars[0]),
+    ]
+    row += [*cells("pfl", work.bars[1]), shown(workers, work.bars[2]), f"{difference:.0e}"]
+    print("| " + " | ".join(row) + " |", flush=True)
+
+
+def shown(ratio: float | None, bar: float | None) -> str:
+    """A ratio and what it should reach."""
+    if ratio is None:
+        return "—"
+    return f"{ratio:.2f}×" + ("" if bar is None else f" (≥ {bar:g}{'' if ratio >= bar else ', missed'})")
+
+
+def mechanism_share(work: Workload) -> None:
+    """Print what share of a private round goes to noise, clipping and aggregation: each of these done by itself."""
+    mechanism = Mechanism(clipping=FixedClipping(0.1), noise_multiplier=1.0)
+    training = Training(
+        model=work.module(),
+        data=work.data(),
+        client=work.client,
+        cohorts=FixedSizeCohorts(work.clients),
+        mechanism=mechanism,
+        rounds=1 << 30,
+    )
+    start = training.state.model.clone()
+    vector, part, total = (torch.randn(training.dim) for _ in range(3))
+
+    def mechanism_alone() -> None:
+        for _ in range(work.clients):
+            norm = flat.norms(vector.sub_(start)[None]).numpy()
+            part.zero_().add_(vector, alpha=float(scales(norm, np.ones(1), 0.1)[0]))
+            total.add_(part)
+        noise = mechanism.noise(training.dim, SEED, 0.1, work.clients, 0)
+        total.add_(torch.from_numpy(noise)).div_(work.clients)
+
+    next_round(training)
+    shares = [seconds(mechanism_alone) / seconds(lambda: next_round(training)) for _ in range(work.repeats)]
+    print(
+        f"\nNoise, clipping and aggregation take {np.median(shares):.1%} (≤ 5%) of a round of {work.clients} clients "
+        f"with the word LSTM, d = {training.dim:,}."
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--quick", action="store_true", help="a quarter of the clients, two repetitions")
+    parser.add_argument("--only", metavar="NAME", default="", help="rows whose name contains this")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks for one
+    chosen = [work for work in WORKLOADS if options.only.lower() in work.name.lower()]
+    if options.quick:
+        chosen = [replace(work, clients=max(8, work.clients // 4), repeats=2) for work in chosen]
+    columns = ["workload", "kernel", "clients/s", "naive", "faster", "pfl", "faster", "two workers", "difference"]
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for work in chosen:
+        measure(work)
+    for work in chosen:
+        if work.name == TEXTBOOK:
+            mechanism_share(work)
+
+
+if __name__ == "__main__":
+    main()

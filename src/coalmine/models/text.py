@@ -1,0 +1,63 @@
+"""The stacked LSTMs of LEAF, for sentiment and for the next character."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from coalmine.data.federated import Task
+from coalmine.errors import InputError, check_count
+from coalmine.models.tasks import need_tokens
+
+
+class TokenLSTM(nn.Module):
+    """An embedding, a stacked LSTM, and a linear head on the last position or on each."""
+
+    def __init__(
+        self, *, tokens: int, classes: int, embedding: int, hidden: int, layers: int, per_position: bool
+    ) -> None:
+        super().__init__()
+        self.per_position = per_position
+        self.embedding = nn.Embedding(tokens, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (n, classes), or (n, positions, classes), of ``tokens`` (n, positions)."""
+        return self.forward_embedded(self.embedding(tokens))
+
+    def forward_embedded(self, embedded: Tensor) -> Tensor:
+        """The same from embedded tokens (n, positions, embedding)."""
+        states, _ = self.lstm(embedded)
+        logits: Tensor = self.head(states if self.per_position else states[:, -1])
+        return logits
+
+
+def sent140_lstm(task: Task, *, embedding: int = 300, hidden: int = 100, layers: int = 2) -> nn.Module:
+    """The sentiment model of LEAF in the form that CANIFE audits: an answer from the last position.
+
+    A two-layer LSTM of 100 units on trained embeddings of 300 numbers has 241,802 + 300 v parameters for v tokens and
+    two classes: CANIFE's 272,102 with its 101 characters.
+    """
+    tokens = need_tokens("sent140-lstm", task)
+    if task.per_position:
+        raise InputError(
+            "the model sent140-lstm gives one answer an example, but the task has a target for each position;"
+            " word-lstm, transformer and shakespeare-lstm answer at each"
+        )
+    return _lstm(task, tokens, embedding, hidden, layers)
+
+
+def shakespeare_lstm(task: Task, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
+    """The next-character model of LEAF, at the last position or at each: 819,920 parameters for 80 characters."""
+    return _lstm(task, need_tokens("shakespeare-lstm", task), embedding, hidden, layers)
+
+
+def _lstm(task: Task, tokens: int, embedding: int, hidden: int, layers: int) -> nn.Module:
+    return TokenLSTM(
+        tokens=tokens,
+        classes=task.classes,
+        embedding=check_count("embedding", embedding),
+        hidden=check_count("hidden", hidden),
+        layers=check_count("layers", layers),
+        per_position=task.per_position,
+    )

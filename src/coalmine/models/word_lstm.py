@@ -1,0 +1,77 @@
+"""The word-level language model of federated keyboards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from coalmine.data.federated import Task
+from coalmine.errors import check_count
+from coalmine.models.cifg import CIFGLoss
+from coalmine.models.sentences import beginnings
+from coalmine.models.tasks import need_tied
+from coalmine.models.workspace import Workspace
+
+
+class WordLSTM(nn.Module):
+    """An LSTM with coupled input and forget gates, a recurrent projection, and one table for words in and words out.
+
+    Hard et al. (2018), *Federated learning for mobile keyboard prediction*: f and o are sigmoids, g is a tanh of
+    W x + R h + b; c ← f c + (1 − f) g; h = P (o tanh c); the logits are h times the embedding. With e = ``embedding``,
+    u = ``units`` and v words it has v e + 3 u (2 e + 1) + u e parameters: 1,412,250 for 10,000 words.
+    """
+
+    def __init__(self, *, words: int, embedding: int, units: int, ignored: int | None) -> None:
+        super().__init__()
+        self.units = units
+        self.ignored = ignored
+        self.embedding = nn.Embedding(words, embedding)
+        self.input_gates = nn.Linear(embedding, 3 * units)
+        self.recurrent_gates = nn.Linear(embedding, 3 * units, bias=False)
+        self.projection = nn.Linear(units, embedding, bias=False)
+        self._workspace = Workspace()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (n, positions, words) of ``tokens`` (n, positions)."""
+        return self.forward_embedded(self.embedding(tokens))
+
+    def forward_embedded(self, embedded: Tensor) -> Tensor:
+        """The same from embedded words (n, positions, embedding), in ordinary operations: differentiable twice."""
+        gates = self.input_gates(embedded)
+        hidden = embedded.new_zeros(len(embedded), embedded.shape[2])
+        cell = embedded.new_zeros(len(embedded), self.units)
+        states = []
+        for position in range(embedded.shape[1]):
+            f, o, g = (gates[:, position] + self.recurrent_gates(hidden)).chunk(3, 1)
+            cell = torch.lerp(g.tanh(), cell, f.sigmoid())
+            hidden = self.projection(o.sigmoid() * cell.tanh())
+            states.append(hidden)
+        return nn.functional.linear(torch.stack(states, 1), self.embedding.weight)
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of the targets that count, as from ``forward`` but faster; differentiable once.
+
+        What follows the last target that counts is never read. Without such a target the loss and its gradient are
+        zero.
+        """
+        sentences = beginnings(tokens, targets, self.ignored)
+        loss: Tensor = CIFGLoss.apply(  # type: ignore[no-untyped-call]
+            self.embedding.weight,
+            self.input_gates.weight,
+            self.input_gates.bias,
+            self.recurrent_gates.weight,
+            self.projection.weight,
+            sentences,
+            self._workspace,
+        )
+        return loss
+
+
+def word_lstm(task: Task, *, embedding: int = 96, units: int = 670) -> nn.Module:
+    """The word-level CIFG-LSTM of Hard et al. (2018)."""
+    return WordLSTM(
+        words=need_tied("word-lstm", task),
+        embedding=check_count("embedding", embedding),
+        units=check_count("units", units),
+        ignored=task.ignored,
+    )
