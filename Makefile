@@ -20,8 +20,9 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/tightness.py
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/trainer.py
 
-API := stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
+API := data models fl seam stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
 	audits.gaussian_mechanism audits.exposure scorefile words reproductions errors
 docs: $(VENV)/.docs
 	$(BIN)/python -m pdoc $(addprefix coalmine.,$(API)) -o site

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from coalmine.sampling import FixedSize as FixedSize
     from coalmine.sampling import OncePerEpoch as OncePerEpoch
     from coalmine.sampling import Poisson as Poisson
+    from coalmine.seam import Contribution as Contribution
+    from coalmine.seam import Release as Release
+    from coalmine.seam import View as View
     from coalmine.stats import CosineNull as CosineNull
     from coalmine.stats import Estimate as Estimate
     from coalmine.stats import NormalNull as NormalNull
@@ -32,9 +35,10 @@ _HOME = {
     "coalmine.accounting": ("Theory", "noise_for", "theory"),
     "coalmine.errors": ("InputError",),
     "coalmine.sampling": ("AtMost", "EveryRound", "FixedSize", "OncePerEpoch", "Poisson"),
+    "coalmine.seam": ("Contribution", "Release", "View"),
     "coalmine.stats": ("CosineNull", "Estimate", "NormalNull", "Scores", "estimate"),
 }
-_MODULES = ("accounting", "audits", "sampling", "stats")
+_MODULES = ("accounting", "audits", "data", "fl", "models", "sampling", "seam", "stats")
 
 __all__ = sorted([*_MODULES, *(name for names in _HOME.values() for name in names)])  # noqa: PLE0605
 

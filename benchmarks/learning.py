@@ -1,0 +1,147 @@
+"""Does training work on real data? Writers' digits with and without privacy, Shakespeare's roles, Stack Exchange users.
+
+    COALMINE_DATA=… python benchmarks/learning.py [mnist mnist-private shakespeare stackexchange] [--workers 2]
+
+Each line of a table is an evaluation on users that were never trained on, beside what always guessing the commonest
+answer (by its frequency) would give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+
+import numpy as np
+
+from coalmine import Poisson, models, noise_for
+from coalmine.data import FederatedData, Splits, load
+from coalmine.fl import (
+    SGD,
+    Adam,
+    FixedClipping,
+    FixedSizeCohorts,
+    LocalTraining,
+    Mechanism,
+    PoissonCohorts,
+    Training,
+)
+
+DELTA = 1e-5
+
+
+def mnist(workers: int) -> Training:
+    """All 539 writers of MNIST, 50 a round, no privacy."""
+    data = load("mnist")
+    return Training(
+        model=models.build("ldp-cnn", data.train.task),
+        data=data.train,
+        test=data.test,
+        rounds=100,
+        evaluate_every=20,
+        cohorts=FixedSizeCohorts(50),
+        client=LocalTraining(optimiser=SGD(learning_rate=0.2), epochs=2, batch_size=10),
+        server=SGD(learning_rate=1.0),
+        workers=workers,
+    )
+
+
+def mnist_private(workers: int) -> Training:
+    """The writers' finer split, 20 digits a client: DP-FedAvg at ε = 8."""
+    data, rounds, q = load("mnist", partition="balanced:20"), 100, 0.1
+    noise = noise_for(epsilon=8.0, sampling=Poisson(q), rounds=rounds, delta=DELTA)
+    return Training(
+        model=models.build("ldp-cnn", data.train.task),
+        data=data.train,
+        test=data.test,
+        rounds=rounds,
+        evaluate_every=20,
+        cohorts=PoissonCohorts(q),
+        client=LocalTraining(optimiser=SGD(learning_rate=0.1), batch_size=5),
+        mechanism=Mechanism(clipping=FixedClipping(0.3), noise_multiplier=noise),
+        server=SGD(learning_rate=1.0, momentum=0.9),
+        workers=workers,
+    )
+
+
+def shakespeare(workers: int) -> Training:
+    """Roles of at least ten windows of 80 characters, the next character."""
+    data = load("shakespeare", min_examples=10)
+    return Training(
+        model=models.build("shakespeare-lstm", data.train.task),
+        data=data.train,
+        test=_some(data),
+        rounds=100,
+        evaluate_every=20,
+        cohorts=FixedSizeCohorts(10),
+        client=LocalTraining(optimiser=SGD(learning_rate=1.0), batch_size=10),
+        mechanism=Mechanism(clipping=FixedClipping(10.0)),
+        server=SGD(learning_rate=1.0),
+        workers=workers,
+    )
+
+
+def stackexchange(workers: int) -> Training:
+    """Users of Stack Exchange, the next of 10,000 words."""
+    data = load("stackexchange", min_examples=10)
+    return Training(
+        model=models.build("word-lstm", data.train.task),
+        data=data.train,
+        test=_some(data),
+        rounds=150,
+        evaluate_every=30,
+        cohorts=FixedSizeCohorts(20),
+        client=LocalTraining(optimiser=SGD(learning_rate=0.5), batch_size=16),
+        server=Adam(learning_rate=0.01, epsilon=1e-3),
+        workers=workers,
+    )
+
+
+RUNS = {"mnist": mnist, "mnist-private": mnist_private, "shakespeare": shakespeare, "stackexchange": stackexchange}
+
+
+def _some(data: Splits) -> FederatedData:
+    """Enough test users for a figure that stands, few enough not to wait for it."""
+    return data.test.subset(range(min(60, len(data.test))))
+
+
+def unigram(training: Training) -> dict[str, float]:
+    """What the frequencies of the training targets alone would give on the test data."""
+    task = training.data.task
+    ignored = -1 if task.ignored is None else task.ignored
+    seen = training.data.pooled().targets
+    counts = np.bincount(seen[seen != ignored].ravel().astype(np.int64), minlength=task.classes) + 1.0
+    assert training.test is not None
+    targets = training.test.pooled().targets
+    targets = targets[targets != ignored].astype(np.int64)
+    loss = float(-np.log(counts / counts.sum())[targets].mean())
+    right = float((targets == counts.argmax()).mean())
+    return {"accuracy": right, "recall@1": right, "perplexity": math.exp(loss), "loss": loss}
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", default=list(RUNS), choices=[*RUNS, []], metavar="run")
+    parser.add_argument("--workers", type=int, default=2)
+    chosen = parser.parse_args()
+    for name in chosen.runs:
+        start = time.perf_counter()
+        training = RUNS[name](chosen.workers)
+        theory = training.theory(DELTA)
+        print(f"\n{name}: {training.data}, {training.dim:,} parameters, kernel {training.kernel}")
+        print(f"  theory: ε = {theory.epsilon:.3f} at δ = {DELTA:g}, {theory.sampling}, {training.rounds} rounds")
+        baseline = unigram(training)
+
+        def show(metrics: dict[str, float], baseline: dict[str, float] = baseline, start: float = start) -> None:
+            if "loss" in metrics:
+                figures = ", ".join(
+                    f"{key} {metrics[key]:.4f} (frequencies {baseline[key]:.4f})" for key in baseline if key in metrics
+                )
+                print(f"  round {metrics['round'] + 1:.0f}: {figures}; {time.perf_counter() - start:.0f} s", flush=True)
+
+        training.run(progress=show)
+
+
+if __name__ == "__main__":
+    main()
