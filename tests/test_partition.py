@@ -153,7 +153,7 @@ def test_a_partition_that_is_not_known_is_refused_with_those_that_are(text):
         parse_partition(text)
 
 
-@given(st.lists(st.integers(1, 5), min_size=4, max_size=30), st.floats(0.01, 0.4), st.floats(0, 0.4), st.integers(0, 9))
+@given(st.lists(st.integers(1, 5), min_size=5, max_size=30), st.floats(0.01, 0.4), st.floats(0, 0.4), st.integers(0, 9))
 def test_splits_are_disjoint_complete_and_the_same_for_the_same_seed(sizes, test_fraction, pool_fraction, seed):
     cut = Cut(test_fraction=test_fraction, pool_fraction=pool_fraction, seed=seed)
     data = users_of(sizes)
