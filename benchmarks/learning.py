@@ -48,7 +48,7 @@ def mnist(workers: int) -> Training:
 
 def mnist_private(workers: int) -> Training:
     """The writers' finer split, 20 digits a client: DP-FedAvg at ε = 8."""
-    data, rounds, q = load("mnist", partition="balanced:20"), 100, 0.1
+    data, rounds, q = load("mnist", partition="balanced:20"), 60, 0.1
     noise = noise_for(epsilon=8.0, sampling=Poisson(q), rounds=rounds, delta=DELTA)
     return Training(
         model=models.build("ldp-cnn", data.train.task),
@@ -58,8 +58,8 @@ def mnist_private(workers: int) -> Training:
         evaluate_every=20,
         cohorts=PoissonCohorts(q),
         client=LocalTraining(optimiser=SGD(learning_rate=0.1), batch_size=5),
-        mechanism=Mechanism(clipping=FixedClipping(0.3), noise_multiplier=noise),
-        server=SGD(learning_rate=1.0, momentum=0.9),
+        mechanism=Mechanism(clipping=FixedClipping(0.1), noise_multiplier=noise),
+        server=SGD(learning_rate=3.0, momentum=0.9),
         workers=workers,
     )
 
@@ -71,12 +71,11 @@ def shakespeare(workers: int) -> Training:
         model=models.build("shakespeare-lstm", data.train.task),
         data=data.train,
         test=_some(data),
-        rounds=100,
-        evaluate_every=20,
+        rounds=150,
+        evaluate_every=30,
         cohorts=FixedSizeCohorts(10),
-        client=LocalTraining(optimiser=SGD(learning_rate=1.0), batch_size=10),
-        mechanism=Mechanism(clipping=FixedClipping(10.0)),
-        server=SGD(learning_rate=1.0),
+        client=LocalTraining(optimiser=SGD(learning_rate=1.0), batch_size=8),
+        server=Adam(learning_rate=0.01, epsilon=1e-4),
         workers=workers,
     )
 
@@ -92,7 +91,7 @@ def stackexchange(workers: int) -> Training:
         evaluate_every=30,
         cohorts=FixedSizeCohorts(20),
         client=LocalTraining(optimiser=SGD(learning_rate=0.5), batch_size=16),
-        server=Adam(learning_rate=0.01, epsilon=1e-3),
+        server=Adam(learning_rate=0.01, epsilon=1e-4),
         workers=workers,
     )
 
@@ -122,7 +121,7 @@ def unigram(training: Training) -> dict[str, float]:
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", default=list(RUNS), choices=[*RUNS, []], metavar="run")
+    parser.add_argument("runs", nargs="*", default=list(RUNS), choices=[*RUNS, []], metavar="RUN")
     parser.add_argument("--workers", type=int, default=2)
     chosen = parser.parse_args()
     for name in chosen.runs:

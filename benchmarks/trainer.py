@@ -2,8 +2,8 @@
 
 python benchmarks/trainer.py [--quick] [--only NAME]
 
-All take the same rounds with one thread each, in turns in one process: a ratio is the median over the repetitions, each
-of which ran all of them. In a round every client trains from the global model, its update is clipped, and the mean of
+All take the same rounds with one thread each, in turns, each in a process of its own: a ratio is the median over the
+turns. In a round every client trains from the global model, its update is clipped, and the mean of
 them is added to the model. Data is random; every client has the same number of examples, and words are uniform, without
 padding and without a common first word, which spares coalmine's word LSTM nothing that real sentences would.
 
@@ -19,11 +19,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
+import itertools
+import math
+import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
@@ -33,11 +37,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from coalmine.data.federated import FederatedData, Task
 from coalmine.fl import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training, flat
-from coalmine.fl.client import ignored_index, tensors
-from coalmine.fl.kernels.partial_sum import scales
+from coalmine.fl.client import Client, ignored_index, tensors
+from coalmine.fl.kernels.choice import choose_kernel
+from coalmine.fl.kernels.partial_sum import PartialSum, scales
 from coalmine.fl.seeds import generator
 from coalmine.models import build
-from coalmine.seam import Release, View
 
 try:
     from pfl.aggregate.simulate import SimulatedBackend
@@ -56,6 +60,8 @@ except ImportError:
     PFL = False
 
 LEARNING_RATE, SEED = 0.1, 0
+AfterRound = Callable[[object], None]
+Run = Callable[[AfterRound], object]
 
 DIGITS = Task(input_shape=(1, 8, 8), classes=10)
 MNIST = Task(input_shape=(1, 28, 28), classes=10)
@@ -183,6 +189,11 @@ class Naive:
         vector_to_parameters(start + total / len(self.clients), self.module.parameters())
         return total
 
+    def run(self, after_round: AfterRound) -> None:
+        """Round after round."""
+        while True:
+            after_round(self.round())
+
 
 class ForPfl(nn.Module):
     """A module with the methods that pfl asks for."""
@@ -211,91 +222,93 @@ class Pfl:
         federation = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(list(range(len(users)))))
         clipping = CentrallyAppliedPrivacyMechanism(NormClippingOnly(2, clip_norm))
         self.backend = SimulatedBackend(training_data=federation, val_data=federation, postprocessors=[clipping])
-        self.algorithm, self.cohort, self.rounds = FederatedAveraging(), len(users), 0
+        self.algorithm, self.cohort = FederatedAveraging(), len(users)
         self.training = NNTrainHyperParams(work.batch_size, local_num_epochs=1, local_learning_rate=LEARNING_RATE)
 
-    def round(self) -> None:
-        """One more central iteration."""
-        self.rounds += 1
-        params = NNAlgorithmParams(self.rounds, 1 << 30, self.cohort, None)  # evaluated in the first round alone
-        self.algorithm.run(params, self.backend, self.model, self.training, send_metrics_to_platform=False)
+    def run(self, after_round: AfterRound) -> None:
+        """One central iteration after another."""
+        for rounds in itertools.count(1):
+            params = NNAlgorithmParams(rounds, 1 << 30, self.cohort, None)  # evaluated in the first round alone
+            self.algorithm.run(params, self.backend, self.model, self.training, send_metrics_to_platform=False)
+            after_round(None)
 
 
-class Watcher:
-    """An audit that keeps the update it sees and plants nothing."""
+class Contender:
+    """Somebody's training in a process of its own, which goes on by a round when told to: none disturbs another.
 
-    views: Sequence[View] = (View("update"),)
+    ``run`` trains without end and calls what it is given after each round.
+    """
 
-    def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> None:
-        """Nothing."""
+    def __init__(self, run: Run) -> None:
+        fork = multiprocessing.get_context("fork")
+        self.connection, theirs = fork.Pipe()
+        self.process = fork.Process(target=self._serve, args=(run, theirs))
+        self.process.start()
 
-    def frozen_rounds(self, round: int) -> int:
-        """None."""
-        return 0
+    @staticmethod
+    def _serve(run: Run, connection: Connection) -> None:
+        def wait() -> float:
+            if not connection.recv():
+                raise SystemExit
+            return time.perf_counter()
 
-    def observe(self, release: Release) -> None:
-        """Keep it."""
-        self.update = torch.from_numpy(release.vector.copy())
+        def after_round(_: object) -> None:
+            nonlocal start
+            connection.send(time.perf_counter() - start)
+            start = wait()
 
+        start = wait()
+        run(after_round)
 
-def seconds(call: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+    def round(self) -> float:
+        """The seconds that its next round takes."""
+        self.connection.send(True)
+        return float(self.connection.recv())
 
-
-def next_round(training: Training) -> None:
-    """One more."""
-    training.run(until=training.state.round + 1)
-
-
-def speed_of_two_workers(one: Training, two: Training) -> float:
-    """Median of how much faster two workers are, in turns; the round in which they start does not count."""
-    ratios: list[float] = []
-    start = time.perf_counter()
-
-    def after_round(_: object) -> None:
-        nonlocal start
-        shared = time.perf_counter() - start
-        ratios.append(seconds(lambda: next_round(one)) / shared)
-        start = time.perf_counter()
-
-    two.run(progress=after_round)
-    return float(np.median(ratios[1:]))
+    def stop(self) -> None:
+        """End the process."""
+        self.connection.send(False)
+        self.process.join()
 
 
 def measure(work: Workload) -> None:
     """Print a row."""
-    data = work.data()
-    clip_norm = work.trainings(data)(rounds=1).run()[0]["median_norm"]
-    trainings = partial(work.trainings(data), mechanism=Mechanism(clipping=FixedClipping(clip_norm)))
-    naive, watcher = Naive(work, data, clip_norm), Watcher()
-    expected = naive.round()
-    trainings(rounds=1, audits=[watcher]).run()
-    difference = float((watcher.update * work.clients - expected).abs().max() / expected.abs().max())
+    data, module = work.data(), work.module()
+    kernel = choose_kernel(module, data, work.client)
 
-    ours = trainings(rounds=1 << 30)
-    contenders = {"naive": naive.round} | ({"pfl": Pfl(work, data, clip_norm).round} if PFL else {})
-    contenders["coalmine"] = partial(next_round, ours)
-    for warm_up in contenders.values():
-        warm_up()
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(work.repeats):
-        for name, call in contenders.items():
-            times[name].append(seconds(call))
-    workers = "—"
+    def clipped_sum(clip_norm: float) -> PartialSum:
+        clients = [Client(data.client(i), 1.0, generator(SEED, "batches", i)) for i in range(work.clients)]
+        return kernel.clipped_sum(flat.parameter_vector(module), clients, clip_norm)
+
+    clip_norm = float(np.median(clipped_sum(math.inf).norms))
+    expected = Naive(work, data, clip_norm).round()
+    difference = float((clipped_sum(clip_norm).total - expected).abs().max() / expected.abs().max())
+
+    # No training starts in this process before the others have theirs: it would leave its traces in malloc's settings.
+    trainings = partial(work.trainings(data), rounds=1 << 30, mechanism=Mechanism(clipping=FixedClipping(clip_norm)))
+    contenders = {"naive": Contender(Naive(work, data, clip_norm).run)}
+    if PFL:
+        contenders["pfl"] = Contender(Pfl(work, data, clip_norm).run)
+    contenders["coalmine"] = Contender(lambda after_round: trainings().run(progress=after_round))
     if work.bars[2]:
-        ratio = speed_of_two_workers(ours, trainings(rounds=work.repeats + 1, workers=2))
-        workers = f"{shown(ratio, work.bars[2])}, load {os.getloadavg()[0]:.1f}"
+        contenders["two"] = Contender(lambda after_round: trainings(workers=2).run(progress=after_round))
+    for contender in contenders.values():
+        contender.round()  # to warm up
+    turns = [{name: contender.round() for name, contender in contenders.items()} for _ in range(work.repeats)]
+    for contender in contenders.values():
+        contender.stop()
 
     def cells(name: str, bar: float | None) -> list[str]:
-        if name not in times:
+        if name not in contenders:
             return ["not installed", "—"]
-        ratios = np.divide(times[name], times["coalmine"])
-        return [f"{work.clients / np.median(times[name]):,.1f}", shown(float(np.median(ratios)), bar)]
+        ratio = float(np.median([turn[name] / turn["coalmine"] for turn in turns]))
+        return [f"{work.clients / np.median([turn[name] for turn in turns]):,.1f}", shown(ratio, bar)]
 
-    row = [f"{work.name}, {work.clients} clients of {work.examples}", ours.kernel, cells("coalmine", None)[0]]
+    workers = "—"
+    if "two" in contenders:
+        ratio = float(np.median([turn["coalmine"] / turn["two"] for turn in turns]))
+        workers = f"{shown(ratio, work.bars[2])}, load {os.getloadavg()[0]:.1f}"
+    row = [f"{work.name}, {work.clients} clients of {work.examples}", type(kernel).__name__, cells("coalmine", None)[0]]
     row += [*cells("naive", work.bars[0]), *cells("pfl", work.bars[1]), workers, f"{difference:.0e}"]
     print("| " + " | ".join(row) + " |", flush=True)
 
@@ -308,7 +321,7 @@ def shown(ratio: float, bar: float | None) -> str:
 def mechanism_share(work: Workload) -> None:
     """Print what share of a private round goes to noise, clipping and aggregation: each of these done by itself."""
     mechanism = Mechanism(clipping=FixedClipping(0.1), noise_multiplier=1.0)
-    training = work.trainings(work.data())(mechanism=mechanism, rounds=1 << 30)
+    training = work.trainings(work.data())(mechanism=mechanism, rounds=work.repeats)
     start = training.state.model.clone()
     vector, part, total = (torch.randn(training.dim) for _ in range(3))
 
@@ -320,9 +333,16 @@ def mechanism_share(work: Workload) -> None:
         noise = mechanism.noise(training.dim, SEED, 0.1, work.clients, 0)
         total.add_(torch.from_numpy(noise)).div_(work.clients)
 
-    next_round(training)
-    shares = [seconds(mechanism_alone) / seconds(lambda: next_round(training)) for _ in range(work.repeats)]
-    share = f"{np.median(shares):.1%} (≤ 5%) of a round of {work.clients} clients with d = {training.dim:,}"
+    times = [time.perf_counter()]
+
+    def after_round(_: object) -> None:
+        times.append(time.perf_counter())
+        mechanism_alone()
+        times.append(time.perf_counter())
+
+    training.run(progress=after_round)
+    rounds, alone = np.diff(times)[::2], np.diff(times)[1::2]
+    share = f"{np.median(alone / rounds):.1%} (≤ 5%) of a round of {work.clients} clients with d = {training.dim:,}"
     print(f"\nNoise, clipping and aggregation take {share}.")
 
 

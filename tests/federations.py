@@ -1,6 +1,7 @@
 """Small federations for tests."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ def _federated(inputs, targets, sizes, task):
 def parts(data, weights=None):
     """Every client's part in a round."""
     weights = np.ones(len(data)) if weights is None else weights
-    return [Client(data.client(i), float(weights[i]), np.random.default_rng(i)) for i in range(len(data))]
+    return [Client(data.client(i), float(weights[i]), partial(np.random.default_rng, i)) for i in range(len(data))]
 
 
 def mlp(shape=(1, 8, 8), classes=3, seed=0):
@@ -79,7 +80,7 @@ def naive_sum(module, data, training: LocalTraining, optimiser, clip_norm, weigh
         local = copy.deepcopy(module).to(dtype).train()
         stepper = optimiser(local.parameters())
         inputs, targets = tensors(client.examples, data.task, dtype)
-        for batch in training.batches(len(targets), client.generator):
+        for batch in training.batches(len(targets), client.stream):
             rows = slice(None) if batch is None else torch.from_numpy(batch)
             stepper.zero_grad()
             logits = local(inputs[rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,9 @@ from coalmine.data.federated import Array, Examples, Task
 from coalmine.errors import check_count
 from coalmine.fl.optimisers import SGD, Optimiser
 from coalmine.stats.arrays import Ints
+
+Stream = Callable[[], np.random.Generator]
+"""A stream of random numbers from its beginning, made when asked for: many clients never need theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +39,12 @@ class LocalTraining:
         """How many steps a client with that many examples takes."""
         return self.epochs * (1 if self.batch_size is None else -(-examples // self.batch_size))
 
-    def batches(self, examples: int, generator: np.random.Generator) -> list[Ints | None]:
+    def batches(self, examples: int, stream: Stream) -> list[Ints | None]:
         """The rows of each step's batch; None where it is all of them, which need no shuffling."""
         if self.batch_size is None or examples <= self.batch_size:
             return [None] * self.epochs
         starts = range(self.batch_size, examples, self.batch_size)
+        generator = stream()
         orders = [generator.permutation(examples) for _ in range(self.epochs)]
         return [batch for order in orders for batch in np.split(order, starts)]
 
@@ -50,7 +55,7 @@ class Client:
 
     examples: Examples
     weight: float
-    generator: np.random.Generator
+    stream: Stream
 
 
 def input_tensor(inputs: Array, task: Task, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -54,7 +55,9 @@ class ClientWork:
     def do(self, model: Tensor, job: Job) -> PartialSum:
         """The clipped sum of the job's clients, from ``model``."""
         clients = [
-            Client(self.data.client(i), float(weight), generator(self.seed, "batches", i, job.round, job.trial))
+            Client(
+                self.data.client(i), float(weight), partial(generator, self.seed, "batches", i, job.round, job.trial)
+            )
             for i, weight in zip(job.clients.tolist(), job.weights, strict=True)
         ]
         return self.kernel.clipped_sum(model, clients, job.clip_norm)

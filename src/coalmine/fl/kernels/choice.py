@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ def _agreeing(build, loop: Loop, module: nn.Module, data: FederatedData) -> Kern
 
 
 def _first_clients(data: FederatedData) -> Sequence[Client]:
-    return [Client(data.client(i), 1.0, np.random.default_rng(i)) for i in range(min(3, len(data)))]
+    return [Client(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in range(min(3, len(data)))]
 
 
 def _activations(module: nn.Module, task: Task, data: FederatedData) -> int:

@@ -55,8 +55,8 @@ class Loop:
         inputs, targets = tensors(client.examples, self._task, self._dtype)
         if inputs.ndim == 4 and self._model.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        batches = self._training.batches(len(client.examples), client.generator)
-        torch.default_generator.manual_seed(int(client.generator.integers(2**32)))  # for dropout and its like
+        batches = self._training.batches(len(client.examples), client.stream)
+        torch.default_generator.manual_seed(int(client.stream().integers(2**32)))  # for dropout and its like
         state: State = {}
         first = float("nan")
         for step, batch in enumerate(batches):

@@ -52,8 +52,13 @@ def scales(norms: Floats, weights: Floats, clip_norm: float) -> Floats:
 
 
 def groups(sizes: Sequence[int], *, clients: int, rows: int) -> list[int]:
-    """Cut a sequence of clients into groups of at most ``clients``, and of ``rows`` examples unless one has more."""
+    """Cut a sequence of clients into groups of at most ``clients``, and of ``rows`` examples unless one has more.
+
+    Groups are as even as that allows, and four at least where each has 16 clients: workers share them.
+    """
     cut: list[int] = []
+    pieces = max(-(-len(sizes) // clients), -(-sum(sizes) // rows), min(4, len(sizes) // 16), 1)
+    clients = min(clients, -(-len(sizes) // pieces))
     count = taken = 0
     for size in sizes:
         if count and (count == clients or taken + size > rows):

@@ -69,7 +69,7 @@ class Stacked:
         start = weights.to(self._dtype)
         matrix = start.repeat(len(clients), 1)
         rows = [part.view(-1, *shape) for part, shape in self._columns(matrix)]
-        batches = [self._training.batches(len(client.examples), client.generator) for client in clients]
+        batches = [self._training.batches(len(client.examples), client.stream) for client in clients]
         states: State = {}
         losses = np.empty(0)
         for step in zip_longest(*batches, fillvalue=np.empty(0, dtype=np.int64)):
