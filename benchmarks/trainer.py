@@ -3,12 +3,10 @@
 python benchmarks/trainer.py [--quick] [--only NAME]
 
 All take the same rounds with one thread each, in turns, each in a process of its own: a ratio is the median over the
-turns. In a round every client trains from the global model, its update is clipped, and the mean of
-them is added to the model. Data is random; every client has the same number of examples, and words are uniform, without
-padding and without a common first word, which spares coalmine's word LSTM nothing that real sentences would.
-
-Two workers need two cores to themselves: where the load (printed beside, over the last minute) is above two, others
-were at work and the ratio says little.
+turns. In a round every client trains from the global model, its update is clipped, and the mean of them is added to the
+model. Data is random; every client has the same number of examples, and words are uniform, without padding and without
+a common first word, which spares coalmine's word LSTM nothing that real sentences would.
+Two workers need two cores to themselves: beside a load of more than two, their ratio says little.
 
 pfl is measured where it can be imported (the column says so otherwise). Its pin of dp-accounting excludes the one that
 coalmine needs, which it does without here: ``pip install --no-deps pfl==0.6.0 multiprocess dill prv-accountant``.
@@ -37,10 +35,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from coalmine.data.federated import FederatedData, Task
 from coalmine.fl import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training, flat
-from coalmine.fl.client import Client, ignored_index, tensors
+from coalmine.fl.client import ignored_index, tensors
 from coalmine.fl.kernels.choice import choose_kernel
 from coalmine.fl.kernels.partial_sum import PartialSum, scales
 from coalmine.fl.seeds import generator
+from coalmine.fl.workers import ClientWork, Job
 from coalmine.models import build
 
 try:
@@ -123,8 +122,7 @@ class Workload:
         else:
             tokens = rng.integers(1, task.tokens, (count, task.input_shape[0] + 1))
             inputs, targets = tokens[:, :-1], tokens[:, 1:]
-        stops = self.examples * np.arange(1, self.clients + 1)
-        bounds = np.stack([stops - self.examples, stops], axis=1)
+        bounds = self.examples * (np.arange(self.clients)[:, None] + [0, 1])
         names = [str(i) for i in range(self.clients)]
         return FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=names, task=task)
 
@@ -167,10 +165,9 @@ class Naive:
     def __init__(self, work: Workload, data: FederatedData, clip_norm: float) -> None:
         self.module, self.clip_norm, self.ignored = work.peers_module(), clip_norm, ignored_index(work.task)
         # Made in advance: tensors, and the very batches that coalmine's clients draw in their first round.
-        self.clients = [
-            (*tensors(data.client(i), work.task), work.client.batches(work.examples, generator(SEED, "batches", i)))
-            for i in range(len(data))
-        ]
+        streams = [partial(generator, SEED, "batches", i) for i in range(len(data))]
+        batches = [work.client.batches(work.examples, stream) for stream in streams]
+        self.clients = [(*tensors(data.client(i), work.task), batches[i]) for i in range(len(data))]
 
     def round(self) -> Tensor:
         """A round; returns the clipped sum."""
@@ -234,30 +231,26 @@ class Pfl:
 
 
 class Contender:
-    """Somebody's training in a process of its own, which goes on by a round when told to: none disturbs another.
-
-    ``run`` trains without end and calls what it is given after each round.
-    """
+    """A training in a process of its own that goes on by a round when told to: ``run`` calls back after each."""
 
     def __init__(self, run: Run) -> None:
         fork = multiprocessing.get_context("fork")
         self.connection, theirs = fork.Pipe()
         self.process = fork.Process(target=self._serve, args=(run, theirs))
         self.process.start()
+        theirs.close()
+        self.connection.recv()  # the first round warms up
 
     @staticmethod
     def _serve(run: Run, connection: Connection) -> None:
-        def wait() -> float:
-            if not connection.recv():
-                raise SystemExit
-            return time.perf_counter()
-
         def after_round(_: object) -> None:
             nonlocal start
             connection.send(time.perf_counter() - start)
-            start = wait()
+            if not connection.recv():
+                raise SystemExit
+            start = time.perf_counter()
 
-        start = wait()
+        start = time.perf_counter()
         run(after_round)
 
     def round(self) -> float:
@@ -277,8 +270,8 @@ def measure(work: Workload) -> None:
     kernel = choose_kernel(module, data, work.client)
 
     def clipped_sum(clip_norm: float) -> PartialSum:
-        clients = [Client(data.client(i), 1.0, generator(SEED, "batches", i)) for i in range(work.clients)]
-        return kernel.clipped_sum(flat.parameter_vector(module), clients, clip_norm)
+        everybody = Job(0, 0, np.arange(work.clients), np.ones(work.clients), clip_norm)
+        return ClientWork(data, kernel, SEED).do(flat.parameter_vector(module), everybody)
 
     clip_norm = float(np.median(clipped_sum(math.inf).norms))
     expected = Naive(work, data, clip_norm).round()
@@ -292,8 +285,6 @@ def measure(work: Workload) -> None:
     contenders["coalmine"] = Contender(lambda after_round: trainings().run(progress=after_round))
     if work.bars[2]:
         contenders["two"] = Contender(lambda after_round: trainings(workers=2).run(progress=after_round))
-    for contender in contenders.values():
-        contender.round()  # to warm up
     turns = [{name: contender.round() for name, contender in contenders.items()} for _ in range(work.repeats)]
     for contender in contenders.values():
         contender.stop()
@@ -304,10 +295,8 @@ def measure(work: Workload) -> None:
         ratio = float(np.median([turn[name] / turn["coalmine"] for turn in turns]))
         return [f"{work.clients / np.median([turn[name] for turn in turns]):,.1f}", shown(ratio, bar)]
 
-    workers = "—"
-    if "two" in contenders:
-        ratio = float(np.median([turn["coalmine"] / turn["two"] for turn in turns]))
-        workers = f"{shown(ratio, work.bars[2])}, load {os.getloadavg()[0]:.1f}"
+    faster = float(np.median([turn["coalmine"] / turn.get("two", np.nan) for turn in turns]))
+    workers = f"{shown(faster, work.bars[2])}, load {os.getloadavg()[0]:.1f}" if work.bars[2] else "—"
     row = [f"{work.name}, {work.clients} clients of {work.examples}", type(kernel).__name__, cells("coalmine", None)[0]]
     row += [*cells("naive", work.bars[0]), *cells("pfl", work.bars[1]), workers, f"{difference:.0e}"]
     print("| " + " | ".join(row) + " |", flush=True)
@@ -322,27 +311,18 @@ def mechanism_share(work: Workload) -> None:
     """Print what share of a private round goes to noise, clipping and aggregation: each of these done by itself."""
     mechanism = Mechanism(clipping=FixedClipping(0.1), noise_multiplier=1.0)
     training = work.trainings(work.data())(mechanism=mechanism, rounds=work.repeats)
-    start = training.state.model.clone()
-    vector, part, total = (torch.randn(training.dim) for _ in range(3))
-
-    def mechanism_alone() -> None:
+    weights, vector, part, total = (torch.randn(training.dim) for _ in range(4))
+    times = [time.perf_counter()]
+    training.run(progress=lambda _: times.append(time.perf_counter()))
+    start = time.perf_counter()
+    for round in range(work.repeats):
         for _ in range(work.clients):
-            norm = flat.norms(vector.sub_(start)[None]).numpy()
+            norm = flat.norms(vector.sub_(weights)[None]).numpy()
             part.zero_().add_(vector, alpha=float(scales(norm, np.ones(1), 0.1)[0]))
             total.add_(part)
-        noise = mechanism.noise(training.dim, SEED, 0.1, work.clients, 0)
-        total.add_(torch.from_numpy(noise)).div_(work.clients)
-
-    times = [time.perf_counter()]
-
-    def after_round(_: object) -> None:
-        times.append(time.perf_counter())
-        mechanism_alone()
-        times.append(time.perf_counter())
-
-    training.run(progress=after_round)
-    rounds, alone = np.diff(times)[::2], np.diff(times)[1::2]
-    share = f"{np.median(alone / rounds):.1%} (≤ 5%) of a round of {work.clients} clients with d = {training.dim:,}"
+        total.add_(torch.from_numpy(mechanism.noise(training.dim, SEED, 0.1, work.clients, round))).div_(work.clients)
+    alone = (time.perf_counter() - start) / work.repeats
+    share = f"{alone / np.median(np.diff(times)):.1%} (≤ 5%) of a round of {work.clients} clients, d = {training.dim:,}"
     print(f"\nNoise, clipping and aggregation take {share}.")
 
 

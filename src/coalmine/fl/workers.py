@@ -52,15 +52,15 @@ class ClientWork:
     kernel: Kernel
     seed: int
 
-    def do(self, model: Tensor, job: Job) -> PartialSum:
-        """The clipped sum of the job's clients, from ``model``."""
+    def do(self, model: Tensor, job: Job, out: Tensor) -> PartialSum:
+        """The clipped sum of the job's clients from ``model``, in ``out``."""
         clients = [
             Client(
                 self.data.client(i), float(weight), partial(generator, self.seed, "batches", i, job.round, job.trial)
             )
             for i, weight in zip(job.clients.tolist(), job.weights, strict=True)
         ]
-        return self.kernel.clipped_sum(model, clients, job.clip_norm)
+        return self.kernel.clipped_sum(model, clients, job.clip_norm, out)
 
     def jobs(self, round: int, trial: int, clients: Ints, weights: Floats, clip_norm: float) -> list[Job]:
         """A cohort cut into jobs: largest clients first, so that those in a chunk are alike and none comes last."""
@@ -84,7 +84,8 @@ class Workers:
     def sums(self, model: Tensor, jobs: Sequence[Job]) -> Iterator[PartialSum]:
         """The jobs' sums in their order. Each is valid until the next is asked for."""
         if self._count == 1:
-            yield from (self._work.do(model, job) for job in jobs)
+            out = torch.empty_like(model)
+            yield from (self._work.do(model, job, out) for job in jobs)
             return
         if not self._processes:
             self._processes = [_Process(self._work) for _ in range(self._count)]
@@ -112,8 +113,12 @@ class Workers:
             for connection in wait(list(busy)):
                 process, number = busy.pop(connection)
                 found = process.receive()
+                if number == taken:  # the sum is taken before its worker may write the next
+                    yield found
+                    taken += 1
+                else:
+                    waiting[number] = PartialSum(found.total.clone(), found.norms, found.losses)
                 idle.append(process)
-                waiting[number] = PartialSum(found.total.clone(), found.norms, found.losses)
             while taken in waiting:
                 yield waiting.pop(taken)
                 taken += 1
@@ -178,8 +183,7 @@ def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connectio
             job = connection.recv()
             if job is None:
                 return
-            found = work.do(model, job)
-            total.copy_(found.total)
+            found = work.do(model, job, total)
             connection.send((found.norms, found.losses))
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             return

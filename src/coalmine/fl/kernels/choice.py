@@ -53,7 +53,9 @@ def _agreeing(build, loop: Loop, module: nn.Module, data: FederatedData) -> Kern
     weights = flat.parameter_vector(module)
     try:
         kernel: Kernel = build()
-        found, expected = (way.clipped_sum(weights, _first_clients(data), 1.0) for way in (kernel, loop))
+        found, expected = (
+            way.clipped_sum(weights, _first_clients(data), 1.0, torch.empty_like(weights)) for way in (kernel, loop)
+        )
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError):
         return loop
     close = torch.allclose(found.total, expected.total, rtol=0, atol=1e-3 * float(flat.norms(expected.total[None])))

@@ -23,7 +23,7 @@ class Loop:
     ) -> None:
         self._model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
         self._task, self._training, self._dtype = task, training, dtype
-        self._start, self._total, self._exported = (torch.empty_like(self._model.vector) for _ in range(3))
+        self._start, self._total = (torch.empty_like(self._model.vector) for _ in range(2))
 
     @property
     def dim(self) -> int:
@@ -32,9 +32,9 @@ class Loop:
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """A few clients at a time: enough pieces for workers to share evenly."""
-        return groups(sizes, clients=max(1, len(sizes) // 32), rows=sum(sizes))
+        return groups(sizes, clients=max(1, len(sizes) // 16), rows=sum(sizes))
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float) -> PartialSum:
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), one client at a time."""
         self._model.internal(weights, out=self._start)
         self._total.zero_()
@@ -47,7 +47,7 @@ class Loop:
                 norms[i] = float(flat.norms(vector[None]))
                 scale = scales(norms[i : i + 1], np.array([client.weight]), clip_norm)
                 self._total.add_(vector, alpha=float(scale[0]))
-        return PartialSum(self._model.export(self._total, out=self._exported), norms, losses)
+        return PartialSum(self._model.export(self._total, out=out), norms, losses)
 
     def _train(self, client: Client) -> float:
         """Train from the global model; leaves the trained parameters in the flat vector."""

@@ -67,7 +67,7 @@ class OneStep:
         """As many clients as one pass takes without leaving the cache, or holding too much."""
         return groups(sizes, clients=_CLIENTS, rows=self._rows)
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float) -> PartialSum:
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), in one pass."""
         self._model.load(weights)
         inputs, targets, counts = padded([client.examples for client in clients], self._task, self._dtype)
@@ -88,7 +88,7 @@ class OneStep:
             factor = torch.from_numpy(-self._learning_rate * factors).to(self._dtype)
             sums = [piece.flatten() for gradients in found for piece in gradients.weighted_sum(factor)]
         self._seen.clear()
-        return PartialSum(torch.cat(sums), norms, losses.detach().double().numpy())
+        return PartialSum(torch.cat(sums, out=out), norms, losses.detach().double().numpy())
 
     def _note(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if layer in self._seen:

@@ -18,10 +18,7 @@ _SLACK = 1 - 2.0**-20
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The sum of some clients' clipped and weighted updates, with each one's norm before clipping and its first loss.
-
-    ``total`` (d,) may be a buffer that the kernel uses again for its next sum.
-    """
+    """The sum of some clients' clipped, weighted updates (d,), each one's norm before clipping and its first loss."""
 
     total: Tensor
     norms: Floats
@@ -35,8 +32,8 @@ class Kernel(Protocol):
     def dim(self) -> int:
         """The number of trainable parameters."""
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float) -> PartialSum:
-        """Σ weightᵢ · clip(updateᵢ) over ``clients`` from the global model ``weights`` (d,), float32 in common order.
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
+        """Σ weightᵢ · clip(updateᵢ) over ``clients`` from the global model ``weights`` (d,), written to ``out`` (d,).
 
         An update longer than ``clip_norm`` is scaled to it; an infinite ``clip_norm`` scales none.
         """
@@ -54,10 +51,10 @@ def scales(norms: Floats, weights: Floats, clip_norm: float) -> Floats:
 def groups(sizes: Sequence[int], *, clients: int, rows: int) -> list[int]:
     """Cut a sequence of clients into groups of at most ``clients``, and of ``rows`` examples unless one has more.
 
-    Groups are as even as that allows, and four at least where each has 16 clients: workers share them.
+    Groups are as even as that allows, and two at least where each has 16 clients: workers share them.
     """
     cut: list[int] = []
-    pieces = max(-(-len(sizes) // clients), -(-sum(sizes) // rows), min(4, len(sizes) // 16), 1)
+    pieces = max(-(-len(sizes) // clients), -(-sum(sizes) // rows), min(2, len(sizes) // 16), 1)
     clients = min(clients, -(-len(sizes) // pieces))
     count = taken = 0
     for size in sizes:

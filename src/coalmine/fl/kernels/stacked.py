@@ -64,7 +64,7 @@ class Stacked:
             [min(size, self._training.batch_size or size) for size in sizes], clients=_CLIENTS, rows=self._rows
         )
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float) -> PartialSum:
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), all clients in step."""
         start = weights.to(self._dtype)
         matrix = start.repeat(len(clients), 1)
@@ -83,8 +83,8 @@ class Stacked:
             matrix.sub_(start)
             norms = flat.norms(matrix).numpy()
             scale = scales(norms, np.array([client.weight for client in clients]), clip_norm)
-            total = torch.from_numpy(scale).to(self._dtype) @ matrix
-        return PartialSum(total, norms, losses)
+            torch.mv(matrix.t(), torch.from_numpy(scale).to(self._dtype), out=out)
+        return PartialSum(out, norms, losses)
 
     def _columns(self, matrix: Tensor) -> list[tuple[Tensor, tuple[int, ...]]]:
         sizes = [torch.Size(shape).numel() for shape in self._model.shapes]
