@@ -39,7 +39,7 @@ from coalmine.fl.client import ignored_index, tensors
 from coalmine.fl.kernels.choice import choose_kernel
 from coalmine.fl.kernels.partial_sum import PartialSum, scales
 from coalmine.fl.seeds import generator
-from coalmine.fl.workers import ClientWork, Job
+from coalmine.fl.workers import ClientWork, Job, Workers
 from coalmine.models import build
 
 try:
@@ -271,7 +271,7 @@ def measure(work: Workload) -> None:
 
     def clipped_sum(clip_norm: float) -> PartialSum:
         everybody = Job(0, 0, np.arange(work.clients), np.ones(work.clients), clip_norm)
-        return ClientWork(data, kernel, SEED).do(flat.parameter_vector(module), everybody)
+        return next(Workers(ClientWork(data, kernel, SEED), 1).sums(flat.parameter_vector(module), [everybody]))
 
     clip_norm = float(np.median(clipped_sum(math.inf).norms))
     expected = Naive(work, data, clip_norm).round()

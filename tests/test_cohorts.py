@@ -76,7 +76,7 @@ def test_replacement_is_refused_with_the_nearest_bound():
 
 @pytest.mark.parametrize("q", [0, -0.1, 1.01, math.nan, "half"])
 def test_a_probability_outside_of_0_to_1_is_refused(q):
-    with pytest.raises(InputError, match=r"must be in \(0, 1\]"):
+    with pytest.raises(InputError, match=r"the sampling probability q must be"):
         PoissonCohorts(q)
 
 

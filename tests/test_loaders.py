@@ -235,8 +235,8 @@ def test_numbers_that_are_not_pixels_become_float32(tmp_path):
         ({"x": np.full((40, 2), "a")}, "inputs must be numbers"),
         ({"user": np.linspace(0, 1, 40)}, "users must be whole numbers or texts"),
         ({"user": np.arange(39)}, "one for each of 40 examples"),
-        ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, "0 examples"),
-        ({"user": np.array([{}] * 40, dtype=object)}, "not an .npz file of plain arrays"),
+        ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, "has no examples"),
+        ({"user": np.array([{}] * 40, dtype=object)}, "holds Python objects"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(tmp_path, changes, sentence):
@@ -380,3 +380,28 @@ def test_the_page_on_data_shows_real_output(tmp_path, monkeypatch):
     found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert found.attempted > 20
     assert found.failed == 0
+
+
+def test_an_array_that_may_be_the_users_is_not_passed_over(tmp_path):
+    rows = {"x": np.zeros((30, 4), dtype=np.float32), "y": np.arange(30) % 3, "patient": np.arange(30) // 3}
+    np.savez(tmp_path / "some.npz", **rows)
+    with pytest.raises(InputError, match=r'not understood: patient.*keys={"users": "patient"}.*"iid:100"'):
+        load(tmp_path / "some.npz")
+    assert len(load(tmp_path / "some.npz", keys={"users": "patient"}).train) == 9
+    assert len(load(tmp_path / "some.npz", partition="iid:6").train) == 6
+    np.savez(tmp_path / "usual.npz", x=rows["x"], y=rows["y"], user_id=rows["patient"])
+    assert len(load(tmp_path / "usual.npz").train) == 9
+
+
+def test_bad_values_are_placed_by_file_and_user(tmp_path):
+    x = np.zeros((6, 4), dtype=np.float32)
+    x[4, 0] = np.nan
+    np.savez(tmp_path / "bad.npz", x=x, y=np.arange(6) % 2, user=np.array(["a", "a", "b", "b", "c", "c"]))
+    with pytest.raises(InputError, match=r"bad.npz: inputs must be finite, got nan in example 4, of client 'c'"):
+        load(tmp_path / "bad.npz")
+
+
+def test_arrays_of_objects_are_refused_by_name(tmp_path):
+    np.savez(tmp_path / "o.npz", x=np.zeros((2, 4)), y=np.arange(2), user=np.array(["a", None], dtype=object))
+    with pytest.raises(InputError, match="the array 'user' holds Python objects"):
+        load(tmp_path / "o.npz")

@@ -24,6 +24,7 @@ from coalmine.fl.kernels.loop import Loop
 from coalmine.fl.kernels.one_step import OneStep
 from coalmine.fl.kernels.stacked import Stacked
 from coalmine.sampling import Poisson
+from coalmine.seam import Audit, View
 from federations import federation, mlp, parts
 
 
@@ -63,33 +64,23 @@ def test_a_clip_norm_is_kept_in_ten_million_dimensions():
         weights, parts(data), 1.0, torch.empty_like(weights)
     )
     norm = float(found.total.double().norm())
-    assert 1 - 3e-6 < norm <= 1
+    assert 1 - 2e-5 < norm <= 1
 
 
-class Watcher:
+class Watcher(Audit):
     """Sees every update, plants nothing."""
-
-    views = ()
 
     def __init__(self, *views):
         self.views = views
         self.seen = []
 
-    def plant(self, round, *, clip_norm, trial=None):
-        return None
-
     def observe(self, release):
         self.seen.append(release)
-
-    def frozen_rounds(self, round):
-        return 0
 
 
 @pytest.mark.parametrize("cohorts", [PoissonCohorts(0.5), ShuffledCohorts(2)])
 def test_the_noise_on_an_update_has_the_variance_it_should(cohorts):
     """The same training with and without noise differs by the noise alone, in its first round."""
-    from coalmine.seam import View
-
     data, updates = federation([3] * 8), []
     for noise in (1e-12, 0.7):
         watcher = Watcher(View("update"))
@@ -153,8 +144,6 @@ def test_weights_by_size_never_exceed_one():
 
 
 def test_without_noise_the_update_is_the_weighted_mean_of_those_who_came():
-    from coalmine.seam import View
-
     data = federation([2, 6, 4])
     for weighting, weights in [(WeightsBySize(), [2, 6, 4]), (WeightsBySize(5), [2, 5, 4])]:
         watcher = Watcher(View("update"))

@@ -203,14 +203,14 @@ def test_texts_without_any_text_are_refused(level):
         language_splits(tokenised, Cut(), level=level)
 
 
-def test_texts_to_classify_are_cut_and_padded():
+def test_texts_to_classify_are_cut_and_padded_in_front():
     texts = corpus(["a b c d", "!?"], ["a"], ["b b"], labels=[1, 0, 1, 0])
     splits = classification_splits(texts, Cut(), positions=3)
     a, b, c = (int(splits.train.vocabulary.encode(word)[0]) for word in "abc")
     found = by_name(splits)
-    assert found["u0"].inputs.tolist() == [[a, b, c], [3, 0, 0]]
+    assert found["u0"].inputs.tolist() == [[a, b, c], [0, 0, 3]]
     assert found["u0"].targets.tolist() == [1, 0]
-    assert found["u2"].inputs.tolist() == [[b, b, 0]]
+    assert found["u2"].inputs.tolist() == [[0, b, b]]
     assert not splits.train.task.per_position
     assert splits.train.task.classes == 2
 

@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import warnings
 
 import numpy as np
 import pytest
@@ -22,18 +23,20 @@ from coalmine.fl import (
     ScheduledCohorts,
     ShuffledCohorts,
     Training,
+    WeightsBySize,
     WithReplacementCohorts,
+    evaluate,
     flat,
 )
 from coalmine.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson
-from coalmine.seam import Contribution, View
+from coalmine.seam import Audit, Contribution, View
 from federations import cnn, federation, mlp, texts, word_model
 
 DATA = federation([3, 9, 4, 12, 5, 7, 6, 2, 8, 5], learnable=True)
 PRIVATE = Mechanism(clipping=AdaptiveClipping(initial=0.5), noise_multiplier=0.8)
 
 
-class Spy:
+class Spy(Audit):
     """An audit that plants what it is told to and remembers what it is shown."""
 
     def __init__(self, *views, plants=None, frozen=0):
@@ -52,6 +55,8 @@ class Spy:
 
 
 def training(**changes):
+    if "test" in changes:
+        changes.setdefault("evaluate_every", None)
     settings = {
         "model": mlp(),
         "data": DATA,
@@ -224,8 +229,9 @@ def test_a_client_whose_loss_is_not_a_number_is_named_and_the_round_does_not_cou
     model = mlp()
     poisoned = federation([3] * 6)
     poisoned.inputs[3 * 4] = 3e38  # user-4, finite and yet too large
-    for kernel in KERNELS.values():
+    for name, kernel in KERNELS.items():
         for workers in (1, 2):
+            directory = tmp_path / f"{name}-{workers}"
             run = training(
                 model=model,
                 data=poisoned,
@@ -236,10 +242,10 @@ def test_a_client_whose_loss_is_not_a_number_is_named_and_the_round_does_not_cou
                 **kernel,
             )
             with pytest.raises(InputError, match=r"client 'user-4' has a loss of .* in round 2"):
-                run.run(checkpoints=tmp_path, checkpoint_every=1)
+                run.run(checkpoints=directory, checkpoint_every=1)
             assert run.state.round == 2
             assert len(run.history) == 2
-            assert json.loads((tmp_path / "checkpoint.json").read_text())["round"] == 2
+            assert json.loads((directory / "checkpoint.json").read_text())["round"] == 2
 
 
 def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
@@ -304,6 +310,13 @@ def test_it_learns():
         assert run.history[-1]["accuracy"] > 0.85, cohorts
 
 
+def test_with_test_data_alone_the_last_round_is_evaluated():
+    history = finished(test=DATA).history
+    assert [metrics["round"] for metrics in history if "accuracy" in metrics] == [5]
+    with pytest.raises(InputError, match="evaluate_every needs test data"):
+        training(test=None, evaluate_every=2)
+
+
 def test_evaluation_is_every_so_many_rounds_and_at_the_end():
     history = finished(evaluate_every=4).history
     assert [metrics["round"] for metrics in history if "accuracy" in metrics] == [3, 5]
@@ -350,8 +363,20 @@ def test_sampling_with_replacement_is_refused_and_its_bound_accepted():
         run.theory(1e-5)
     times = int(str(refused.value).rpartition("times=")[2].rstrip(")"))
     bound = run.theory(1e-5, sampling=AtMost(times))
-    assert bound.epsilon >= run.theory(1e-5, sampling=AtMost(1)).epsilon
-    assert run.theory(1e-5, sampling=EveryRound()).sampling == "every-round"
+    alone = accounting.theory(noise_multiplier=0.8, sampling=AtMost(times), rounds=times, delta=1e-5)
+    assert (bound.epsilon, bound.rounds) == (alone.epsilon, 6)
+    with pytest.raises(InputError, match=rf"is no upper bound for WithReplacement.*AtMost\(times={times}\) is"):
+        run.theory(1e-5, sampling=AtMost(times - 1))
+
+
+def test_a_sampling_that_promises_more_than_the_cohorts_keep_is_refused():
+    run = training()
+    assert run.theory(1e-5, sampling=EveryRound()).epsilon > run.theory(1e-5).epsilon
+    assert run.theory(1e-5, sampling=Poisson(0.6)) == run.theory(1e-5)
+    for sampling in (Poisson(0.1), AtMost(5), OncePerEpoch(2), FixedSize(4, 10)):
+        with pytest.raises(InputError, match=r"is no upper bound for PoissonCohorts\(q=0.6\): AtMost\(times=6\) is"):
+            run.theory(1e-5, sampling=sampling)
+    assert training(cohorts=ShuffledCohorts(4)).theory(1e-5, sampling=AtMost(2)).sampling == "at-most:2"
 
 
 def test_batch_norm_is_refused_under_privacy_with_its_remedy_and_works_without():
@@ -394,11 +419,11 @@ def test_a_double_precision_module_is_trained_in_single():
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     training().run(until=1, checkpoints=tmp_path)
-    with pytest.raises(InputError, match="is of another training: its seed is 3, not 4"):
+    with pytest.raises(InputError, match="is of another training: there seed is 3, here 4"):
         training(seed=4).load(tmp_path)
-    with pytest.raises(InputError, match="its mechanism is"):
+    with pytest.raises(InputError, match="there mechanism is"):
         training(mechanism=Mechanism()).load(tmp_path)
-    with pytest.raises(InputError, match="its parameters"):
+    with pytest.raises(InputError, match="there the number of parameters is"):
         training(model=cnn()).load(tmp_path)
 
 
@@ -479,3 +504,216 @@ def test_central_batches_follow_the_order_asked_for():
 def test_central_training_refuses_an_order_it_does_not_know():
     with pytest.raises(InputError, match="order must be shuffled or by-user, got 'sorted'"):
         CentralTraining(model=mlp(), data=DATA, rounds=1, order="sorted")
+
+
+def test_a_rerun_goes_on_from_its_own_checkpoint(tmp_path):
+    whole = finished()
+    training().run(until=3, checkpoints=tmp_path)
+    again = training()
+    rounds = []
+    again.run(checkpoints=tmp_path, progress=lambda metrics: rounds.append(metrics["round"]))
+    assert rounds == [3, 4, 5]
+    assert same(whole, again)
+    with pytest.raises(InputError, match="there seed is 3, here 4"):
+        training(seed=4).run(checkpoints=tmp_path)
+    with pytest.raises(InputError, match="holds a checkpoint of 6 rounds, which is past round 2"):
+        training().run(until=2, checkpoints=tmp_path)
+
+
+def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(tmp_path):
+    training().run(until=1, checkpoints=tmp_path)
+    shuffled = DATA.regrouped(bounds=DATA.bounds, names=DATA.names, rows=np.arange(len(DATA.inputs))[::-1].copy())
+    with pytest.raises(InputError, match="there data is"):
+        training(data=shuffled).load(tmp_path)
+    with pytest.raises(InputError, match="there the first model is"):
+        training(model=mlp(seed=1)).load(tmp_path)
+    with pytest.raises(InputError, match=r"there audits is \[\], here \['Spy'\]"):
+        training(audits=[Spy()]).load(tmp_path)
+    with pytest.raises(InputError, match="there kind is Training, here CentralTraining"):
+        CentralTraining(model=mlp(), data=DATA, rounds=6).load(tmp_path)
+
+
+class Counter(Audit):
+    """Remembers how much it has seen."""
+
+    views = (View("update"),)
+    count = 0
+
+    def observe(self, release):
+        self.count += 1
+
+    def state(self):
+        return {"count": np.array(self.count)}
+
+    def restore(self, state):
+        self.count = int(state["count"])
+
+
+def test_a_checkpoint_keeps_what_the_audits_must_remember(tmp_path):
+    training(audits=[Spy(), Counter()]).run(until=4, checkpoints=tmp_path)
+    counter = Counter()
+    training(audits=[Spy(), counter]).load(tmp_path).run()
+    assert counter.count == 6
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="no checkpoint can be written to"):
+        training().run(checkpoints=tmp_path / "file")
+
+
+def test_a_model_that_diverges_is_noticed_in_its_own_round():
+    run = training(server=SGD(learning_rate=1e30), test=DATA, evaluate_every=1)
+    with pytest.raises(InputError, match="the model diverged in round 0, which does not count"):
+        run.run()
+    assert run.state.round == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": None}, "data must be FederatedData, such as train"),
+        ({"model": "mlp"}, "model must be a torch.nn.Module"),
+        ({"model": nn.Linear}, "model must be a torch.nn.Module.*got the class Linear"),
+        ({"cohorts": 0.5}, "cohorts must be such as PoissonCohorts"),
+        ({"cohorts": PoissonCohorts}, "cohorts must be such as PoissonCohorts.*got the class"),
+        ({"client": SGD(learning_rate=0.1)}, "client must be LocalTraining"),
+        ({"server": torch.optim.SGD}, "server must be SGD"),
+        ({"mechanism": FixedClipping(1.0)}, "mechanism must be Mechanism"),
+        ({"audits": Spy()}, "audits must be a list"),
+        ({"audits": [3]}, "an audit must be an object of a subclass of coalmine.seam.Audit, got int"),
+        ({"test": 3}, "test must be FederatedData, such as test"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        training(**changes)
+
+
+def test_parts_of_another_kind_are_refused():
+    with pytest.raises(InputError, match="clipping must be such as FixedClipping"):
+        Mechanism(clipping=1.0)
+    with pytest.raises(InputError, match="optimiser must be SGD"):
+        LocalTraining(optimiser=torch.optim.SGD)
+    with pytest.raises(InputError, match="learning_rate must be at most 1e30"):
+        SGD(learning_rate=1e39)
+    spy = Spy(plants=lambda *_: np.zeros(3))
+    with pytest.raises(InputError, match="what an audit plants must be a Contribution or None, got ndarray"):
+        training(audits=[spy]).run()
+
+
+def test_a_huge_learning_rate_ends_in_a_sentence():
+    for kernel in ({}, {"batch_size": 4}):
+        run = training(client=LocalTraining(optimiser=SGD(learning_rate=1e20), **kernel), mechanism=Mechanism())
+        with pytest.raises(InputError, match="does not count"):
+            run.run()
+
+
+def test_central_training_refuses_what_it_cannot_plant():
+    dim = training().dim
+    for spy in (Spy(plants=lambda *_: Contribution(np.zeros(dim, dtype=np.float32))), Spy(frozen=1)):
+        with pytest.raises(InputError, match="Spy plants updates or asks for frozen rounds"):
+            CentralTraining(model=mlp(), data=DATA, rounds=3, steps=2, audits=[spy]).run()
+
+
+def test_federated_test_data_is_evaluated_as_all_examples_of_its_clients():
+    some = DATA.subset([2, 5])
+    module = mlp()
+    assert evaluate(module, DATA.task, some) == evaluate(module, DATA.task, some.pooled())
+    assert evaluate(module, DATA.task, some) != evaluate(module, DATA.task, DATA)
+
+
+def test_a_module_that_keeps_something_of_what_it_sees_gives_the_same_bits(tmp_path):
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 3))
+    model = nn.Sequential(nn.Flatten(), layer)
+    for kernel in KERNELS.values():
+        one, two = finished(model=model, **kernel), finished(model=model, workers=2, **kernel)
+        assert one.kernel == "Loop"
+        assert same(one, two)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_dropout_never_goes_to_a_kernel_that_does_not_seed_it(seed):
+    model = nn.Sequential(*mlp()[:3], nn.Dropout(0.01), mlp()[3])
+    data = federation([1] * 12)
+    torch.manual_seed(seed)
+    run = training(model=model, data=data, test=None, client=LocalTraining())
+    assert run.kernel == "Loop"
+
+
+def test_a_client_scheduled_m_times_in_a_round_counts_as_m_squared_rounds():
+    for cohort, times in (([0, 0, 0, 1], 9), ([0, 1], 1)):
+        run = training(cohorts=ScheduledCohorts([cohort]), rounds=1)
+        expected = accounting.theory(noise_multiplier=0.8 / times**0.5, sampling=EveryRound(), rounds=1, delta=1e-5)
+        assert run.theory(1e-5).epsilon == pytest.approx(expected.epsilon, rel=1e-3)
+
+
+def test_what_a_private_training_divides_by_does_not_depend_on_sizes():
+    small, large = Spy(View("update")), Spy(View("update"))
+    mechanism = Mechanism(clipping=FixedClipping(1e-6), noise_multiplier=1.0, weighting=WeightsBySize(50))
+    for spy, size in ((small, 1), (large, 50)):
+        data = federation([size, 5, 5, 5])
+        training(data=data, test=None, rounds=1, cohorts=PoissonCohorts(1.0), mechanism=mechanism, audits=[spy]).run()
+    np.testing.assert_allclose(np.std(small.seen[0].vector), np.std(large.seen[0].vector), rtol=0.05)
+
+
+def test_a_central_training_of_many_tensors_resumes(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *[nn.Linear(8, 8) for _ in range(6)], nn.Linear(8, 3))
+
+    def central():
+        optimiser = SGD(learning_rate=0.1, momentum=0.9)
+        return CentralTraining(model=model, data=DATA, rounds=4, steps=5, batch_size=4, optimiser=optimiser)
+
+    whole = central()
+    whole.run()
+    central().run(until=2, checkpoints=tmp_path)
+    resumed = central().load(tmp_path)
+    resumed.run()
+    assert same(whole, resumed)
+
+
+def test_an_audit_cannot_write_into_the_training():
+    class Vandal(Audit):
+        views = (View("model"), View("update"))
+
+        def observe(self, release):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, that the array is not writable
+                torch.from_numpy(release.vector).zero_()
+
+    model = finished().state.model
+    assert torch.equal(finished(audits=[Vandal()]).state.model, model)
+
+
+def test_an_audits_own_coins_differ_from_training_to_training():
+    class Gambler(Audit):
+        def __init__(self):
+            self.coins = []
+
+        def plant(self, round, *, clip_norm, trial=None):
+            self.coins.append(float(torch.rand(())))
+
+    gamblers = [Gambler(), Gambler()]
+    for run in [training(audits=[gambler]) for gambler in gamblers]:
+        run.run()
+    assert len(set(gamblers[0].coins + gamblers[1].coins)) == 12
+
+
+def test_an_audits_frozen_rounds_do_not_depend_on_others():
+    alone, accompanied = Spy(frozen=2), Spy(frozen=2)
+    training(audits=[alone]).run(until=2)
+    training(audits=[accompanied, Spy(View("model"))]).run(until=2)
+    for one, other in zip(alone.seen, accompanied.seen, strict=True):
+        np.testing.assert_array_equal(one.vector, other.vector)
+
+
+def test_an_empty_round_leaves_an_adaptive_clip_norm_alone():
+    run = finished(cohorts=ScheduledCohorts([[0], [], [1], [2], [3], [4]]))
+    assert run.history[2]["clip_norm"] == run.history[1]["clip_norm"]
+
+
+def test_a_schedule_of_broken_numbers_is_refused():
+    with pytest.raises(InputError, match="a client of the schedule must be a whole number"):
+        ScheduledCohorts([[0.7, 1.9]])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coalmine.sampling import FixedSize as FixedSize
     from coalmine.sampling import OncePerEpoch as OncePerEpoch
     from coalmine.sampling import Poisson as Poisson
+    from coalmine.seam import Audit as Audit
     from coalmine.seam import Contribution as Contribution
     from coalmine.seam import Release as Release
     from coalmine.seam import View as View
@@ -35,7 +36,7 @@ _HOME = {
     "coalmine.accounting": ("Theory", "noise_for", "theory"),
     "coalmine.errors": ("InputError",),
     "coalmine.sampling": ("AtMost", "EveryRound", "FixedSize", "OncePerEpoch", "Poisson"),
-    "coalmine.seam": ("Contribution", "Release", "View"),
+    "coalmine.seam": ("Audit", "Contribution", "Release", "View"),
     "coalmine.stats": ("CosineNull", "Estimate", "NormalNull", "Scores", "estimate"),
 }
 _MODULES = ("accounting", "audits", "data", "fl", "models", "sampling", "seam", "stats")

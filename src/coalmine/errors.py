@@ -17,6 +17,13 @@ class NotApplicableError(InputError):
     """An estimator that does not fit these scores: asked for by name it is an error, among all it is left out."""
 
 
+def check_kind(name: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:
+    """Refuse a ``value`` that is not of these ``kinds``; ``example`` says what would be right."""
+    if not isinstance(value, kinds) or isinstance(value, type):
+        got = value.__name__ if isinstance(value, type) else type(value).__name__
+        raise InputError(f"{name} must be {example}, got {'the class ' if isinstance(value, type) else ''}{got}")
+
+
 def check_number(name: str, value: SupportsFloat) -> float:
     """Return ``value`` as a float if it is a number and not NaN, refuse it otherwise."""
     if isinstance(value, str) or not hasattr(value, "__float__") or math.isnan(value.__float__()):

@@ -7,19 +7,22 @@ round and hands it what its views release, and nothing else. NumPy only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_kind
+
+__all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
 
 Vector = npt.NDArray[np.float32]
 """Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
 
 Kind = Literal["model", "update"]
+"""What a release is: the global model after a round, or the round's noisy average."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,18 @@ class View:
         return round == rounds - 1 or (self.every is not None and (round + 1) % self.every == 0)
 
 
-class Audit(Protocol):
-    """What a training asks of an audit."""
+class Audit:
+    """What a training asks of an audit: subclass it and say what differs from an onlooker that sees nothing."""
 
-    @property
-    def views(self) -> Sequence[View]:
-        """What this adversary may see."""
+    views: Sequence[View] = ()
+    """What this adversary may see."""
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """What to add to the sum of round ``round``, or of its frozen round ``trial``; None for nothing.
 
         ``clip_norm`` bounds every client's update in this round; it is infinite where nothing is clipped.
         """
+        return None
 
     def observe(self, release: Release) -> None:
         """Take in what was released."""
@@ -90,6 +93,14 @@ class Audit(Protocol):
 
         Their updates are released to this audit alone, and the model stays what it is.
         """
+        return 0
+
+    def state(self) -> Mapping[str, npt.NDArray[Any]]:
+        """What a checkpoint must keep of this audit, as arrays by name."""
+        return {}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go back to what ``state`` gave."""
 
 
 def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: float, round: int) -> Contribution:
@@ -98,6 +109,7 @@ def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: flo
     Whether each planted update is within the clip norm cannot be seen from their sum; that the sum is within
     ``clients`` times it (one at least) can.
     """
+    check_kind("what an audit plants", contribution, Contribution, "a Contribution or None")
     total, clients = contribution.total, contribution.clients
     if total.shape != (dim,):
         raise InputError(f"an audit planted a vector of shape {total.shape} in round {round}, the model has ({dim},)")

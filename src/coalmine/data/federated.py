@@ -86,6 +86,8 @@ class FederatedData:
     vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "targets"):
+            object.__setattr__(self, name, np.asanyarray(getattr(self, name)))
         if len(self.inputs) != len(self.targets):
             raise InputError(
                 f"every input needs its targets, got {len(self.inputs)} inputs, {len(self.targets)} targets"
@@ -97,8 +99,17 @@ class FederatedData:
         object.__setattr__(self, "rows", _checked_rows(self.rows, len(self.inputs)))
         count = len(self.inputs if self.rows is None else self.rows)
         object.__setattr__(self, "bounds", _checked_bounds(self.bounds, self.names, count))
-        _check_inputs(self.inputs, self.task)
-        _check_targets(self.targets, self.task)
+        try:
+            _check_inputs(self.inputs, self.task)
+            _check_targets(self.targets, self.task)
+        except _ExampleError as error:
+            raise InputError(f"{error}{self._whose(error.row)}") from None
+
+    def _whose(self, row: int) -> str:
+        places = np.array([row]) if self.rows is None else np.flatnonzero(self.rows == row)
+        owners = [np.flatnonzero((self.bounds[:, 0] <= place) & (place < self.bounds[:, 1])) for place in places]
+        found = [int(owner[0]) for owner in owners if owner.size]
+        return f", of client {self.names[found[0]]!r}" if found else ""
 
     @classmethod
     def of_users(
@@ -108,7 +119,7 @@ class FederatedData:
 
         Where a user's examples lie apart the arrays are copied once, in the users' order, so that clients are views.
         """
-        column = np.asarray(users)
+        inputs, targets, column = np.asanyarray(inputs), np.asanyarray(targets), np.asarray(users)
         if column.ndim != 1 or len(column) != len(inputs):
             raise InputError(f"users must be one for each of {len(inputs)} examples, got an array of {column.shape}")
         if column.dtype.kind not in "iuUS":
@@ -142,7 +153,8 @@ class FederatedData:
         shape = "×".join(map(str, self.task.input_shape))
         kind = f"{shape} tokens" if self.task.tokens is not None else shape
         classes = f"{self.task.classes} classes"
-        return f"FederatedData({len(self)} clients{of} examples, {sizes.sum()} in all, {kind}, {classes})"
+        clients = "1 client" if len(self) == 1 else f"{len(self)} clients"
+        return f"FederatedData({clients}{of} examples, {sizes.sum()} in all, {kind}, {classes})"
 
     @property
     def sizes(self) -> Ints:
@@ -219,6 +231,14 @@ def numbered_within(sizes: Ints) -> Ints:
     return np.asarray(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes))
 
 
+class _ExampleError(InputError):
+    """Something is wrong with the example at ``row``."""
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(f"{message} in example {row}")
+        self.row = row
+
+
 def _checked_rows(rows: ArrayLike | None, examples: int) -> Ints | None:
     if rows is None:
         return None
@@ -268,7 +288,7 @@ def _check_inputs(inputs: Array, task: Task) -> None:
             if not finite.all():
                 row = int(np.argmin(finite.reshape(len(block), -1).all(axis=1)))
                 value = block[row][~finite[row]].flat[0]
-                raise InputError(f"inputs must be finite, got {value} in example {start + row}")
+                raise _ExampleError(f"inputs must be finite, got {value}", start + row)
     elif inputs.dtype != np.uint8:
         raise InputError(f"inputs must be uint8 pixels or floating-point numbers, got {inputs.dtype}")
 
@@ -292,4 +312,4 @@ def _check_range(what: str, values: Array, limit: int, ignored: int | None) -> N
         if bad.any():
             row = int(np.argmax(bad.reshape(len(block), -1).any(axis=1)))
             value = np.asarray(block[row])[np.asarray(bad[row])].flat[0]
-            raise InputError(f"a {what} must be in 0..{limit - 1}, got {value} in example {start + row}")
+            raise _ExampleError(f"a {what} must be in 0..{limit - 1}, got {value}", start + row)

@@ -6,7 +6,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,17 @@ import numpy as np
 from coalmine.data.federated import Array, FederatedData, Task
 from coalmine.errors import InputError
 
+_MOST_CLASSES = 1_000_000
+
 # The names under which each column is looked for, in this order.
 _NAMES = {
     "inputs": ("x", "inputs", "images", "data", "features"),
     "labels": ("y", "labels", "label", "targets", "target"),
-    "users": ("user", "users", "writer", "writers", "client", "clients", "subject"),
+    "users": tuple(
+        f"{who}{ending}"
+        for who in ("user", "writer", "client", "subject", "author")
+        for ending in ("", "s", "_id", "_ids")
+    ),
 }
 
 
@@ -29,6 +35,7 @@ class ArrayData:
     data: FederatedData
     test: FederatedData | None
     has_users: bool
+    others: tuple[str, ...] = ()  # arrays that were not understood
 
 
 def without_users(inputs: Array, targets: Array, task: Task, *, first: int = 0) -> FederatedData:
@@ -64,7 +71,8 @@ def read_arrays(path: Path, *, keys: Mapping[str, str] | None = None) -> ArrayDa
                 wanted = (keys or {}).get(role, usual)
                 there = ", ".join(archive.names) or "none"
                 raise InputError(f"{path} has no {role} ({wanted} or {wanted}_train); its keys are: {there}")
-    return _assembled(path, parts, users_wanted="users" in (keys or {}), names=archive.names)
+    found = _assembled(path, parts, users_wanted="users" in (keys or {}), names=archive.names)
+    return replace(found, others=tuple(name for name in archive.names if name not in archive.taken))
 
 
 def _assembled(path: Path, parts: list[dict[str, Array]], *, users_wanted: bool, names: list[str]) -> ArrayData:
@@ -74,8 +82,12 @@ def _assembled(path: Path, parts: list[dict[str, Array]], *, users_wanted: bool,
     inputs = [as_inputs(part["inputs"], str(path)) for part in parts]
     labels = [_as_labels(part["labels"], str(path)) for part in parts]
     for x, y in zip(inputs, labels, strict=True):
-        if len(x) != len(y) or not len(x):
+        if not len(x):
+            raise InputError(f"{path} has no examples")
+        if len(x) != len(y):
             raise InputError(f"{path} must have a label for each example, got {len(x)} examples and {len(y)} labels")
+    if (largest := max(int(y.max()) for y in labels)) > _MOST_CLASSES:
+        raise InputError(f"{path}: labels must be below {_MOST_CLASSES:,}, got {largest}")
     task = Task(input_shape=inputs[0].shape[1:], classes=max(2, *(int(y.max()) + 1 for y in labels)))
     if has_users:
         found = [
@@ -135,6 +147,7 @@ class _Archive:
         if isinstance(self._file, np.ndarray):
             raise InputError(f"{path} is a single array (.npy), not an .npz file of named ones")
         self.names: list[str] = list(self._file.files)
+        self.taken: set[str] = set()
 
     def __enter__(self) -> _Archive:
         return self
@@ -150,13 +163,20 @@ class _Archive:
             spelt = [name for base in bases for name in ((f"{base}_{part}", f"{part}_{base}") if part else (base,))]
             if there := [name for name in spelt if name in self.names]:
                 found[role] = self.read(there[0])
+                self.taken.add(there[0])
         return found
 
     def read(self, name: str) -> Array:
         """One array."""
         try:
             return np.asarray(self._file[name])
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError):
+        except ValueError as error:
+            if "allow_pickle" in str(error):
+                raise InputError(
+                    f"{self.path}: the array {name!r} holds Python objects, not numbers or texts"
+                ) from None
+            raise self._broken() from None
+        except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError):
             raise self._broken() from None
 
     def _broken(self) -> InputError:

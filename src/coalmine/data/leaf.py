@@ -151,7 +151,7 @@ def _windows(x: list[Any], y: list[Any], source: str, alphabet: Vocabulary) -> t
 def _numbers(x: list[Any], source: str) -> Array:
     try:
         inputs = np.array(x, dtype=np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{source}: every x must be a list of {len(x[0])} numbers") from None
     return inputs.reshape(-1, 1, 28, 28) if inputs.shape[1] == 784 else inputs
 
@@ -175,6 +175,8 @@ def _labels(y: list[Any], source: str) -> Array:
     for value in y:
         if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
             raise InputError(f"{source}: every y must be a whole number, got {value!r:.40}")
+        if abs(value) > 1e9:
+            raise InputError(f"{source}: a label must be below 1e9, got {value!r:.40}")
     return np.array(y, dtype=np.int64)
 
 
@@ -216,6 +218,8 @@ def _users(files: list[Path]) -> dict[str, tuple[list[Any], list[Any]]]:
     users: dict[str, tuple[list[Any], list[Any]]] = {}
     for file in files:
         content = _read(file)
+        if len(set(map(str, content["users"]))) < len(content["users"]):
+            raise InputError(f"{file} lists a user twice")
         for user, samples in zip(content["users"], content["num_samples"], strict=True):
             data = content["user_data"].get(user) if isinstance(user, str) else None
             if not isinstance(data, dict) or not isinstance(data.get("x"), list) or not isinstance(data.get("y"), list):

@@ -75,12 +75,17 @@ def load(
     cut = Cut(test_fraction=test_fraction, pool_fraction=pool_fraction, min_examples=min_examples, seed=seed)
     options = _Options(level=level, positions=positions, vocabulary_size=vocabulary_size, keys=keys, images=images)
     path = Path(name_or_path)
-    if isinstance(name_or_path, str) and (name_or_path in NAMED or not path.exists()):
-        splits, usual = _load_named(name_or_path, cut, options)
-    elif path.exists():
-        splits, usual = _load_path(path, cut, options)
-    else:
-        raise InputError(f"there is no file {path}")
+    try:
+        if isinstance(name_or_path, str) and (name_or_path in NAMED or not path.exists()):
+            splits, usual = _load_named(name_or_path, cut, options)
+        elif path.exists():
+            splits, usual = _load_path(path, cut, options, regrouped=asked is not None)
+        else:
+            raise InputError(f"there is no file {path}")
+    except InputError as error:
+        if str(name_or_path) in str(error):
+            raise
+        raise InputError(f"{name_or_path}: {error}") from error
     if isinstance(usual, Iid) and isinstance(asked, Natural | Balanced):
         raise InputError(f"{name_or_path} has no users, so it cannot be {asked}: ask for iid or dirichlet")
     return partitions.repartition(splits, asked or usual, seed=seed)
@@ -112,7 +117,7 @@ def _load_named(name: str, cut: Cut, options: _Options) -> tuple[Splits, Partiti
     return _language(corpus, cut, options, usual=known.kind), usual
 
 
-def _load_path(path: Path, cut: Cut, options: _Options) -> tuple[Splits, Partition]:
+def _load_path(path: Path, cut: Cut, options: _Options, *, regrouped: bool) -> tuple[Splits, Partition]:
     if path.is_dir() and (path / INDEX).exists():
         options.only(str(path))
         if cut != Cut(seed=cut.seed):
@@ -128,6 +133,11 @@ def _load_path(path: Path, cut: Cut, options: _Options) -> tuple[Splits, Partiti
     if path.suffix == ".npz":
         options.only(str(path), "keys")
         arrays = read_arrays(path, keys=options.keys)
+        if arrays.others and not arrays.has_users and not regrouped:
+            raise InputError(
+                f"{path} has arrays that are not understood: {', '.join(arrays.others)}. If one says whose each example"
+                f' is, give keys={{"users": "{arrays.others[0]}"}}; if none does, give a partition such as "iid:100"'
+            )
         splits = _split_arrays(arrays, cut)
         return splits, Natural() if arrays.has_users else Iid(min(_CLIENTS, len(splits.train)))
     if path.name.endswith((".jsonl", ".jsonl.gz")):

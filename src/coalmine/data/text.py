@@ -131,7 +131,9 @@ def classification_splits(
     vocabulary_size: int | None = None,
     test_users: Ints | None = None,
 ) -> Splits:
-    """A label for each text, of whose words the first ``positions`` are taken; short texts are padded.
+    """A label for each text, of whose words the first ``positions`` are taken; short texts are padded in front.
+
+    So the last position, from which recurrent models answer, is always a word.
 
     A text without any word becomes a single unknown one. ``test_users`` are those that the data itself sets apart.
     """
@@ -145,8 +147,8 @@ def classification_splits(
     vocabulary = tokenised.vocabulary(users[parts[0]], level="words", size=size)
     ids = vocabulary.lookup(tokenised.words)[tokenised.ids]
     tokens = np.full((len(corpus.texts), positions), PAD, dtype=ids.dtype)
-    tokens[tokenised.lengths == 0, 0] = UNKNOWN
-    tokens[_filled(tokenised.lengths, positions)] = ids[numbered_within(tokenised.lengths) < positions]
+    tokens[tokenised.lengths == 0, -1] = UNKNOWN
+    tokens[_filled(tokenised.lengths, positions)[:, ::-1]] = ids[numbered_within(tokenised.lengths) < positions]
     classes = max(2, int(corpus.labels.max()) + 1)
     task = Task(input_shape=(positions,), classes=classes, tokens=len(vocabulary))
     return _splits(tokens, corpus.labels, corpus.users, sizes, users, parts, task, vocabulary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -12,10 +13,10 @@ from torch import Tensor, nn
 from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.data.federated import Examples, FederatedData
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_kind
 from coalmine.fl.checkpoint import TrainingState
 from coalmine.fl.client import loss_of, tensors
-from coalmine.fl.optimisers import SGD, Optimiser
+from coalmine.fl.optimisers import SGD, Adam, Optimiser
 from coalmine.fl.rounds import Rounds
 from coalmine.fl.seeds import generator
 from coalmine.sampling import EveryRound
@@ -59,6 +60,8 @@ class CentralTraining(Rounds):
         )
         if order not in ("shuffled", "by-user"):
             raise InputError(f"order must be shuffled or by-user, got {order!r}")
+        if optimiser is not None:
+            check_kind("optimiser", optimiser, (SGD, Adam), "SGD(...) or Adam(...) of coalmine.fl")
         self.optimiser, self.order = optimiser or SGD(learning_rate=0.1), order
         self.steps, self.batch_size = check_count("steps", steps), check_count("batch_size", batch_size)
         self._records = data.indices
@@ -71,11 +74,22 @@ class CentralTraining(Rounds):
     def _settings(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("steps", "batch_size", "optimiser", "order")}
 
+    def _before_round(self) -> None:
+        number = self.state.round
+        for audit in self.audits:
+            if audit.frozen_rounds(number) or audit.plant(number, clip_norm=math.inf) is not None:
+                raise InputError(
+                    f"{type(audit).__name__} plants updates or asks for frozen rounds, and central training has no sum "
+                    "of clients' updates: put canaries into the data"
+                )
+
     def _round(self) -> tuple[TrainingState, Tensor]:
         number, state = self.state.round, self.state
         self._model.load(state.model)
+        self._model.reset_buffers()
         memory = {key: [tensor.clone() for tensor in some] for key, some in state.optimiser.items()}
         losses = []
+        outside = torch.get_rng_state()
         for step in range(number * self.steps, (number + 1) * self.steps):
             inputs, targets = tensors(self._batch(step), self.data.task)
             torch.default_generator.manual_seed(int(generator(self.seed, "central", 0, step + 1).integers(2**32)))
@@ -89,6 +103,7 @@ class CentralTraining(Rounds):
             gradients = self._model.gradients(loss)
             with torch.no_grad():
                 self.optimiser.step(self._model.parameters, gradients, memory)
+        torch.set_rng_state(outside)
         model = self._model.vector.clone()
         after = TrainingState(
             model=model,

@@ -28,13 +28,17 @@ Metrics = dict[str, float]
 
 @dataclass
 class TrainingState:
-    """Where a training is: the model (d,), the optimiser's memory, the clip norm, the rounds done, what they gave."""
+    """Where a training is: the model (d,), the optimiser's memory, the clip norm, the rounds done, what they gave.
+
+    ``audits`` has what each audit must remember; it is filled in when a checkpoint is written or read.
+    """
 
     model: Tensor
     optimiser: OptimiserState = field(default_factory=dict)
     clip_norm: float = math.inf
     round: int = 0
     history: list[Metrics] = field(default_factory=list)
+    audits: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> None:
@@ -42,10 +46,23 @@ def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> 
 
     ``settings`` says which training it is of.
     """
+    try:
+        _save(state, directory, settings)
+    except OSError as error:
+        raise InputError(f"no checkpoint can be written to {directory}: {error.strerror or error}") from error
+
+
+def holds_one(directory: Path) -> bool:
+    """Whether there is a checkpoint in ``directory``."""
+    return (directory / _FILE).is_file()
+
+
+def _save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     name = f"round-{state.round:06d}.safetensors"
     tensors = {"model": state.model}
     tensors |= {f"optimiser.{key}.{i}": t for key, some in state.optimiser.items() for i, t in enumerate(some)}
+    tensors |= {f"audit.{i}.{key}": t for i, some in enumerate(state.audits) for key, t in some.items()}
     _replace(directory / name, lambda path: save_file(tensors, path))
     content = {
         "format": FORMAT,
@@ -66,13 +83,14 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
     path = directory / _FILE
     try:
         content: dict[str, Any] = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise InputError(f"{path} is not a checkpoint: it must hold a JSON object")
         if content["format"] != FORMAT:
             raise InputError(f"{path} has format {content['format']}, this version of coalmine reads format {FORMAT}")
         for key, value in settings.items():
-            if content["settings"].get(key) != value:
-                raise InputError(
-                    f"{path} is of another training: its {key} is {content['settings'].get(key)}, not {value}"
-                )
+            theirs = content["settings"].get(key)
+            if theirs != value:
+                raise InputError(f"{path} is of another training: there {key} is {theirs}, here {value}")
         if not (directory / content["tensors"]).is_file():
             raise InputError(f"the checkpoint in {directory} is not whole: {content['tensors']} is missing")
         tensors = load_file(directory / content["tensors"])
@@ -83,6 +101,7 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
             clip_norm=math.inf if clip_norm is None else float(clip_norm),
             round=int(content["round"]),
             history=list(content["history"]),
+            audits=_audit_states(tensors),
         )
     except FileNotFoundError:
         raise InputError(f"there is no checkpoint in {directory}: it has no {_FILE}") from None
@@ -93,19 +112,30 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
 
 
 def _optimiser_state(tensors: Mapping[str, Tensor]) -> OptimiserState:
-    found: OptimiserState = {}
-    for name in sorted(tensors):
+    numbered: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         if kind == "optimiser":
-            key, _, _ = rest.rpartition(".")
-            found.setdefault(key, []).append(tensors[name])
-    return found
+            key, _, number = rest.rpartition(".")
+            numbered.setdefault(key, {})[int(number)] = tensor
+    return {key: [some[i] for i in range(len(some))] for key, some in numbered.items()}
+
+
+def _audit_states(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        if kind == "audit":
+            number, _, key = rest.partition(".")
+            found.setdefault(int(number), {})[key] = tensor
+    return [found.get(number, {}) for number in range(max(found, default=-1) + 1)]
 
 
 def _replace(path: Path, write: Any) -> None:
     """Write beside, flush to the disk, rename."""
     beside = path.with_name(path.name + ".new")
     write(beside)
+    beside.chmod(0o644)  # safetensors would keep it to the user alone
     with beside.open("rb") as file:
         os.fsync(file.fileno())
     beside.replace(path)

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.data.federated import Array, Examples, Task
-from coalmine.errors import check_count
-from coalmine.fl.optimisers import SGD, Optimiser
+from coalmine.errors import check_count, check_kind
+from coalmine.fl.optimisers import SGD, Adam, Optimiser
 from coalmine.stats.arrays import Ints
 
 Stream = Callable[[], np.random.Generator]
@@ -31,6 +31,7 @@ class LocalTraining:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
+        check_kind("optimiser", self.optimiser, (SGD, Adam), "SGD(...) or Adam(...) of coalmine.fl")
         check_count("epochs", self.epochs)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
@@ -72,11 +73,16 @@ def tensors(examples: Examples, task: Task, dtype: torch.dtype = torch.float32) 
 
 
 def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy over targets that count: the module's own ``loss`` where it has one, which is faster."""
-    if hasattr(module, "loss"):
+    """The mean cross-entropy over targets that count: by the module's own method ``loss`` where it has one.
+
+    Where no target counts it is zero.
+    """
+    if callable(getattr(type(module), "loss", None)):
         return module.loss(inputs, targets)  # type: ignore[operator, no-any-return]
-    logits = module(inputs)
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=ignored_index(task))
+    logits, labels, ignored = module(inputs), targets.flatten(), ignored_index(task)
+    if task.ignored is None or bool((labels != ignored).any()):
+        return F.cross_entropy(logits.flatten(0, -2), labels, ignore_index=ignored)
+    return logits.sum() * 0.0  # type: ignore[no-any-return]
 
 
 def ignored_index(task: Task) -> int:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_number
 from coalmine.fl.seeds import generator
 from coalmine.sampling import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling
 from coalmine.stats.arrays import Ints
 
 
+@runtime_checkable
 class Cohorts(Protocol):
     """A rule that says who takes part in which round."""
 
@@ -29,6 +30,9 @@ class Cohorts(Protocol):
     def expected(self, population: int, round: int) -> float:
         """How many clients are expected in round ``round``: fixed in advance, whoever comes."""
 
+    def exposures(self, population: int, rounds: int, seed: int) -> int:
+        """The rounds that anybody can take part in; one in which a client comes m times counts as m²."""
+
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """What an accountant should make of it; refused with the nearest upper bound where there is no analysis."""
 
@@ -40,7 +44,7 @@ class PoissonCohorts:
     q: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.q, str) or not 0 < self.q <= 1:
+        if not 0 < check_number("the sampling probability q", self.q) <= 1:
             raise InputError(f"the sampling probability q must be in (0, 1], got {self.q}")
 
     def check(self, population: int, rounds: int) -> None:
@@ -53,6 +57,10 @@ class PoissonCohorts:
     def expected(self, population: int, round: int) -> float:
         """q times the population."""
         return self.q * population
+
+    def exposures(self, population: int, rounds: int, seed: int) -> int:
+        """Every round, at the worst."""
+        return rounds
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """Poisson sampling."""
@@ -79,6 +87,10 @@ class FixedSizeCohorts:
     def expected(self, population: int, round: int) -> float:
         """Always ``size``."""
         return float(self.size)
+
+    def exposures(self, population: int, rounds: int, seed: int) -> int:
+        """Every round, at the worst."""
+        return rounds
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """Sampling without replacement."""
@@ -108,9 +120,13 @@ class WithReplacementCohorts:
         """Always ``size``."""
         return float(self.size)
 
+    def exposures(self, population: int, rounds: int, seed: int) -> int:
+        """As this seed's draws have it."""
+        return _exposures([self.cohort(population, seed, round) for round in range(rounds)], population)
+
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """Refused: no accountant here has an analysis of it."""
-        bound = _at_most([self.cohort(population, seed, round) for round in range(rounds)], population)
+        bound = AtMost(self.exposures(population, rounds, seed))
         raise InputError(
             "sampling with replacement has no analysis here: a client drawn m times in a round moves the sum by m clip "
             f"norms. The nearest upper bound takes this seed's draws as known to everybody: give sampling={bound!r}"
@@ -148,6 +164,10 @@ class ShuffledCohorts:
         whole, left = divmod(population, self.rounds_per_epoch)
         return float(whole + (round % self.rounds_per_epoch < left))
 
+    def exposures(self, population: int, rounds: int, seed: int) -> int:
+        """One round in each epoch."""
+        return -(-rounds // self.rounds_per_epoch)
+
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """At most once in each epoch."""
         return OncePerEpoch(self.rounds_per_epoch)
@@ -162,6 +182,13 @@ class ScheduledCohorts:
     """
 
     rounds: Sequence[Sequence[int]]
+
+    def __post_init__(self) -> None:
+        plain = tuple(
+            tuple(check_count("a client of the schedule", client, least=0) for client in cohort)
+            for cohort in self.rounds
+        )
+        object.__setattr__(self, "rounds", plain)
 
     def check(self, population: int, rounds: int) -> None:
         """Every client must exist, and every round be there."""
@@ -185,9 +212,13 @@ class ScheduledCohorts:
         """As many as are scheduled."""
         return float(len(self.rounds[round]))
 
+    def exposures(self, population: int, rounds: int, seed: int) -> int:
+        """As scheduled."""
+        return _exposures([np.asarray(cohort, dtype=np.int64) for cohort in self.rounds[:rounds]], population)
+
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """As often as the most frequent client."""
-        return _at_most([np.asarray(cohort, dtype=np.int64) for cohort in self.rounds[:rounds]], population)
+        return AtMost(self.exposures(population, rounds, seed))
 
 
 def _check_size(size: int, population: int) -> None:
@@ -195,8 +226,8 @@ def _check_size(size: int, population: int) -> None:
         raise InputError(f"a cohort of {size} clients needs as many, the population has {population}")
 
 
-def _at_most(cohorts: Sequence[Ints], population: int) -> AtMost:
+def _exposures(cohorts: Sequence[Ints], population: int) -> int:
     exposures = np.zeros(population, dtype=np.int64)
     for cohort in cohorts:
         exposures += np.bincount(cohort, minlength=population) ** 2
-    return AtMost(max(1, int(exposures.max(initial=1))))
+    return max(1, int(exposures.max(initial=1)))

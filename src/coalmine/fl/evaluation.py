@@ -8,18 +8,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from coalmine.data.federated import Examples, Task
+from coalmine.data.federated import Examples, FederatedData, Task
 from coalmine.errors import InputError
 from coalmine.fl.client import ignored_index, tensors
 
 _LOGITS = 4_000_000  # numbers computed at a time
 
 
-def evaluate(module: nn.Module, task: Task, examples: Examples) -> dict[str, float]:
+def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) -> dict[str, float]:
     """The mean loss on ``examples`` and ``accuracy``; for a language model ``recall@1`` and ``perplexity``.
 
-    recall@1 is the share of positions whose next token is the likeliest one. Targets that are ignored do not count.
+    recall@1 is the share of positions whose next token is the likeliest one. Targets that are ignored do not count. Of
+    federated data, all examples of its clients are taken.
     """
+    if isinstance(examples, FederatedData):
+        examples = examples.pooled()
     positions = task.input_shape[0] if task.per_position else 1
     batch = max(1, min(500, _LOGITS // (task.classes * positions)))
     ignored = ignored_index(task)

@@ -37,6 +37,18 @@ class FlatModel:
             view.copy_(value.data)
             value.data = view
 
+        self._buffers = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+
+    def reset_buffers(self) -> None:
+        """Set what the module keeps beside its parameters back to what it was: it is part of no update."""
+        for buffer, start in self._buffers:
+            buffer.copy_(start)
+
+    @property
+    def buffers_changed(self) -> bool:
+        """Whether a forward pass has changed what the module keeps beside its parameters."""
+        return any(not torch.equal(buffer, start) for buffer, start in self._buffers)
+
     @property
     def dim(self) -> int:
         """The number of trainable parameters."""

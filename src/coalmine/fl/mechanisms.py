@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coalmine.errors import InputError, check_count, check_number, check_positive, check_probability
+from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive, check_probability
 from coalmine.fl.seeds import generator
 from coalmine.seam import Vector
 from coalmine.stats.arrays import Floats, Ints
+
+# Where squares of float32 numbers neither vanish nor overflow.
+_LEAST_NORM, _MOST_NORM = 1e-10, 1e10
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,11 @@ class FixedClipping:
     norm: float
 
     def __post_init__(self) -> None:
-        check_positive("the clip norm", self.norm)
+        _check_norm("the clip norm", self.norm)
 
     def start(self) -> float:
         """Always ``norm``."""
-        return self.norm
+        return float(self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +49,8 @@ class AdaptiveClipping:
 
     After each round the norm is multiplied by exp(−``rate`` · (b − ``quantile``)), where b is the share of updates
     within it. In a private training b is noisy: ``count_noise`` is the standard deviation on the count (a twentieth of
-    the expected cohort if not given), and the noise on the updates is raised so that both together are covered by the
-    mechanism's noise multiplier.
+    the expected cohort if not given, and at least twice the noise multiplier), and the noise on the updates is raised
+    so that both together are covered by the mechanism's noise multiplier.
     """
 
     initial: float
@@ -56,7 +59,7 @@ class AdaptiveClipping:
     count_noise: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive("the initial clip norm", self.initial)
+        _check_norm("the initial clip norm", self.initial)
         check_probability("quantile", self.quantile)
         check_positive("rate", self.rate)
         if self.count_noise is not None:
@@ -64,11 +67,11 @@ class AdaptiveClipping:
 
     def start(self) -> float:
         """The first round's."""
-        return self.initial
+        return float(self.initial)
 
     def next(self, clip_norm: float, share: float) -> float:
         """The next round's, from the (noisy) share of updates within this one's."""
-        return clip_norm * math.exp(-self.rate * (share - self.quantile))
+        return min(max(clip_norm * math.exp(-self.rate * (share - self.quantile)), _LEAST_NORM), _MOST_NORM)
 
 
 Clipping = NoClipping | FixedClipping | AdaptiveClipping
@@ -88,6 +91,8 @@ class WeightsBySize:
     """A client counts by its number of examples, up to ``cap``: min(n, cap) / cap, so that none counts more than 1.
 
     A private training needs ``cap``: the largest client's size is a fact about that client. Without one it is used.
+    Since sizes are private, a private training divides by the number of clients expected and not by their weight:
+    updates come out smaller by the mean weight.
     """
 
     cap: int | None = None
@@ -109,8 +114,9 @@ Weighting = EqualWeights | WeightsBySize
 class Mechanism:
     """Clip each client's update, weigh it by at most 1, sum, add N(0, (``noise_multiplier`` · clip norm)²), divide.
 
-    One client moves the sum by at most the clip norm. The divisor of a private training is the weight expected of a
-    round, a number fixed in advance; otherwise it is the weight of those who came.
+    One client moves the sum by at most the clip norm. The divisor of a private training is the number of clients
+    expected in a round, fixed in advance; otherwise it is the weight of those who came. How many clients there are is
+    taken to be public.
     """
 
     clipping: Clipping = field(default_factory=NoClipping)
@@ -118,6 +124,10 @@ class Mechanism:
     weighting: Weighting = field(default_factory=EqualWeights)
 
     def __post_init__(self) -> None:
+        check_kind(
+            "clipping", self.clipping, (NoClipping, FixedClipping, AdaptiveClipping), "such as FixedClipping(1.0)"
+        )
+        check_kind("weighting", self.weighting, (EqualWeights, WeightsBySize), "EqualWeights() or WeightsBySize(cap)")
         if not (check_number("noise_multiplier", self.noise_multiplier) >= 0 and math.isfinite(self.noise_multiplier)):
             raise InputError(f"noise_multiplier must be 0 or more, got {self.noise_multiplier}")
         if self.private and isinstance(self.clipping, NoClipping):
@@ -139,7 +149,7 @@ class Mechanism:
         if not self.private or not isinstance(self.clipping, AdaptiveClipping):
             return 0.0
         given = self.clipping.count_noise
-        return max(1.0, expected_clients / 20) if given is None else given
+        return max(2 * self.noise_multiplier, expected_clients / 20) if given is None else given
 
     def update_noise(self, expected_clients: float) -> float:
         """The noise multiplier on the updates themselves: above ``noise_multiplier`` where counts are released too.
@@ -153,7 +163,7 @@ class Mechanism:
             raise InputError(
                 f"count_noise must exceed half the noise multiplier of {self.noise_multiplier}, got {count_noise:g}"
             )
-        return float((self.noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5)
+        return self.noise_multiplier / math.sqrt(1 - (self.noise_multiplier / (2 * count_noise)) ** 2)
 
     def noise(self, dim: int, seed: int, clip_norm: float, expected_clients: float, *counters: int) -> Vector:
         """The noise on the sum of one round, (dim,)."""
@@ -163,7 +173,7 @@ class Mechanism:
 
     def next_clip_norm(self, clip_norm: float, norms: Floats, expected_clients: float, seed: int, round: int) -> float:
         """The clip norm of the next round, from the norms of this one's updates."""
-        if not isinstance(self.clipping, AdaptiveClipping):
+        if not isinstance(self.clipping, AdaptiveClipping) or not expected_clients:
             return clip_norm
         count_noise = self.count_noise(expected_clients)
         if count_noise:
@@ -171,3 +181,8 @@ class Mechanism:
             noisy = centred + count_noise * float(generator(seed, "clip-count", round).standard_normal())
             return self.clipping.next(clip_norm, noisy / expected_clients + 0.5)
         return self.clipping.next(clip_norm, float(np.mean(norms <= clip_norm))) if len(norms) else clip_norm
+
+
+def _check_norm(name: str, norm: float) -> None:
+    if not _LEAST_NORM <= check_number(name, norm) <= _MOST_NORM:
+        raise InputError(f"{name} must be a positive number from {_LEAST_NORM:g} to {_MOST_NORM:g}, got {norm}")

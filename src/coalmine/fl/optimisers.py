@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coalmine.errors import InputError, check_positive
+from coalmine.errors import InputError, check_number, check_positive
 
 State = dict[str, list[Tensor]]
 """An optimiser's memory: lists of tensors like the parameters; empty before the first step."""
@@ -24,8 +24,8 @@ class SGD:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive("learning_rate", self.learning_rate)
-        if not 0 <= self.momentum < 1:
+        _check_rate(self.learning_rate)
+        if not 0 <= check_number("momentum", self.momentum) < 1:
             raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
 
     def step(self, parameters: list[Tensor], gradients: list[Tensor], state: State) -> None:
@@ -50,10 +50,10 @@ class Adam:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        check_positive("learning_rate", self.learning_rate)
+        _check_rate(self.learning_rate)
         check_positive("epsilon", self.epsilon)
         for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
+            if not 0 <= check_number(name, getattr(self, name)) < 1:
                 raise InputError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
     def step(self, parameters: list[Tensor], gradients: list[Tensor], state: State) -> None:
@@ -74,3 +74,8 @@ class Adam:
 
 
 Optimiser = SGD | Adam
+
+
+def _check_rate(learning_rate: float) -> None:
+    if check_positive("learning_rate", learning_rate) > 1e30:
+        raise InputError(f"learning_rate must be at most 1e30, got {learning_rate}")

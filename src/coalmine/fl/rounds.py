@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from coalmine.accounting import Theory
 from coalmine.data.federated import FederatedData
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_kind
 from coalmine.fl import checkpoint, flat
 from coalmine.fl.checkpoint import Metrics, TrainingState
 from coalmine.fl.evaluation import evaluate
@@ -21,6 +25,9 @@ from coalmine.fl.optimisers import Optimiser
 from coalmine.fl.workers import one_thread
 from coalmine.models.tasks import check_fits
 from coalmine.seam import Audit, Release, Vector
+
+_SPLIT = {"data": "train", "test": "test"}
+_SAMPLED_ROWS = 1000  # of large data, which need not be read whole to be recognised
 
 Progress = Callable[[Metrics], None]
 """Called after each round with what was measured in it."""
@@ -41,6 +48,16 @@ class Rounds(ABC):
         seed: int,
         private: bool,
     ) -> None:
+        check_kind("model", model, nn.Module, "a torch.nn.Module, as models.build(name, task) gives")
+        for name, part in (("data", data), ("test", test)):
+            if part is not None or name == "data":
+                check_kind(name, part, FederatedData, f"FederatedData, such as {_SPLIT[name]} of what load gives")
+        check_kind("audits", audits, (list, tuple), "a list of audits")
+        for audit in audits:
+            check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.seam.Audit")
+            check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
+        if test is None and evaluate_every is not None:
+            raise InputError("evaluate_every needs test data to evaluate on: give test=, or leave it out")
         self.data, self.test, self.audits = data, test, tuple(audits)
         self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
         self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
@@ -50,6 +67,7 @@ class Rounds(ABC):
             raise InputError(f"the test data must have the task of the training data, {data.task}, got {test.task}")
         self._model = flat.FlatModel(model)
         self.state = TrainingState(model=flat.parameter_vector(model))
+        self._start = _digest(self.state.model.numpy())
 
     @abstractmethod
     def theory(self, delta: float) -> Theory:
@@ -97,11 +115,14 @@ class Rounds(ABC):
     ) -> list[Metrics]:
         """Go on to round ``until`` (to the end if not given); returns the history.
 
-        With ``checkpoints`` the state is saved there after every ``checkpoint_every`` rounds and at the end.
+        With ``checkpoints`` the state is saved there after every ``checkpoint_every`` rounds and at the end. Where a
+        checkpoint of this very training is there already, it goes on from it, since it would come to the same bits.
         """
         end = self.rounds if until is None else min(check_count("until", until, least=0), self.rounds)
         directory = None if checkpoints is None else Path(checkpoints)
         check_count("checkpoint_every", checkpoint_every)
+        if directory and checkpoint.holds_one(directory):
+            self._resume(directory, end)
         try:
             with one_thread():
                 while self.state.round < end:
@@ -118,36 +139,63 @@ class Rounds(ABC):
         """The model as it is now on the test data."""
         if self.test is None:
             raise InputError("there is no test data to evaluate on: give test=")
+        return self._evaluate(self.state.model)
+
+    def _evaluate(self, model: Tensor) -> Metrics:
+        assert self.test is not None
         with one_thread():
-            self._model.load(self.state.model)
-            return evaluate(self._model.module, self.data.task, self.test.pooled())
+            self._model.load(model)
+            return evaluate(self._model.module, self.data.task, self.test)
 
     def save(self, directory: Path | str) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint: the whole state, with that of the audits."""
+        self.state.audits = [
+            {name: torch.from_numpy(np.array(value)) for name, value in audit.state().items()} for audit in self.audits
+        ]
         checkpoint.save(self.state, Path(directory), self._fingerprint())
 
     def load(self, directory: Path | str) -> Self:
         """Go back to a checkpoint of this very training; another's is refused."""
         self.state = checkpoint.load(Path(directory), self._fingerprint())
+        for audit, kept in zip(self.audits, self.state.audits, strict=False):
+            audit.restore({name: value.numpy() for name, value in kept.items()})
         return self
 
+    def _resume(self, directory: Path, end: int) -> None:
+        found = checkpoint.load(directory, self._fingerprint()).round
+        if found > end:
+            raise InputError(
+                f"{directory} holds a checkpoint of {found} rounds, which is past round {end}: choose another"
+            )
+        if found > self.state.round:
+            self.load(directory)
+
     def _fingerprint(self) -> dict[str, str]:
-        common = {"rounds": self.rounds, "seed": self.seed, "parameters": self.dim, "data": self.data}
-        every = {"evaluate_every": self.evaluate_every}
-        return {name: str(value) for name, value in (common | every | self._settings()).items()}
+        common = {
+            "kind": type(self).__name__,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "evaluate_every": self.evaluate_every,
+            "the number of parameters": self.dim,
+            "the first model": self._start,
+            "data": f"{self.data} {_digest_of_data(self.data)}",
+            "audits": [type(audit).__name__ for audit in self.audits],
+        }
+        return {name: str(value) for name, value in (common | self._settings()).items()}
 
     def _advance(self) -> None:
         number = self.state.round
         self._before_round()
         state, update = self._round()
-        if not bool(torch.isfinite(state.model).all()):
+        last = number + 1 == self.rounds
+        finite = bool(torch.isfinite(state.model).all())
+        if finite and self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
+            state.history[-1].update(self._evaluate(state.model))
+        if not finite or not math.isfinite(state.history[-1].get("loss", 0.0)):
             raise InputError(
-                f"the model is not finite after round {number}, which does not count: lower a learning rate"
+                f"the model diverged in round {number}, which does not count: lower the learning rates or the noise"
             )
         self.state = state
-        last = number + 1 == self.rounds
-        if self.test is not None and self.evaluate_every and (last or (number + 1) % self.evaluate_every == 0):
-            state.history[-1].update(self.evaluate())
         for audit in self.audits:
             for view in audit.views:
                 if view.shows(number, self.rounds):
@@ -164,7 +212,21 @@ def optimised(server: Optimiser, state: TrainingState, update: Tensor) -> tuple[
 
 
 def read_only(vector: Tensor) -> Vector:
-    """A tensor as a NumPy array that shares its memory and cannot be written to."""
-    shown = vector.numpy().view()
+    """A copy as a NumPy array that cannot be written to: whatever an audit does with it, the training goes on."""
+    shown = vector.numpy().copy()
     shown.flags.writeable = False
     return shown
+
+
+def _digest(*arrays: npt.NDArray[Any]) -> str:
+    found = hashlib.blake2b(digest_size=6)
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def _digest_of_data(data: FederatedData) -> str:
+    """Who holds what, in full, and some of the examples."""
+    some = np.unique(np.linspace(0, len(data.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
+    rows = np.empty(0, dtype=np.int64) if data.rows is None else data.rows
+    return _digest(data.bounds, rows, data.inputs[some], data.targets[some])

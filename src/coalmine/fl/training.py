@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,16 +13,16 @@ from torch import Tensor, nn
 from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.data.federated import FederatedData
-from coalmine.errors import InputError
+from coalmine.errors import InputError, check_count, check_kind
 from coalmine.fl.checkpoint import Metrics, TrainingState
 from coalmine.fl.client import LocalTraining
 from coalmine.fl.cohorts import Cohorts
 from coalmine.fl.kernels.choice import choose_kernel
 from coalmine.fl.mechanisms import Mechanism
-from coalmine.fl.optimisers import SGD, Optimiser
+from coalmine.fl.optimisers import SGD, Adam, Optimiser
 from coalmine.fl.rounds import Rounds, optimised, read_only
 from coalmine.fl.workers import ClientWork, Job, Workers, one_thread
-from coalmine.sampling import EveryRound, FixedSize, Sampling
+from coalmine.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.seam import Audit, Contribution, Release, checked_contribution
 from coalmine.stats.arrays import Floats
 
@@ -51,6 +52,13 @@ class Training(Rounds):
         seed: int = 0,
         workers: int = 1,
     ) -> None:
+        if client is not None:
+            check_kind("client", client, LocalTraining, "LocalTraining(...)")
+        if mechanism is not None:
+            check_kind("mechanism", mechanism, Mechanism, "Mechanism(...)")
+        if server is not None:
+            check_kind("server", server, (SGD, Adam), "SGD(...) or Adam(...) of coalmine.fl")
+        check_kind("cohorts", cohorts, Cohorts, "such as PoissonCohorts(0.1)")
         self.cohorts, self.client = cohorts, client or LocalTraining()
         self.mechanism, self.server = mechanism or Mechanism(), server or SGD(learning_rate=1.0)
         super().__init__(
@@ -81,17 +89,36 @@ class Training(Rounds):
     def theory(self, delta: float, *, sampling: Sampling | None = None, accountant: str | None = None) -> Theory:
         """What the accountant promises for all ``rounds`` of this configuration; ε is infinite without noise.
 
-        ``sampling`` is that of the cohorts if not given. Cohorts that have no known analysis are refused; the message
-        says which sampling gives an upper bound. A cohort of fixed size is accounted for replacing one client, which
-        moves the sum by two clip norms: half the noise multiplier.
+        ``sampling`` is that of the cohorts if not given, and must otherwise be an upper bound on it: ``EveryRound()``,
+        or ``AtMost`` as often as anybody comes. Cohorts that have no known analysis are refused; the message says which
+        sampling gives an upper bound. A cohort of fixed size is accounted for replacing one client, which moves the sum
+        by two clip norms: half the noise multiplier.
         """
+        terms = (len(self.data), self.rounds, self.seed)
         if sampling is None:
-            known = self.mechanism.private
-            sampling = self.cohorts.sampling(len(self.data), self.rounds, self.seed) if known else EveryRound()
+            sampling = self.cohorts.sampling(*terms) if self.mechanism.private else EveryRound()
+        else:
+            self._check_bound(sampling)
         noise = self.mechanism.noise_multiplier / (2 if isinstance(sampling, FixedSize) else 1)
-        return accounting.theory(
-            noise_multiplier=noise, sampling=sampling, rounds=self.rounds, delta=delta, accountant=accountant
+        # Coming m times in one round counts as m² rounds, which may be more than there are.
+        rounds = max(self.rounds, sampling.times) if isinstance(sampling, AtMost) else self.rounds
+        found = accounting.theory(
+            noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant
         )
+        return replace(found, rounds=self.rounds)
+
+    def _check_bound(self, sampling: Sampling) -> None:
+        """Refuse a sampling that promises more than these cohorts keep."""
+        most = self.cohorts.exposures(len(self.data), self.rounds, self.seed)
+        match sampling:
+            case AtMost():
+                holds = sampling.times >= most
+            case EveryRound():
+                holds = most <= self.rounds
+            case _:
+                holds = sampling == self.cohorts.sampling(len(self.data), self.rounds, self.seed)
+        if not holds:
+            raise InputError(f"{sampling} is no upper bound for {self.cohorts}: AtMost(times={most}) is")
 
     def _settings(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("cohorts", "client", "mechanism", "server")}
@@ -101,10 +128,10 @@ class Training(Rounds):
 
     def _before_round(self) -> None:
         for index, audit in enumerate(self.audits):
-            for trial in range(audit.frozen_rounds(self.state.round)):
+            frozen = check_count("the number of frozen rounds", audit.frozen_rounds(self.state.round), least=0)
+            for trial in range(frozen):
                 planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
-                # Frozen rounds of all audits are numbered apart, from 1 on: 0 is the training's own round.
-                own = 1 + trial * len(self.audits) + index
+                own = (index << 32) + trial + 1  # each audit's are numbered apart; 0 is the training's own round
                 update, _, _ = self._noisy_mean([] if planted is None else [planted], trial=own)
                 audit.observe(Release(round=self.state.round, kind="update", vector=read_only(update), trial=trial))
 
@@ -149,7 +176,7 @@ class Training(Rounds):
             expected = self.cohorts.expected(population, number)
             noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial)
             total += torch.from_numpy(noise)
-            divisor += expected * float(self._weights.mean())
+            divisor += expected
         else:
             divisor += float(weights.sum())
         return total.div_(divisor or 1.0), np.concatenate(norms), np.concatenate(losses)
@@ -161,5 +188,6 @@ class Training(Rounds):
             loss, norm = losses[bad[0]], norms[bad[0]]
             raise InputError(
                 f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {job.round}: "
-                "the round does not count. Lower the clients' learning rate, or look at this client's examples"
+                "the round does not count. Lower the clients' learning rate, look at this client's examples, or, if "
+                "the model itself has diverged, lower the server's learning rate or the noise"
             )

@@ -27,10 +27,10 @@ from coalmine.fl.kernels.partial_sum import Kernel, PartialSum
 from coalmine.fl.seeds import generator
 from coalmine.stats.arrays import Floats, Ints
 
-# What glibc's malloc gives back to the system at once, (blocks of this many bytes, this many free bytes at the end).
-# Its default makes every step of a training fetch and clear the same pages again, which is a third of a small net's
-# time.
-_KEPT_MEMORY, _C_DEFAULT = (1 << 25, 1 << 29), (1 << 17, 1 << 17)
+# From where on glibc's malloc gives memory back to the system: blocks of so many bytes, so many free bytes at the end.
+# With the usual limits every step of a training fetches and clears the same pages again, a third of a small net's time.
+# The usual ones grow to the second pair by themselves, in a process that uses large blocks.
+_KEPT_MEMORY, _USUAL_MEMORY = (1 << 25, 1 << 29), (1 << 25, 1 << 26)
 
 
 @dataclass(frozen=True)
@@ -193,15 +193,14 @@ def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connectio
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one torch thread and kept memory, and leave torch and its generator as they were."""
+    """Compute with one torch thread and kept memory, and leave torch as it was."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     _keep_memory(_KEPT_MEMORY)
     try:
-        with torch.random.fork_rng(devices=[]):
-            yield
+        yield
     finally:
-        _keep_memory(_C_DEFAULT)
+        _keep_memory(_USUAL_MEMORY)
         torch.set_num_threads(threads)
 
 
@@ -211,5 +210,5 @@ def _keep_memory(limits: tuple[int, int]) -> None:
         library = ctypes.CDLL(None)
         for option, bytes_ in zip((-3, -1), limits, strict=True):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
             library.mallopt(option, bytes_)
-        if limits == _C_DEFAULT:
+        if limits == _USUAL_MEMORY:
             library.malloc_trim(0)

@@ -41,8 +41,8 @@ class WordLSTM(nn.Module):
         hidden = embedded.new_zeros(len(embedded), embedded.shape[2])
         cell = embedded.new_zeros(len(embedded), self.units)
         states = []
-        for position in range(embedded.shape[1]):
-            f, o, g = (gates[:, position] + self.recurrent_gates(hidden)).chunk(3, 1)
+        for gate in gates.unbind(1):
+            f, o, g = (gate + self.recurrent_gates(hidden)).chunk(3, 1)
             cell = torch.lerp(g.tanh(), cell, f.sigmoid())
             hidden = self.projection(o.sigmoid() * cell.tanh())
             states.append(hidden)

@@ -31,53 +31,73 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     """The fastest kernel for this module on such clients, that gives what the plain loop gives.
 
     A module may do what a faster kernel does not expect (use a layer's weight by other ways, mix the examples of a
-    batch, draw random numbers): so it is tried on the first clients, and taken only if it agrees there.
+    batch, draw random numbers, keep something of what it sees). So a faster one is tried on some clients, from weights
+    in general position, and taken only if it agrees there.
     """
     task, sizes = data.task, data.sizes
     loop = Loop(module, task, training)
     plain = isinstance(training.optimiser, SGD) and training.optimiser.momentum == 0
     if not plain:
         return loop
-    activations = max(1, _activations(module, task, data))
+    activations = _activations(module, task, data)
     rows = max(1, _ACTIVATIONS // activations)
     typical = int(np.median(sizes))
+    faster: type[OneStep] | type[Stacked] | None = None
     if training.steps(int(sizes.max())) == 1:
         if OneStep.suits(module) and rows >= _CLIENTS_A_PASS * typical:
-            return _agreeing(lambda: OneStep(module, task, training, rows=rows), loop, module, data)
+            faster = OneStep
     elif loop.dim <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
-        return _agreeing(lambda: Stacked(module, task, training, rows=rows), loop, module, data)
+        faster = Stacked
+    if faster is not None:
+        kernel = faster(module, task, training, rows=rows)
+        if _agree(kernel, loop, module, data):
+            return kernel
     return loop
 
 
-def _agreeing(build, loop: Loop, module: nn.Module, data: FederatedData) -> Kernel:  # type: ignore[no-untyped-def]
-    weights = flat.parameter_vector(module)
-    try:
-        kernel: Kernel = build()
-        found, expected = (
-            way.clipped_sum(weights, _first_clients(data), 1.0, torch.empty_like(weights)) for way in (kernel, loop)
-        )
-    except (RuntimeError, TypeError, ValueError, AttributeError, KeyError):
-        return loop
-    close = torch.allclose(found.total, expected.total, rtol=0, atol=1e-3 * float(flat.norms(expected.total[None])))
-    return kernel if close and np.allclose(found.norms, expected.norms, rtol=1e-3) else loop
+def _agree(kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData) -> bool:
+    start = flat.parameter_vector(module)
+    # Weights that start at zero would hide what depends on them.
+    shaken = torch.randn(len(start), generator=torch.Generator().manual_seed(0)).mul_(0.05).add_(start)
+    before = torch.get_rng_state()
+    for weights in (start, shaken):
+        try:
+            found = kernel.clipped_sum(weights, _some_clients(data), 1.0, torch.empty_like(weights))
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
+            return False
+        if kernel.changes_buffers or not torch.equal(before, torch.get_rng_state()):
+            torch.set_rng_state(before)
+            return False
+        expected = loop.clipped_sum(weights, _some_clients(data), 1.0, torch.empty_like(weights))
+        size = float(flat.norms(expected.total[None]))
+        if not np.isfinite(expected.norms).all() or not (found.total - expected.total).abs().max() <= 1e-3 * size:
+            return False
+        if not np.allclose(found.norms, expected.norms, rtol=1e-3):
+            return False
+    return True
 
 
-def _first_clients(data: FederatedData) -> Sequence[Client]:
-    return [Client(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in range(min(3, len(data)))]
+def _some_clients(data: FederatedData) -> Sequence[Client]:
+    """The first clients, the smallest, the largest, and some from all over."""
+    draw = np.random.default_rng(0)
+    chosen = [*range(min(2, len(data))), int(data.sizes.argmin()), int(data.sizes.argmax())]
+    chosen += draw.integers(len(data), size=4).tolist()
+    return [Client(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]
 
 
 def _activations(module: nn.Module, task: Task, data: FederatedData) -> int:
-    """How many numbers the layers of ``module`` put out for one example."""
+    """How many numbers the layers of ``module`` put out for one example, one at least."""
     total = 0
 
     def count(layer: nn.Module, inputs: object, output: object) -> None:
         nonlocal total
         total += output.numel() if isinstance(output, Tensor) else 0
 
-    model = flat.FlatModel(module).module
+    model = flat.FlatModel(module).module.eval()
     for layer in model.modules():
         if next(layer.children(), None) is None:
             layer.register_forward_hook(count)
+    some = input_tensor(data.client(int(data.sizes.argmax())).inputs[:2], task)
     with torch.no_grad():
-        model(input_tensor(data.client(0).inputs[:1], task))
-    return total
+        model(some if len(some) > 1 else some.repeat(2, *[1] * (some.ndim - 1)))
+    return max(1, total // 2)

@@ -17,6 +17,10 @@ from torch import Tensor, nn
 # Per-client gradients of a layer are kept for the sum only where all of them stay below this many numbers.
 _KEPT = 8_000_000
 
+# Gram matrices are trusted to float32's rounding times this factor: what is taken off clipped updates covers it.
+_CANCELLING = 64
+_ROUNDING = 1e-6
+
 
 class LayerGradients(Protocol):
     """One layer's gradients, for some clients."""
@@ -32,19 +36,31 @@ class GramGradients:
     """Linear layers, and convolutions as such: client i's gradient is Dᵢᵀ Xᵢ for inputs X and deltas D.
 
     X is (clients, rows, inputs), D (clients, rows, outputs). The norms come from the Gram matrices of the rows, without
-    forming any gradient (Goodfellow 2015; Li et al. 2022): for few rows.
+    forming any gradient (Goodfellow 2015; Li et al. 2022): for few rows. Where large terms cancel in them, rounding
+    could make a norm too small and let an update exceed the clip norm; then the gradients are formed after all.
     """
 
     def __init__(self, inputs: Tensor, deltas: Tensor, weight: Tensor) -> None:
         self._x, self._d, self._shape = inputs, deltas, weight.shape
+        self._formed: FormedGradients | None = None
 
     def squared_norms(self) -> Tensor:
         """‖DᵀX‖² = Σ (X Xᵀ) ∘ (D Dᵀ)."""
-        grams = torch.bmm(self._x, self._x.transpose(1, 2)).mul_(torch.bmm(self._d, self._d.transpose(1, 2)))
-        return grams.flatten(1).sum(1, dtype=torch.float64).clamp_(min=0)
+        x_gram, d_gram = (torch.bmm(rows, rows.transpose(1, 2)) for rows in (self._x, self._d))
+        diagonals = x_gram.diagonal(dim1=1, dim2=2) * d_gram.diagonal(dim1=1, dim2=2)
+        largest = diagonals.double().clamp_(min=0).sqrt_().sum(1).square_()
+        squares = x_gram.mul_(d_gram).flatten(1).sum(1, dtype=torch.float64).clamp_(min=0)
+        if not bool((largest > _CANCELLING * squares).any()):
+            return squares
+        if len(self._x) * self._shape.numel() > _KEPT:
+            return squares + _ROUNDING * largest  # no gradient is longer than that
+        self._formed = FormedGradients(torch.bmm(self._d.transpose(1, 2), self._x).view(-1, *self._shape))
+        return self._formed.squared_norms()
 
     def weighted_sum(self, factors: Tensor) -> list[Tensor]:
         """One product over all rows, with the deltas scaled."""
+        if self._formed is not None:
+            return self._formed.weighted_sum(factors)
         scaled = (self._d * factors[:, None, None]).flatten(0, 1)
         return [(scaled.T @ self._x.flatten(0, 1)).view(self._shape)]
 
@@ -141,7 +157,8 @@ def layer_gradients(layer: nn.Module, inputs: Tensor, deltas: Tensor, clients: i
     if isinstance(layer, nn.GroupNorm):
         normal = F.group_norm(inputs, layer.num_groups, eps=layer.eps)
         shape = (clients, -1, inputs.shape[1])
-        return [FormedGradients(value.flatten(2).sum(2).view(shape).sum(1)) for value in ((normal * deltas), deltas)]
+        sums = [value.reshape(*value.shape[:2], -1).sum(2) for value in (normal * deltas, deltas)]
+        return [FormedGradients(value.view(shape).sum(1)) for value in sums]
     assert isinstance(layer, nn.Embedding)
     tokens = inputs.reshape(clients, -1)
     return [EmbeddingGradients(tokens, deltas.reshape(clients, tokens.shape[1], -1), layer.weight.shape)]
@@ -153,7 +170,7 @@ def supported(layer: nn.Module) -> bool:
         case nn.Conv2d():
             return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
         case nn.GroupNorm():
-            return layer.affine
+            return layer.affine and layer.bias is not None
         case nn.Embedding():
             return layer.max_norm is None and not layer.scale_grad_by_freq and layer.padding_idx is None
         case _:

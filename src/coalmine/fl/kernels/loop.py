@@ -40,6 +40,7 @@ class Loop:
         self._total.zero_()
         norms, losses = np.empty(len(clients)), np.empty(len(clients))
         vector = self._model.vector
+        outside = torch.get_rng_state()
         for i, client in enumerate(clients):
             losses[i] = self._train(client)
             with torch.no_grad():
@@ -47,11 +48,13 @@ class Loop:
                 norms[i] = float(flat.norms(vector[None]))
                 scale = scales(norms[i : i + 1], np.array([client.weight]), clip_norm)
                 self._total.add_(vector, alpha=float(scale[0]))
+        torch.set_rng_state(outside)
         return PartialSum(self._model.export(self._total, out=out), norms, losses)
 
     def _train(self, client: Client) -> float:
         """Train from the global model; leaves the trained parameters in the flat vector."""
         self._model.vector.copy_(self._start)
+        self._model.reset_buffers()
         inputs, targets = tensors(client.examples, self._task, self._dtype)
         if inputs.ndim == 4 and self._model.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)

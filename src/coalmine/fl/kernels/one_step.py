@@ -59,6 +59,11 @@ class OneStep:
         return unshared and all(map(supported, layers)) and all(value.requires_grad for value in owned)
 
     @property
+    def changes_buffers(self) -> bool:
+        """Whether the module has changed what it keeps beside its parameters."""
+        return self._model.buffers_changed
+
+    @property
     def dim(self) -> int:
         """The number of trainable parameters."""
         return self._model.dim

@@ -12,8 +12,8 @@ from torch import Tensor
 from coalmine.fl.client import Client
 from coalmine.stats.arrays import Floats
 
-# What rounding may add to a clipped update is taken off in advance: no update ever exceeds the clip norm.
-_SLACK = 1 - 2.0**-20
+# What rounding may add to a clipped update, in its norm or its sum, is taken off in advance.
+_SLACK = 1 - 2.0**-16
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ def groups(sizes: Sequence[int], *, clients: int, rows: int) -> list[int]:
     Groups are as even as that allows, and two at least where each has 16 clients: workers share them.
     """
     cut: list[int] = []
+    if not sizes:
+        return cut
     pieces = max(-(-len(sizes) // clients), -(-sum(sizes) // rows), min(2, len(sizes) // 16), 1)
     clients = min(clients, -(-len(sizes) // pieces))
     count = taken = 0
@@ -62,4 +64,4 @@ def groups(sizes: Sequence[int], *, clients: int, rows: int) -> list[int]:
             cut.append(count)
             count = taken = 0
         count, taken = count + 1, taken + size
-    return [*cut, count] if count else cut
+    return [*cut, count]

@@ -54,6 +54,11 @@ class Stacked:
         self._gradients = vmap(grad_and_value(loss))
 
     @property
+    def changes_buffers(self) -> bool:
+        """Whether the module has changed what it keeps beside its parameters."""
+        return self._model.buffers_changed
+
+    @property
     def dim(self) -> int:
         """The number of trainable parameters."""
         return self._model.dim
