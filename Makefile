@@ -22,7 +22,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/trainer.py
 
-API := data models fl seam stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
+API := data models fl seam canaries.hadamard stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
 	audits.gaussian_mechanism audits.exposure scorefile words reproductions errors
 docs: $(VENV)/.docs
 	$(BIN)/python -m pdoc $(addprefix coalmine.,$(API)) -o site

@@ -188,7 +188,7 @@ class Rounds(ABC):
         self._before_round()
         state, update = self._round()
         last = number + 1 == self.rounds
-        finite = bool(torch.isfinite(state.model).all())
+        finite = math.isfinite(float(torch.linalg.vector_norm(state.model, math.inf)))
         if finite and self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
             state.history[-1].update(self._evaluate(state.model))
         if not finite or not math.isfinite(state.history[-1].get("loss", 0.0)):
@@ -207,7 +207,8 @@ def optimised(server: Optimiser, state: TrainingState, update: Tensor) -> tuple[
     """The model and the optimiser's memory after a step along ``update``; ``state`` stays what it is."""
     model = state.model.clone()
     memory = {key: [tensor.clone() for tensor in some] for key, some in state.optimiser.items()}
-    server.step([model], [-update], memory)
+    server.step([model], [update.neg_()], memory)
+    update.neg_()
     return model, memory
 
 

@@ -79,6 +79,7 @@ class Training(Rounds):
             kernel = choose_kernel(model, data, self.client)
         self._work = ClientWork(data, kernel, self.seed)
         self._workers = Workers(self._work, workers)
+        self._total = torch.empty_like(self.state.model)  # one for all rounds: fresh memory is slow
         self.state.clip_norm = self.mechanism.clipping.start()
 
     @property
@@ -160,7 +161,7 @@ class Training(Rounds):
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
-        total = torch.zeros(self.dim)
+        total = self._total.zero_()
         norms, losses = [np.empty(0)], [np.empty(0)]
         jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
         for job, part in zip(jobs, self._workers.sums(self.state.model, jobs), strict=True):

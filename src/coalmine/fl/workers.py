@@ -80,17 +80,18 @@ class Workers:
     def __init__(self, work: ClientWork, count: int) -> None:
         self._work, self._count = work, check_count("workers", count)
         self._processes: list[_Process] = []
+        self._sum: Tensor | None = None
 
     def sums(self, model: Tensor, jobs: Sequence[Job]) -> Iterator[PartialSum]:
         """The jobs' sums in their order. Each is valid until the next is asked for."""
         if self._count == 1:
-            out = torch.empty_like(model)
+            self._sum = out = torch.empty_like(model) if self._sum is None else self._sum
             yield from (self._work.do(model, job, out) for job in jobs)
             return
         if not self._processes:
-            self._processes = [_Process(self._work) for _ in range(self._count)]
-        for process in self._processes:
-            process.model.copy_(model)
+            self._model = torch.empty_like(model).share_memory_()
+            self._processes = [_Process(self._work, self._model) for _ in range(self._count)]
+        self._model.copy_(model)
         finished = False
         try:
             yield from self._shared_out(jobs)
@@ -131,16 +132,16 @@ class Workers:
 
 
 class _Process:
-    """A worker process: it shares two vectors with this one, the model it reads and the sum it writes."""
+    """A worker process: it shares two vectors with this one, the model that all read and the sum that it writes."""
 
-    def __init__(self, work: ClientWork) -> None:
+    def __init__(self, work: ClientWork, model: Tensor) -> None:
         # fork shares the data without a copy; where there is none the work is pickled
         method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
         context: Any = multiprocessing.get_context(method)
-        self.model, self._total = (torch.zeros(work.kernel.dim).share_memory_() for _ in range(2))
+        self._total = torch.empty_like(model).share_memory_()
         self.connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(work, self.model, self._total, theirs, os.getpid()), daemon=True
+            target=_serve, args=(work, model, self._total, theirs, os.getpid()), daemon=True
         )
         self._process.start()
         theirs.close()

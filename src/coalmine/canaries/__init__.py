@@ -1,0 +1,1 @@
+"""What is planted: update vectors, crafted samples, phrases, gradient pairs."""

@@ -1,0 +1,117 @@
+"""Random orthonormal canaries whose dot products with an update all come from one fast transform.
+
+Canary i is row i of B · S₃ · H₂ · S₂ · H₁ · S₁: random signs S, Hadamard transforms H₁ of the first D coordinates and
+H₂ of the last D (D is the largest power of two in ``dim``, so the two overlap and all coordinates mix), and B, a
+Hadamard matrix of K rows whose columns are each spread over a block of coordinates. Every factor is orthogonal or has
+orthonormal rows, so canaries have norm 1 and are orthogonal to one another, exactly, in any number of dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.errors import check_count
+from coalmine.seam import Vector
+from coalmine.stats.arrays import Floats
+
+Signs = npt.NDArray[np.int8]
+
+# Transforms are products with Hadamard matrices of at most this size: large enough for fast products, small enough
+# not to do much more than d log d multiplications.
+_FACTOR = 128
+
+
+class HadamardCanaries:
+    """``count`` canaries in ``dim`` dimensions from ``seed``, none of them ever stored.
+
+    For a fixed update each null score is a sum of independent signs with the variance that a uniform direction has, up
+    to the evenness of the blocks. The canaries beyond ``dim`` come from transforms of their own: only those of one
+    transform are orthogonal to one another.
+    """
+
+    def __init__(self, *, dim: int, count: int, seed: int) -> None:
+        self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
+        self.seed = check_count("seed", seed, least=0)
+        self._length = 1 << (self.dim.bit_length() - 1)
+        self._rows = min(1 << (self.count - 1).bit_length(), self._length)
+        edges = np.arange(self._rows + 1) * self.dim // self._rows
+        self._starts, sizes = edges[:-1], np.diff(edges)
+        self._sizes, self._scale = sizes, (1 / np.sqrt(self._rows * sizes)).astype(np.float32)
+        self._kept: tuple[int, list[Signs]] | None = None
+
+    def dots(self, vector: Vector) -> Floats:
+        """⟨canaryᵢ, vector⟩ of all canaries, (count,)."""
+        found = np.empty(self.count)
+        for transform, some in self._transforms():
+            first, second, third = self._signs(transform)
+            mixed = np.multiply(vector, first, dtype=np.float32)
+            mixed[: self._length] = hadamard(mixed[: self._length])
+            mixed *= second
+            mixed[-self._length :] = hadamard(mixed[-self._length :])
+            mixed *= third
+            folded = np.add.reduceat(mixed, self._starts) * self._scale
+            found[some] = hadamard(folded)[: some.stop - some.start] * np.sqrt(self._rows)
+        return found
+
+    def total(self, weights: npt.ArrayLike) -> Vector:
+        """Σ weightᵢ · canaryᵢ, (dim,)."""
+        factors = np.asarray(weights, dtype=np.float64)
+        total = np.zeros(self.dim, dtype=np.float32)
+        for transform, some in self._transforms():
+            if not factors[some].any():
+                continue
+            first, second, third = self._signs(transform)
+            coefficients = np.zeros(self._rows, dtype=np.float32)
+            coefficients[: some.stop - some.start] = factors[some]
+            spread = hadamard(coefficients) * np.float32(np.sqrt(self._rows)) * self._scale
+            mixed = np.repeat(spread, self._sizes)
+            mixed *= third
+            mixed[-self._length :] = hadamard(mixed[-self._length :])
+            mixed *= second
+            mixed[: self._length] = hadamard(mixed[: self._length])
+            mixed *= first
+            total += mixed
+        return total
+
+    def canary(self, index: int) -> Vector:
+        """One canary, (dim,): the same in every process."""
+        weights = np.zeros(self.count)
+        weights[index] = 1.0
+        return self.total(weights)
+
+    def _transforms(self) -> Iterator[tuple[int, slice]]:
+        for transform, start in enumerate(range(0, self.count, self._rows)):
+            yield transform, slice(start, min(start + self._rows, self.count))
+
+    def _signs(self, transform: int) -> list[Signs]:
+        if self._kept is None or self._kept[0] != transform:
+            bits = np.random.Generator(np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=(transform,))))
+            drawn = [np.unpackbits(np.frombuffer(bits.bytes(-(-self.dim // 8)), np.uint8)) for _ in range(3)]
+            self._kept = transform, [some[: self.dim].view(np.int8) * np.int8(2) - np.int8(1) for some in drawn]
+        return self._kept[1]
+
+
+def hadamard(vector: Vector) -> Vector:
+    """The orthonormal Walsh–Hadamard transform of a vector whose length is a power of two: it is its own inverse."""
+    before, after = 1, len(vector)
+    while after > 1:
+        size = min(_FACTOR, after)
+        after //= size
+        blocks = vector.reshape(before, size, after)
+        matrix = _matrix(size)
+        vector = matrix @ blocks if after > 1 else blocks.reshape(before, size) @ matrix
+        before *= size
+    found: Vector = vector.reshape(-1)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _matrix(size: int) -> npt.NDArray[np.float32]:
+    matrix = np.ones((1, 1), dtype=np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.asarray(matrix / np.sqrt(size), dtype=np.float32)
