@@ -58,6 +58,14 @@ class FlatModel:
         """Set all parameters from a vector in the common order."""
         self.internal(vector, out=self.vector)
 
+    def borrow(self, vector: Tensor) -> None:
+        """Let the parameters be views of ``vector`` itself, for reading; where the orders differ, set them from it."""
+        if self.channels_last or vector.dtype != self.vector.dtype:
+            self.load(vector)
+            return
+        for value, view in zip(self.parameters, self._views(vector, False), strict=True):
+            value.data = view
+
     def internal(self, vector: Tensor, *, out: Tensor) -> Tensor:
         """A vector in the common order, rewritten into ``out`` in this model's."""
         return self._translate(vector, out, False, self.channels_last)

@@ -21,7 +21,7 @@ from coalmine.errors import InputError, check_count, check_kind
 from coalmine.fl import checkpoint, flat
 from coalmine.fl.checkpoint import Metrics, TrainingState
 from coalmine.fl.evaluation import evaluate
-from coalmine.fl.optimisers import Optimiser
+from coalmine.fl.optimisers import SGD, Optimiser
 from coalmine.fl.workers import one_thread
 from coalmine.models.tasks import check_fits
 from coalmine.seam import Audit, Release, Vector
@@ -188,7 +188,7 @@ class Rounds(ABC):
         self._before_round()
         state, update = self._round()
         last = number + 1 == self.rounds
-        finite = math.isfinite(float(torch.linalg.vector_norm(state.model, math.inf)))
+        finite = math.isfinite(float(flat.norms(state.model[None])))
         if finite and self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
             state.history[-1].update(self._evaluate(state.model))
         if not finite or not math.isfinite(state.history[-1].get("loss", 0.0)):
@@ -205,6 +205,8 @@ class Rounds(ABC):
 
 def optimised(server: Optimiser, state: TrainingState, update: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
     """The model and the optimiser's memory after a step along ``update``; ``state`` stays what it is."""
+    if isinstance(server, SGD) and not server.momentum:  # one pass over the model instead of four
+        return torch.add(state.model, update, alpha=server.learning_rate), {}
     model = state.model.clone()
     memory = {key: [tensor.clone() for tensor in some] for key, some in state.optimiser.items()}
     server.step([model], [update.neg_()], memory)

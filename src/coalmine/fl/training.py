@@ -161,12 +161,12 @@ class Training(Rounds):
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
-        total = self._total.zero_()
+        total = self._total if len(cohort) else self._total.zero_()
         norms, losses = [np.empty(0)], [np.empty(0)]
         jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
-        for job, part in zip(jobs, self._workers.sums(self.state.model, jobs), strict=True):
+        for number_of_job, (job, part) in enumerate(zip(jobs, self._workers.sums(self.state.model, jobs), strict=True)):
             self._check_finite(job, part.norms, part.losses)
-            total += part.total
+            total = total.add_(part.total) if number_of_job else total.copy_(part.total)
             norms.append(part.norms)
             losses.append(part.losses)
         for found in planted:

@@ -117,8 +117,10 @@ class Workers:
                 if number == taken:  # the sum is taken before its worker may write the next
                     yield found
                     taken += 1
-                else:
+                elif given < len(jobs):
                     waiting[number] = PartialSum(found.total.clone(), found.norms, found.losses)
+                else:
+                    waiting[number] = found  # its worker has nothing more to write
                 idle.append(process)
             while taken in waiting:
                 yield waiting.pop(taken)

@@ -74,7 +74,7 @@ class OneStep:
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), in one pass."""
-        self._model.load(weights)
+        self._model.borrow(weights)
         inputs, targets, counts = padded([client.examples for client in clients], self._task, self._dtype)
         if inputs.ndim == 5 and self._model.channels_last:
             inputs = inputs.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, inputs.shape[:2])
