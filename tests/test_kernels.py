@@ -11,6 +11,7 @@ from coalmine.fl.kernels.choice import choose_kernel
 from coalmine.fl.kernels.loop import Loop
 from coalmine.fl.kernels.one_step import OneStep
 from coalmine.fl.kernels.partial_sum import groups, scales
+from coalmine.fl.kernels.pooling import HalvingPool, use_halving
 from coalmine.fl.kernels.stacked import Stacked
 from federations import cnn, federation, mlp, naive_sum, parts, texts, word_model
 
@@ -258,6 +259,32 @@ def test_a_criterion_called_loss_is_not_the_modules_loss():
     for training in (LocalTraining(), LocalTraining(optimiser=Adam(learning_rate=0.1))):
         kernel, weights = choose_kernel(Net(), data, training), flat.parameter_vector(Net())
         assert np.isfinite(kernel.clipped_sum(weights, parts(data), 1.0, torch.empty_like(weights)).losses).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 7, 9), (2, 1, 2, 2), (3, 2, 5, 4)])
+def test_halving_gives_what_max_pooling_gives(shape):
+    images = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found, expected = HalvingPool()(images), nn.MaxPool2d(2)(images)
+    assert torch.equal(found, expected)
+    direction = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    gradients = [torch.autograd.grad(pooled, images, direction)[0] for pooled in (found, expected)]
+    assert torch.equal(*gradients)
+
+
+def test_of_equal_pixels_one_gets_the_gradient():
+    images = torch.zeros(1, 1, 4, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(HalvingPool()(images).sum(), images)
+    assert gradient.sum() == 4
+    assert sorted(gradient.flatten().tolist()) == [0] * 12 + [1] * 4
+
+
+def test_only_plain_halving_pools_are_replaced():
+    net = nn.Sequential(
+        nn.MaxPool2d(2), nn.Sequential(nn.MaxPool2d(2, padding=1), nn.MaxPool2d((2, 2))), nn.MaxPool2d(3)
+    )
+    use_halving(net)
+    kinds = [type(layer) for layer in net.modules() if not isinstance(layer, nn.Sequential)]
+    assert kinds == [HalvingPool, nn.MaxPool2d, HalvingPool, nn.MaxPool2d]
 
 
 def test_groups_respect_both_limits():

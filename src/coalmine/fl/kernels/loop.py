@@ -12,6 +12,7 @@ from coalmine.data.federated import Task
 from coalmine.fl import flat
 from coalmine.fl.client import Client, LocalTraining, loss_of, tensors
 from coalmine.fl.kernels.partial_sum import PartialSum, groups, scales
+from coalmine.fl.kernels.pooling import use_halving
 from coalmine.fl.optimisers import State
 
 
@@ -22,6 +23,8 @@ class Loop:
         self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
     ) -> None:
         self._model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
+        if not self._model.channels_last:  # where torch's own pooling is slow
+            use_halving(self._model.module)
         self._task, self._training, self._dtype = task, training, dtype
         self._start, self._total = (torch.empty_like(self._model.vector) for _ in range(2))
 
