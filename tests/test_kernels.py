@@ -264,7 +264,7 @@ def test_a_criterion_called_loss_is_not_the_modules_loss():
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 7, 9), (2, 1, 2, 2), (3, 2, 5, 4)])
 def test_halving_gives_what_max_pooling_gives(shape):
     images = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    found, expected = HalvingPool()(images), nn.MaxPool2d(2)(images)
+    found, expected = HalvingPool(2)(images), nn.MaxPool2d(2)(images)
     assert torch.equal(found, expected)
     direction = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     gradients = [torch.autograd.grad(pooled, images, direction)[0] for pooled in (found, expected)]
@@ -273,7 +273,7 @@ def test_halving_gives_what_max_pooling_gives(shape):
 
 def test_of_equal_pixels_one_gets_the_gradient():
     images = torch.zeros(1, 1, 4, 4, requires_grad=True)
-    (gradient,) = torch.autograd.grad(HalvingPool()(images).sum(), images)
+    (gradient,) = torch.autograd.grad(HalvingPool(2)(images).sum(), images)
     assert gradient.sum() == 4
     assert sorted(gradient.flatten().tolist()) == [0] * 12 + [1] * 4
 

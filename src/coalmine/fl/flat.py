@@ -36,7 +36,6 @@ class FlatModel:
         for value, view in zip(self.parameters, self._views(self.vector, self.channels_last), strict=True):
             view.copy_(value.data)
             value.data = view
-
         self._buffers = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
 
     def reset_buffers(self) -> None:
@@ -115,19 +114,8 @@ def parameter_vector(module: nn.Module) -> Tensor:
     return torch.cat(pieces)
 
 
-def load_vector(module: nn.Module, vector: Tensor) -> nn.Module:
-    """Set the trainable parameters from such a vector."""
-    start = 0
-    with torch.no_grad():
-        for value in module.parameters():
-            if value.requires_grad:
-                value.copy_(vector[start : start + value.numel()].view_as(value))
-                start += value.numel()
-    return module
-
-
 def norms(rows: Tensor) -> Tensor:
-    """The ℓ₂ norm of each row of a matrix in float64, to about 1e-7 however long the rows are."""
+    """The ℓ₂ norm of each row of a matrix in float64, to a few parts in a million however long the rows are."""
     whole = rows.shape[1] - rows.shape[1] % _BLOCK
     parts = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, _BLOCK)), dim=2) if whole else rows[:, :0]
     rest = torch.linalg.vector_norm(rows[:, whole:], dim=1)

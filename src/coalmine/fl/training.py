@@ -95,11 +95,12 @@ class Training(Rounds):
         sampling gives an upper bound. A cohort of fixed size is accounted for replacing one client, which moves the sum
         by two clip norms: half the noise multiplier.
         """
-        terms = (len(self.data), self.rounds, self.seed)
-        if sampling is None:
-            sampling = self.cohorts.sampling(*terms) if self.mechanism.private else EveryRound()
-        else:
+        if sampling is not None:
             self._check_bound(sampling)
+        elif self.mechanism.private:
+            sampling = self.cohorts.sampling(len(self.data), self.rounds, self.seed)
+        else:
+            sampling = EveryRound()
         noise = self.mechanism.noise_multiplier / (2 if isinstance(sampling, FixedSize) else 1)
         # Coming m times in one round counts as m² rounds, which may be more than there are.
         rounds = max(self.rounds, sampling.times) if isinstance(sampling, AtMost) else self.rounds
@@ -164,9 +165,9 @@ class Training(Rounds):
         total = self._total if len(cohort) else self._total.zero_()
         norms, losses = [np.empty(0)], [np.empty(0)]
         jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
-        for number_of_job, (job, part) in enumerate(zip(jobs, self._workers.sums(self.state.model, jobs), strict=True)):
+        for job, part in zip(jobs, self._workers.sums(self.state.model, jobs), strict=True):
             self._check_finite(job, part.norms, part.losses)
-            total = total.add_(part.total) if number_of_job else total.copy_(part.total)
+            total = total.copy_(part.total) if job is jobs[0] else total.add_(part.total)
             norms.append(part.norms)
             losses.append(part.losses)
         for found in planted:

@@ -46,7 +46,7 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     if training.steps(int(sizes.max())) == 1:
         if OneStep.suits(module) and rows >= _CLIENTS_A_PASS * typical:
             faster = OneStep
-    elif loop.dim <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
+    elif loop.model.dim <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
         faster = Stacked
     if faster is not None:
         kernel = faster(module, task, training, rows=rows)
@@ -65,7 +65,7 @@ def _agree(kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: Feder
             found = kernel.clipped_sum(weights, _some_clients(data), 1.0, torch.empty_like(weights))
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
             return False
-        if kernel.changes_buffers or not torch.equal(before, torch.get_rng_state()):
+        if kernel.model.buffers_changed or not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             return False
         expected = loop.clipped_sum(weights, _some_clients(data), 1.0, torch.empty_like(weights))

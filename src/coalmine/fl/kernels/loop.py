@@ -22,16 +22,11 @@ class Loop:
     def __init__(
         self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
     ) -> None:
-        self._model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
-        if not self._model.channels_last:  # where torch's own pooling is slow
-            use_halving(self._model.module)
+        self.model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
+        if not self.model.channels_last:  # where torch's own pooling is slow
+            use_halving(self.model.module)
         self._task, self._training, self._dtype = task, training, dtype
-        self._start, self._total = (torch.empty_like(self._model.vector) for _ in range(2))
-
-    @property
-    def dim(self) -> int:
-        """The number of trainable parameters."""
-        return self._model.dim
+        self._start, self._total = (torch.empty_like(self.model.vector) for _ in range(2))
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """A few clients at a time: enough pieces for workers to share evenly."""
@@ -39,10 +34,10 @@ class Loop:
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), one client at a time."""
-        self._model.internal(weights, out=self._start)
+        self.model.internal(weights, out=self._start)
         self._total.zero_()
         norms, losses = np.empty(len(clients)), np.empty(len(clients))
-        vector = self._model.vector
+        vector = self.model.vector
         outside = torch.get_rng_state()
         for i, client in enumerate(clients):
             losses[i] = self._train(client)
@@ -52,14 +47,14 @@ class Loop:
                 scale = scales(norms[i : i + 1], np.array([client.weight]), clip_norm)
                 self._total.add_(vector, alpha=float(scale[0]))
         torch.set_rng_state(outside)
-        return PartialSum(self._model.export(self._total, out=out), norms, losses)
+        return PartialSum(self.model.export(self._total, out=out), norms, losses)
 
     def _train(self, client: Client) -> float:
         """Train from the global model; leaves the trained parameters in the flat vector."""
-        self._model.vector.copy_(self._start)
-        self._model.reset_buffers()
+        self.model.vector.copy_(self._start)
+        self.model.reset_buffers()
         inputs, targets = tensors(client.examples, self._task, self._dtype)
-        if inputs.ndim == 4 and self._model.channels_last:
+        if inputs.ndim == 4 and self.model.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         batches = self._training.batches(len(client.examples), client.stream)
         torch.default_generator.manual_seed(int(client.stream().integers(2**32)))  # for dropout and its like
@@ -67,10 +62,10 @@ class Loop:
         first = float("nan")
         for step, batch in enumerate(batches):
             rows = slice(None) if batch is None else torch.from_numpy(batch)
-            loss = loss_of(self._model.module, self._task, inputs[rows], targets[rows])
-            gradients = self._model.gradients(loss)
+            loss = loss_of(self.model.module, self._task, inputs[rows], targets[rows])
+            gradients = self.model.gradients(loss)
             with torch.no_grad():
-                self._training.optimiser.step(self._model.parameters, gradients, state)
+                self._training.optimiser.step(self.model.parameters, gradients, state)
             if step == 0:
                 first = loss.item()
         return first

@@ -39,12 +39,12 @@ class OneStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._rows = min(rows, _ROWS)
-        self._model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
+        self.model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
         assert isinstance(training.optimiser, SGD)
         self._learning_rate = training.optimiser.learning_rate
         self._task, self._dtype = task, dtype
-        self._layers = _owners(self._model.module)
-        for parameter in self._model.parameters:
+        self._layers = _owners(self.model.module)
+        for parameter in self.model.parameters:
             parameter.requires_grad_(False)
         self._seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         for layer in self._layers:
@@ -58,25 +58,15 @@ class OneStep:
         unshared = len(owned) == len({id(value) for value in owned})
         return unshared and all(map(supported, layers)) and all(value.requires_grad for value in owned)
 
-    @property
-    def changes_buffers(self) -> bool:
-        """Whether the module has changed what it keeps beside its parameters."""
-        return self._model.buffers_changed
-
-    @property
-    def dim(self) -> int:
-        """The number of trainable parameters."""
-        return self._model.dim
-
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """As many clients as one pass takes without leaving the cache, or holding too much."""
         return groups(sizes, clients=_CLIENTS, rows=self._rows)
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), in one pass."""
-        self._model.borrow(weights)
+        self.model.borrow(weights)
         inputs, targets, counts = padded([client.examples for client in clients], self._task, self._dtype)
-        if inputs.ndim == 5 and self._model.channels_last:
+        if inputs.ndim == 5 and self.model.channels_last:
             inputs = inputs.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, inputs.shape[:2])
         losses = self._forward(inputs, targets, counts)
         outputs = [self._seen[layer][1] for layer in self._layers]
@@ -105,7 +95,7 @@ class OneStep:
     def _forward(self, inputs: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
         """(clients,): each one's mean loss over the targets that count."""
         self._seen.clear()
-        logits = self._model.module(inputs.flatten(0, 1))
+        logits = self.model.module(inputs.flatten(0, 1))
         each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
         return each.view(len(counts), -1).mul(counts.flatten(1)).sum(1)
 

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from coalmine.fl.client import Client
+from coalmine.fl.flat import FlatModel
 from coalmine.stats.arrays import Floats
 
 # What rounding may add to a clipped update, in its norm or its sum, is taken off in advance.
@@ -28,9 +29,8 @@ class PartialSum:
 class Kernel(Protocol):
     """A way to compute it. All give the same, to rounding; which is fastest depends on the model and the clients."""
 
-    @property
-    def dim(self) -> int:
-        """The number of trainable parameters."""
+    model: FlatModel
+    """The module that it trains, a copy of its own."""
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ) over ``clients`` from the global model ``weights`` (d,), written to ``out`` (d,).

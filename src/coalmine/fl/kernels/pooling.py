@@ -41,11 +41,13 @@ class Halving(torch.autograd.Function):
         return found
 
 
-class HalvingPool(nn.Module):
-    """What ``MaxPool2d(2)`` gives."""
+class HalvingPool(nn.MaxPool2d):
+    """``MaxPool2d(2)``, faster for batches of images."""
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, channels, height, width) halved in both directions."""
+        if images.ndim != 4:
+            return super().forward(images)  # type: ignore[no-any-return]
         pooled: Tensor = Halving.apply(images)  # type: ignore[no-untyped-call]
         return pooled
 
@@ -55,7 +57,7 @@ def use_halving(module: nn.Module) -> None:
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.MaxPool2d and _halves(child):
-                setattr(parent, name, HalvingPool())
+                setattr(parent, name, HalvingPool(2))
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:

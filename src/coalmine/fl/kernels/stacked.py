@@ -42,26 +42,16 @@ class Stacked:
         self._rows = rows
         assert isinstance(training.optimiser, SGD)
         assert training.optimiser.momentum == 0
-        self._model = flat.FlatModel(module, dtype=dtype)
+        self.model = flat.FlatModel(module, dtype=dtype)
         self._task, self._training, self._dtype = task, training, dtype
 
         def loss(rows: list[Tensor], inputs: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
-            parameters = dict(zip(self._model.names, rows, strict=True))
-            logits = functional_call(self._model.module, parameters, (inputs,))
+            parameters = dict(zip(self.model.names, rows, strict=True))
+            logits = functional_call(self.model.module, parameters, (inputs,))
             each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
             return each.mul(counts.flatten()).sum()
 
         self._gradients = vmap(grad_and_value(loss))
-
-    @property
-    def changes_buffers(self) -> bool:
-        """Whether the module has changed what it keeps beside its parameters."""
-        return self._model.buffers_changed
-
-    @property
-    def dim(self) -> int:
-        """The number of trainable parameters."""
-        return self._model.dim
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """As many clients as make a step one large product, and few enough for their batches to be held."""
@@ -92,8 +82,8 @@ class Stacked:
         return PartialSum(out, norms, losses)
 
     def _columns(self, matrix: Tensor) -> list[tuple[Tensor, tuple[int, ...]]]:
-        sizes = [torch.Size(shape).numel() for shape in self._model.shapes]
-        return list(zip(matrix.split(sizes, dim=1), self._model.shapes, strict=True))
+        sizes = [torch.Size(shape).numel() for shape in self.model.shapes]
+        return list(zip(matrix.split(sizes, dim=1), self.model.shapes, strict=True))
 
 
 def _chosen(examples: Examples, batch: Ints | None) -> Examples:
