@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine import __version__, console
+from coalmine import __version__, cli_audits, console
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(cli_audits.app, name="audit")
 
 
 class Design(StrEnum):

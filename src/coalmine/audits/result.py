@@ -1,0 +1,84 @@
+"""What every audit gives in the end."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+from coalmine.accounting import Theory
+from coalmine.stats import Estimate, Scores
+from coalmine.words import meaning
+
+_PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """The ε of one audit, seen by one adversary: estimates and bounds beside what theory promises.
+
+    ``estimates`` begin with the recommended one; ``scores`` are what they were computed from. ``theory`` is the promise
+    that fits this adversary, None where none was given. ``warnings`` are sentences on what to be careful with,
+    ``metrics`` numbers beside the ε such as the model's accuracy, ``timing`` seconds, ``config`` how it was run.
+    """
+
+    audit: str
+    view: str
+    seed: int
+    estimates: Sequence[Estimate]
+    scores: Scores
+    theory: Theory | None = None
+    ceiling: float | None = None
+    warnings: Sequence[str] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    timing: Mapping[str, float] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bound(self) -> Estimate | None:
+        """The first bound that holds: the one to quote."""
+        return next((e for e in self.estimates if e.valid), None)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether that bound exceeds what theory promises."""
+        return self.bound is not None and self.theory is not None and self.bound.epsilon > self.theory.epsilon
+
+    @property
+    def meaning(self) -> str:
+        """What it says, in words."""
+        text = meaning(list(self.estimates), self.ceiling)
+        if self.theory is None or self.bound is None:
+            return text
+        if self.refuted:
+            return f"{text} The promise of ε = {self.theory.epsilon:.4g} is refuted: the mechanism has a bug."
+        return f"{text} That agrees with the promise of ε = {self.theory.epsilon:.4g}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the scores."""
+        return {
+            "audit": self.audit,
+            "view": self.view,
+            "seed": self.seed,
+            "theory": None if self.theory is None else self.theory.to_dict(),
+            "estimates": [estimate.to_dict() for estimate in self.estimates],
+            "ceiling": self.ceiling,
+            "refuted": self.refuted,
+            "meaning": self.meaning,
+            "warnings": list(self.warnings),
+            "metrics": dict(self.metrics),
+            "timing": dict(self.timing),
+            "config": dict(self.config),
+            "environment": environment(),
+        }
+
+
+@lru_cache(maxsize=1)
+def environment() -> dict[str, str]:
+    """What it ran on."""
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}

@@ -1,0 +1,100 @@
+"""Settings with names and types: wrong ones are refused with what was meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from coalmine.errors import InputError
+
+Value = TypeVar("Value")
+
+
+def _parts(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return value if isinstance(value, list | tuple) else [value]
+
+
+Several = Annotated[tuple[Value, ...], BeforeValidator(_parts)]
+"""One value or several: a list, or on the command line values separated by commas."""
+
+
+class Settings(BaseModel):
+    """A group of settings. Every field has a default and a description; there are no others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), arbitrary_types_allowed=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return self.model_dump(mode="json")
+
+
+Group = TypeVar("Group", bound=Settings)
+
+
+def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[Any]:
+    """One object of each group, from ``key=value`` texts; ``part.key=value`` sets a key of a part.
+
+    The groups share one name space: each key goes to the group that has it.
+    """
+    given: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path.strip():
+            raise InputError(f"a setting is key=value, such as rounds=100, got {text!r}")
+        place, *names = given, *path.strip().split(".")
+        for name in names[:-1]:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise InputError(f"{path}: {name} is given a value of its own already")
+        if names[-1] in place:
+            raise InputError(f"the setting {path.strip()} is given twice")
+        place[names[-1]] = value.strip()
+    return settings_from_mapping(given, *groups)
+
+
+def settings_from_mapping(given: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
+    """One object of each group, from a mapping of all their keys."""
+    known = [name for group in groups for name in _paths(group)]
+    for name in given:
+        if not any(name in group.model_fields for group in groups):
+            raise InputError(_unknown(name, known))
+    found = []
+    for group in groups:
+        own = {name: value for name, value in given.items() if name in group.model_fields}
+        try:
+            found.append(group.model_validate(own))
+        except ValidationError as error:
+            raise InputError(_sentence(error, known)) from error
+    return found
+
+
+def _paths(group: type[BaseModel], before: str = "") -> Iterator[str]:
+    for name, field in group.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _paths(inner, f"{before}{name}.")
+        else:
+            yield before + name
+
+
+def _sentence(error: ValidationError, known: Sequence[str]) -> str:
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return _unknown(path, known)
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return f"the setting {path}: {cause}"
+    expected = str(first["msg"])[:1].lower() + str(first["msg"])[1:]
+    return f"the setting {path} = {first['input']!r:.60} is wrong: {expected}"
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+    return f"there is no setting {name!r}; {hint}"

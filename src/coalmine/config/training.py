@@ -1,0 +1,187 @@
+"""The training under audit, as settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from coalmine.config.settings import Settings
+from coalmine.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coalmine.data import Splits
+    from coalmine.fl import LocalTraining, Mechanism, Training
+    from coalmine.fl.cohorts import Cohorts
+    from coalmine.fl.mechanisms import Clipping
+    from coalmine.fl.optimisers import Optimiser
+    from coalmine.seam import Audit
+
+
+class OptimiserSettings(Settings):
+    """A rule by which parameters move."""
+
+    optimiser: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam")
+    learning_rate: float = Field(0.5, description="the step size")
+    momentum: float = Field(0.0, description="of sgd")
+
+    def rule(self) -> Optimiser:
+        """The optimiser."""
+        from coalmine.fl import SGD, Adam
+
+        if self.optimiser == "sgd":
+            return SGD(learning_rate=self.learning_rate, momentum=self.momentum)
+        if self.momentum:
+            raise InputError("momentum goes with sgd; adam has its own")
+        return Adam(learning_rate=self.learning_rate)
+
+
+class ServerSettings(OptimiserSettings):
+    """What the server does with a round's average."""
+
+    momentum: float = Field(0.5, description="of sgd")
+
+
+class ClientSettings(OptimiserSettings):
+    """What a client does with the global model."""
+
+    epochs: int = Field(3, description="passes over the client's examples")
+    batch_size: int | Literal["all"] = Field(5, description="examples a step, or all")
+
+    def local(self) -> LocalTraining:
+        """The client's training."""
+        from coalmine.fl import LocalTraining
+
+        size = None if self.batch_size == "all" else self.batch_size
+        return LocalTraining(optimiser=self.rule(), epochs=self.epochs, batch_size=size)
+
+
+class TrainingSettings(Settings):
+    """A federated training: data, model, who comes, what they do, what the mechanism adds."""
+
+    data: str = Field("digits", description="a name (digits, mnist, stackexchange, …) or a file")
+    partition: str | None = Field(
+        None, description="natural, iid:N, dirichlet:A/N or balanced:N; as usual if not given"
+    )
+    test_fraction: float | None = Field(None, description="share of the users kept for testing")
+    min_examples: int = Field(1, description="users with fewer examples are left out")
+    level: Literal["words", "characters"] | None = Field(None, description="what texts are split into")
+    positions: int | None = Field(None, description="length of a sequence of text")
+    vocabulary_size: int | None = Field(None, description="number of different tokens")
+    clients: int | None = Field(None, description="only so many of the training clients, the first; all if not given")
+    model: str | None = Field(
+        None, description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given"
+    )
+    model_settings: dict[str, float] = Field(default_factory=dict, description="the model's own, such as hidden=64")
+    rounds: int = Field(40, description="number of rounds")
+    cohort: str = Field(
+        "poisson:0.5", description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once in so many)"
+    )
+    client: ClientSettings = Field(default_factory=ClientSettings, description="what a client does")
+    server: ServerSettings = Field(default_factory=ServerSettings, description="what the server does")
+    clip: str = Field("1.0", description="clip norm; or none, or adaptive:START (follows the median norm)")
+    noise: float = Field(2.0, description="noise multiplier: noise on the sum over the clip norm")
+    weights: Literal["equal", "size"] = Field("equal", description="how clients are weighed")
+    evaluate_every: int | None = Field(None, description="rounds between evaluations; the last only if not given")
+    seed: int = Field(0, description="of everything random")
+    workers: int = Field(1, description="processes")
+
+    def splits(self) -> Splits:
+        """Training and test clients."""
+        from coalmine.data import load
+
+        found = load(
+            self.data,
+            partition=self.partition,
+            seed=self.seed,
+            test_fraction=self.test_fraction,
+            min_examples=self.min_examples,
+            level=self.level,
+            positions=self.positions,
+            vocabulary_size=self.vocabulary_size,
+        )
+        if self.clients is None:
+            return found
+        if not 1 <= self.clients <= len(found.train):
+            raise InputError(f"clients must be between 1 and {len(found.train)}, got {self.clients}")
+        return replace(found, train=found.train.subset(range(self.clients)))
+
+    def module(self, splits: Splits) -> nn.Module:
+        """The model at its start."""
+        from coalmine import models
+
+        task = splits.train.task
+        settings = {name: int(value) if value == int(value) else value for name, value in self.model_settings.items()}
+        return models.build(self.model or models.default_model(task), task, seed=self.seed, **settings)
+
+    def mechanism(self) -> Mechanism:
+        """Clipping, weights and noise."""
+        from coalmine.fl import EqualWeights, Mechanism, WeightsBySize
+
+        return Mechanism(
+            clipping=_clipping(self.clip),
+            noise_multiplier=self.noise,
+            weighting=EqualWeights() if self.weights == "equal" else WeightsBySize(),
+        )
+
+    def cohorts(self) -> Cohorts:
+        """Who comes."""
+        return _cohorts(self.cohort)
+
+    def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
+        """The training, ready to run."""
+        from coalmine.fl import Training
+
+        return Training(
+            model=module,
+            data=splits.train,
+            test=splits.test,
+            rounds=self.rounds,
+            cohorts=self.cohorts(),
+            client=self.client.local(),
+            mechanism=self.mechanism(),
+            server=self.server.rule(),
+            evaluate_every=self.evaluate_every,
+            audits=audits,
+            seed=self.seed,
+            workers=self.workers,
+        )
+
+
+def _clipping(text: str) -> Clipping:
+    from coalmine.fl import AdaptiveClipping, FixedClipping, NoClipping
+
+    kind, _, start = text.partition(":")
+    try:
+        if text == "none":
+            return NoClipping()
+        if kind == "adaptive":
+            return AdaptiveClipping(initial=float(start))
+        return FixedClipping(float(text))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"clip must be a norm such as 1.0, adaptive:START or none, got {text!r}") from error
+
+
+def _cohorts(text: str) -> Cohorts:
+    from coalmine.fl import FixedSizeCohorts, PoissonCohorts, ShuffledCohorts, WithReplacementCohorts
+
+    kinds: dict[str, Callable[[str], Cohorts]] = {
+        "poisson": lambda rest: PoissonCohorts(float(rest)),
+        "fixed": lambda rest: FixedSizeCohorts(int(rest)),
+        "with-replacement": lambda rest: WithReplacementCohorts(int(rest)),
+        "epoch": lambda rest: ShuffledCohorts(int(rest)),
+    }
+    kind, _, rest = text.partition(":")
+    try:
+        return kinds[kind](rest)
+    except (KeyError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        accepted = "poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS"
+        raise InputError(f"cohort must be {accepted}, got {text!r}") from error

@@ -1,0 +1,82 @@
+import pytest
+
+from coalmine.config import Settings, TrainingSettings, settings_from_mapping, settings_from_texts
+from coalmine.config.settings import Several
+from coalmine.errors import InputError
+
+
+class Inner(Settings):
+    size: int = 3
+
+
+class Example(Settings):
+    canaries: int = 10
+    epsilon: Several[float] = (1.0,)
+    inner: Inner = Inner()
+
+
+def test_texts_become_numbers_lists_and_parts_each_in_its_group():
+    training, example = settings_from_texts(
+        ["rounds=7", "epsilon=0.5,1,2", "inner.size=4", "client.learning_rate=0.3"], TrainingSettings, Example
+    )
+    assert (training.rounds, training.client.learning_rate, training.client.epochs) == (7, 0.3, 3)
+    assert (example.epsilon, example.inner.size, example.canaries) == ((0.5, 1.0, 2.0), 4, 10)
+
+
+def test_a_mapping_of_real_values_gives_the_same():
+    given = {"epsilon": [0.5, 1], "inner": {"size": 4}}
+    assert settings_from_mapping(given, Example) == settings_from_texts(["epsilon=0.5,1", "inner.size=4"], Example)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("canary=3", "there is no setting 'canary'; did you mean canaries"),
+        ("inner.siz=3", "there is no setting 'inner.siz'; did you mean inner.size"),
+        ("canaries=many", "the setting canaries = 'many' is wrong"),
+        ("canaries", "a setting is key=value"),
+        ("=3", "a setting is key=value"),
+        ("canaries.size=3", "the setting canaries"),
+        ("xyzzy=3", "there are canaries, epsilon, inner.size"),
+    ],
+)
+def test_wrong_settings_say_what_was_meant(text, message):
+    with pytest.raises(InputError, match=message.replace("'", ".")):
+        settings_from_texts([text], Example)
+
+
+def test_a_setting_given_twice_is_refused():
+    with pytest.raises(InputError, match="canaries is given twice"):
+        settings_from_texts(["canaries=3", "canaries=4"], Example)
+
+
+def test_training_settings_build_the_training_they_describe():
+    (settings,) = settings_from_texts(
+        ["partition=iid:30", "clients=20", "rounds=2", "cohort=epoch:2", "clip=adaptive:0.5", "noise=1",
+         "client.batch_size=all", "client.epochs=1", "server.optimiser=adam", "server.momentum=0",
+         "model_settings.hidden=16"],
+        TrainingSettings,
+    )  # fmt: skip
+    splits = settings.splits()
+    training = settings.training(splits, settings.module(splits))
+    assert len(training.data) == 20
+    assert training.dim == 64 * 16 + 16 + 16 * 10 + 10
+    assert len(training.run()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clip=big", "clip must be a norm"),
+        ("clip=-1", "clip norm"),
+        ("cohort=half", "cohort must be poisson:Q"),
+        ("cohort=poisson:2", "0, 1"),
+        ("clients=0", "clients must be between 1 and"),
+        ("model_settings.depth=3", "has no setting 'depth'"),
+    ],
+)
+def test_wrong_values_of_a_training_are_sentences(text, message):
+    (settings,) = settings_from_texts([text], TrainingSettings)
+    with pytest.raises(InputError, match=message):
+        splits = settings.splits()
+        settings.training(splits, settings.module(splits))
