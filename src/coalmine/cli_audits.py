@@ -2,10 +2,155 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+from coalmine import console
+
+if TYPE_CHECKING:
+    from coalmine.audits.result import AuditResult
 
 app = typer.Typer(
     help="Run one audit: plant canaries, look at what an adversary sees, report ε.",
     no_args_is_help=True,
     add_completion=False,
 )
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A setting as key=value; may be given again. --settings lists them.", show_default=False
+    ),
+]
+ListSettings = Annotated[bool, typer.Option("--settings", help="List all settings with their defaults, and stop.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Directory for result, scores and checkpoint; a killed run goes on from there."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+@app.command("one-shot")
+def one_shot(
+    settings: Set = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the adversary sees: final, final-change, updates, every:ROUNDS or rounds:A,B,…; may be given"
+            " again.",
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Train without canaries too, to see what they cost in accuracy.")
+    ] = False,
+    out: Out = None,
+    list_settings: ListSettings = False,
+    as_json: AsJson = False,
+) -> None:
+    """Random updates as extra clients of one training run (Andrew et al. 2023): no retraining, any model."""
+    from coalmine.config import TrainingSettings, settings_from_texts
+    from coalmine.config.one_shot import OneShotSettings
+
+    if list_settings:
+        console.print_settings(OneShotSettings, TrainingSettings)
+        return
+    training, audit = settings_from_texts(settings or [], TrainingSettings, OneShotSettings)
+    if view:
+        audit = audit.model_copy(update={"view": tuple(view)})
+
+    from coalmine.runs import run_one_shot
+
+    results = run_one_shot(
+        training,
+        audit,
+        baseline=baseline,
+        out=out,
+        progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
+    )
+    _show(results, out, as_json)
+
+
+@app.command()
+def gaussian(
+    sigma: Annotated[
+        float | None, typer.Option(help="Standard deviation of the noise on each coordinate.", show_default=False)
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(help="Instead of --sigma: path.py:function, from a sum to a noisy sum.", show_default=False),
+    ] = None,
+    dim: Annotated[int, typer.Option(help="Number of coordinates.")] = 1_000_000,
+    canaries: Annotated[int, typer.Option(help="Number of canaries in the sum.")] = 1000,
+    family: Annotated[str, typer.Option(help="hadamard or gaussian.")] = "hadamard",
+    delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-5,
+    confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of canaries and noise.")] = 0,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """One application of a mechanism to a sum of canaries, as a black box (Andrew et al. 2023, Section 3)."""
+    from coalmine import accounting
+    from coalmine.audits.gaussian_mechanism import audit_mechanism, gaussian_mechanism
+    from coalmine.errors import InputError
+    from coalmine.runs import save
+    from coalmine.sampling import EveryRound
+    from coalmine.usercode import load_function
+
+    if (sigma is None) == (mechanism is None):
+        raise InputError("give one of --sigma and --mechanism path.py:function")
+    noisy = gaussian_mechanism(sigma, seed) if sigma is not None else load_function(str(mechanism))
+    with console.busy("applying the mechanism"):
+        result = audit_mechanism(
+            noisy,
+            dim=dim,
+            canaries=canaries,
+            family=family,
+            delta=delta,
+            confidence=confidence,
+            theory=accounting.theory(noise_multiplier=sigma, sampling=EveryRound(), rounds=1, delta=delta)
+            if sigma
+            else None,
+            seed=seed,
+        )
+    if out is not None:
+        save([result], out)
+    _show([result], out, as_json)
+
+
+def _show(results: Sequence[AuditResult], out: Path | None, as_json: bool) -> None:
+    from coalmine.runs import results_to_dict
+
+    if as_json:
+        console.print_json(results_to_dict(results))
+        return
+    for result in results:
+        _print_result(result)
+    if out is not None:
+        print(f"\nwritten to {out}")
+
+
+def _print_result(result: AuditResult) -> None:
+    canaries = f"{result.metrics['planted']:,.0f} canaries planted, {result.metrics['held_out']:,.0f} held out"
+    console.print_estimates(
+        list(result.estimates), f"{result.audit}, view {result.view}, score {result.config['score']}: {canaries}"
+    )
+    console.print_sentence(result.meaning)
+    for warning in result.warnings:
+        console.print_sentence(f"Careful: {warning}.")
+    facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in ("planted", "held_out")]
+    if result.theory is not None:
+        theory = result.theory
+        facts.insert(
+            0, f"theory ε = {theory.epsilon:.4g} ({theory.accountant}, {theory.sampling}, {theory.rounds} rounds)"
+        )
+    if result.timing:
+        facts.append(f"{result.timing['audit_s']:.2g} s for the audit" + _of(result.timing.get("train_s")))
+    console.print_sentence("; ".join(facts) + "\n")
+
+
+def _of(seconds: float | None) -> str:
+    return "" if seconds is None else f" in {seconds:.3g} s of training"

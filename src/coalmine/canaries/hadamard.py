@@ -22,7 +22,7 @@ Signs = npt.NDArray[np.int8]
 
 # Transforms are products with Hadamard matrices of at most this size: large enough for fast products, small enough
 # not to do much more than d log d multiplications.
-_FACTOR = 128
+_FACTOR = 32
 
 
 class HadamardCanaries:
@@ -42,6 +42,11 @@ class HadamardCanaries:
         self._starts, sizes = edges[:-1], np.diff(edges)
         self._sizes, self._scale = sizes, (1 / np.sqrt(self._rows * sizes)).astype(np.float32)
         self._kept: tuple[int, list[Signs]] | None = None
+
+    @property
+    def orthonormal(self) -> bool:
+        """Whether one transform holds them all, so that all are orthogonal to one another."""
+        return self.count <= self._rows
 
     def dots(self, vector: Vector) -> Floats:
         """⟨canaryᵢ, vector⟩ of all canaries, (count,)."""

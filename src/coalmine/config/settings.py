@@ -28,6 +28,17 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), arbitrary_types_allowed=True)
 
+    @classmethod
+    def described(cls) -> Iterator[tuple[str, Any, str]]:
+        """The path, the default and the description of each setting."""
+        defaults = cls()
+        for path in _paths(cls):
+            value, group = defaults, cls
+            *parts, name = path.split(".")
+            for part in parts:
+                value, group = getattr(value, part), type(getattr(value, part))
+            yield path, getattr(value, name), group.model_fields[name].description or ""
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return self.model_dump(mode="json")

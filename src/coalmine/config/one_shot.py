@@ -1,0 +1,82 @@
+"""The one-shot audit, as settings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from coalmine.audits.one_shot import VIEWS, OneShot, parse_view
+from coalmine.audits.participation import ACCEPTED
+from coalmine.config.settings import Settings, Several
+from coalmine.config.training import TrainingSettings
+from coalmine.errors import InputError
+
+
+class OneShotSettings(Settings):
+    """Random updates planted as extra clients."""
+
+    canaries: int | None = Field(
+        None,
+        description="how many are planted (as many more are held out); a tenth of the clients, but 100 to 1,000, if not"
+        " given",
+    )
+    view: Several[str] = Field(("final",), description=f"what adversaries see, one or several: {VIEWS}")
+    participation: str = Field("clients", description=f"when canaries take part: clients (as they do), {ACCEPTED}")
+    score: str | None = Field(
+        None, description="cosine, max, sum or likelihood-ratio; the paper's for the view if not given"
+    )
+    design: Literal["coin-flips", "fixed"] = Field("coin-flips", description="how the planted ones are chosen")
+    family: Literal["hadamard", "gaussian"] | None = Field(
+        None, description="how canaries are made; by the model's size if not given"
+    )
+    canary_norm: float | None = Field(None, description="their length where nothing is clipped")
+    delta: float = Field(1e-5, description="the δ at which ε is stated")
+    confidence: float = Field(0.95, description="of bounds and intervals")
+
+    def audits(self, training: TrainingSettings, initial: npt.ArrayLike, population: int) -> list[OneShot]:
+        """The audits of such a training, one a view, whose model starts as ``initial``."""
+        start = np.asarray(initial, dtype=np.float32)
+        first, *others = self.view
+        audit = OneShot(
+            dim=start.size,
+            rounds=training.rounds,
+            canaries=min(1000, max(100, population // 10)) if self.canaries is None else self.canaries,
+            view=first,
+            participation=self._participation(training, population),
+            score=self._score(first),
+            design=self.design,
+            family=self.family,
+            initial=start if _compares(first) else None,
+            norm=self.canary_norm,
+            seed=training.seed,
+        )
+        return [audit] + [
+            audit.seen_by(view, score=self._score(view), initial=start if _compares(view) else None) for view in others
+        ]
+
+    def _score(self, view: str) -> str | None:
+        """Where there are several views, the score is for those that see several releases."""
+        return None if len(self.view) > 1 and view.startswith("final") else self.score
+
+    def _participation(self, training: TrainingSettings, population: int) -> str:
+        if self.participation != "clients":
+            return self.participation
+        kind, _, rest = training.cohort.partition(":")
+        match kind:
+            case "poisson":
+                return training.cohort
+            case "fixed":
+                return f"fixed:{int(rest) / population!r}"
+            case "epoch" if training.rounds % int(rest) == 0:
+                return f"epochs:{training.rounds // int(rest)}"
+        raise InputError(
+            f"canaries cannot take part as clients do where the cohort is {training.cohort} and there are "
+            f"{training.rounds} rounds: choose participation={ACCEPTED}"
+        )
+
+
+def _compares(view: str) -> bool:
+    return parse_view(view).kind == "model" and view != "final"
