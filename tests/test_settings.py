@@ -77,6 +77,10 @@ def test_training_settings_build_the_training_they_describe():
 )
 def test_wrong_values_of_a_training_are_sentences(text, message):
     (settings,) = settings_from_texts([text], TrainingSettings)
-    with pytest.raises(InputError, match=message):
+
+    def build():
         splits = settings.splits()
-        settings.training(splits, settings.module(splits))
+        return settings.training(splits, settings.module(splits))
+
+    with pytest.raises(InputError, match=message):
+        build()

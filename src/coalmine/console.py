@@ -23,7 +23,7 @@ def track(work: Iterable[Any]) -> Iterable[Any]:
     from rich.progress import track
 
     console = Console(stderr=True)
-    return track(list(work), console=console, transient=True, disable=not console.is_terminal)
+    return track(work, console=console, transient=True, disable=not console.is_terminal)
 
 
 def busy(what: str) -> AbstractContextManager[Any]:
