@@ -38,6 +38,8 @@ class OneShotSettings(Settings):
 
     def audits(self, training: TrainingSettings, initial: npt.ArrayLike, population: int) -> list[OneShot]:
         """The audits of such a training, one a view, whose model starts as ``initial``."""
+        if training.clip == "none" and self.canary_norm is None:
+            raise InputError("nothing is clipped, so canaries have no length to take: give canary_norm=")
         start = np.asarray(initial, dtype=np.float32)
         first, *others = self.view
         audit = OneShot(
