@@ -29,8 +29,8 @@ def test_vectors_give_what_the_closed_form_simulation_gives(family):
         simulated.append(gaussian_shift(Scores(cosines, null=CosineNull(dim)), delta=delta).epsilon)
     error = np.hypot(np.std(vectors, ddof=1) / np.sqrt(12), np.std(simulated, ddof=1) / 10)
     assert abs(np.mean(vectors) - np.mean(simulated)) < 4 * error
-    # Twelve draws: their standard deviation is within a factor of 2.2 in all but one case of a thousand.
-    assert 1 / 2.2 < np.std(vectors, ddof=1) / np.std(simulated, ddof=1) < 2.2
+    # Twelve draws: their standard deviation is within a factor of 2.6 in all but one case of a thousand.
+    assert 1 / 2.6 < np.std(vectors, ddof=1) / np.std(simulated, ddof=1) < 2.6
 
 
 def test_a_forgotten_noise_is_found_and_a_right_one_is_not():

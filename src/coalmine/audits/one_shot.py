@@ -48,8 +48,8 @@ class PlantedCanaries(Contribution):
         """
         check_positive("norm", norm)
         assert self.canaries is not None
-        for member in self.members:
-            yield self.canaries.canary(member) * np.float32(norm)
+        for canary in self.canaries.each(self.members):
+            yield canary * np.float32(norm)
 
 
 class OneShot(Audit):

@@ -11,7 +11,7 @@ streams the same from version to version.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -105,6 +105,11 @@ class GaussianCanaries:
         weights = np.zeros(self.count)
         weights[index] = 1.0
         return self.total(weights)
+
+    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+        """These canaries one by one."""
+        for index in indices:
+            yield self.canary(int(index))
 
     def _measure(self, needed: Ints) -> None:
         for numbers, turns, tiles in self._blocks(needed):

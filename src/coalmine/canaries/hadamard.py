@@ -8,7 +8,7 @@ orthonormal rows, so canaries have norm 1 and are orthogonal to one another, exa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -23,6 +23,8 @@ Signs = npt.NDArray[np.int8]
 # Transforms are products with Hadamard matrices of at most this size: large enough for fast products, small enough
 # not to do much more than d log d multiplications.
 _FACTOR = 32
+# Numbers made at a time where canaries are given out one by one.
+_BLOCK = 1 << 20
 
 
 class HadamardCanaries:
@@ -69,17 +71,9 @@ class HadamardCanaries:
         for transform, some in self._transforms():
             if not factors[some].any():
                 continue
-            first, second, third = self._signs(transform)
-            coefficients = np.zeros(self._rows, dtype=np.float32)
-            coefficients[: some.stop - some.start] = factors[some]
-            spread = hadamard(coefficients) * np.float32(np.sqrt(self._rows)) * self._scale
-            mixed = np.repeat(spread, self._sizes)
-            mixed *= third
-            mixed[-self._length :] = hadamard(mixed[-self._length :])
-            mixed *= second
-            mixed[: self._length] = hadamard(mixed[: self._length])
-            mixed *= first
-            total += mixed
+            coefficients = np.zeros((1, self._rows), dtype=np.float32)
+            coefficients[0, : some.stop - some.start] = factors[some]
+            total += self._sums(transform, coefficients)[0]
         return total
 
     def canary(self, index: int) -> Vector:
@@ -87,6 +81,30 @@ class HadamardCanaries:
         weights = np.zeros(self.count)
         weights[index] = 1.0
         return self.total(weights)
+
+    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+        """These canaries one by one, made several at a time."""
+        block = max(1, _BLOCK // self.dim)
+        numbers = np.asarray(indices, dtype=np.int64)
+        for transform, some in self._transforms():
+            here = numbers[(numbers >= some.start) & (numbers < some.stop)] - some.start
+            for start in range(0, len(here), block):
+                rows = here[start : start + block]
+                coefficients = np.zeros((len(rows), self._rows), dtype=np.float32)
+                coefficients[np.arange(len(rows)), rows] = 1.0
+                yield from self._sums(transform, coefficients)
+
+    def _sums(self, transform: int, coefficients: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """For each row of ``coefficients``, the sum of so much of each canary of a transform, (rows, dim)."""
+        first, second, third = self._signs(transform)
+        spread = hadamard(coefficients) * (np.float32(np.sqrt(self._rows)) * self._scale)
+        mixed = np.repeat(spread, self._sizes, axis=1)
+        mixed *= third
+        mixed[:, -self._length :] = hadamard(mixed[:, -self._length :])
+        mixed *= second
+        mixed[:, : self._length] = hadamard(mixed[:, : self._length])
+        mixed *= first
+        return mixed
 
     def _transforms(self) -> Iterator[tuple[int, slice]]:
         for transform, start in enumerate(range(0, self.count, self._rows)):
@@ -100,18 +118,21 @@ class HadamardCanaries:
         return self._kept[1]
 
 
-def hadamard(vector: Vector) -> Vector:
-    """The orthonormal Walsh–Hadamard transform of a vector whose length is a power of two: it is its own inverse."""
-    before, after = 1, len(vector)
+def hadamard(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The orthonormal Walsh–Hadamard transform of a vector, or of rows, whose length is a power of two.
+
+    It is its own inverse.
+    """
+    shape, after = vectors.shape, vectors.shape[-1]
+    before = vectors.size // after
     while after > 1:
         size = min(_FACTOR, after)
         after //= size
-        blocks = vector.reshape(before, size, after)
+        blocks = vectors.reshape(before, size, after)
         matrix = _matrix(size)
-        vector = matrix @ blocks if after > 1 else blocks.reshape(before, size) @ matrix
+        vectors = matrix @ blocks if after > 1 else blocks.reshape(before, size) @ matrix
         before *= size
-    found: Vector = vector.reshape(-1)
-    return found
+    return vectors.reshape(shape)
 
 
 @lru_cache(maxsize=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy.typing as npt
@@ -40,6 +41,9 @@ class UpdateCanaries(Protocol):
 
     def canary(self, index: int) -> Vector:
         """One canary, (dim,)."""
+
+    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+        """These canaries one by one, in ascending order."""
 
 
 FAMILIES: dict[str, type[HadamardCanaries] | type[GaussianCanaries]] = {
