@@ -37,7 +37,7 @@ def run(monkeypatch, capsys):
 def test_the_table_has_theory_bounds_estimates_and_what_they_mean(run):
     code, out, _ = run("audit", "one-shot", *FAST, "--view", "final-change", "--baseline")
     assert code == 0
-    for part in ("exact-null", "gaussian-fit", "valid bound", "With 95% confidence", "theory ε", "without canaries"):
+    for part in ("exact-null", "gaussian-fit", "valid bound", "With 95% confidence", "Theory: ε", "without canaries"):
         assert part in out or part.replace("With 95% confidence", "No leak is shown") in out
 
 
@@ -48,7 +48,7 @@ def test_several_views_come_from_one_training_as_json(run):
     assert (code, err) == (0, "")
     found = json.loads(out)["results"]
     assert [(r["view"], r["config"]["score"]) for r in found] == [
-        ("final", "cosine"), ("updates", "max"), ("every:2", "max"),
+        ("final", "cosine"), ("updates", "likelihood-ratio"), ("every:2", "max"),
     ]  # fmt: skip
     assert len({r["metrics"]["accuracy"] for r in found}) == 1
     assert all(r["theory"]["sampling"] == "poisson:0.5" for r in found)
@@ -103,6 +103,12 @@ def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
         (["--view", "everything"], "there is no view 'everything'"),
         (["--set", "score=max"], "does not go with the view final"),
         (["--set", "clip=none", "--set", "noise=0"], "canary_norm"),
+        (["--set", "clip=none", "--set", "canary_norm=1"], "set clip to a norm, or noise=0"),
+        (["--set", "noise=-1"], "noise must be 0 or more"),
+        (["--set", "model_settings=hidden=64"], "give model_settings.name=value"),
+        (["--set", "view=updates", "--view", "final"], "the view is given twice"),
+        (["--view", "rounds:3,99"], "asks for round 99"),
+        (["--set", "canaries=1"], "leaves nothing to compare"),
         (["--set", "cohort=with-replacement:5"], "choose participation="),
         (["--set", "cohort=epoch:3"], "choose participation="),
         (["--set", "delta=2"], "delta must be in"),
@@ -115,6 +121,24 @@ def test_bad_input_is_a_sentence_and_exit_code_2(run, arguments, message):
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
+
+
+def test_views_of_chosen_rounds_can_be_set_beside_others(run):
+    code, out, _ = run("audit", "one-shot", *FAST, "--set", "view=rounds:0,2,updates", "--json")
+    assert code == 0
+    assert [r["view"] for r in json.loads(out)["results"]] == ["rounds:0,2", "updates"]
+
+
+def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
+    (tmp_path / "mine.py").write_text("def leaky(total):\n    return total + 0.001\n\ndef broken(total):\n    1 / 0\n")
+    common = ("audit", "gaussian", "--dim", "20000", "--mechanism")
+    code, out, err = run(*common, f"{tmp_path}/mine.py:leaky", "--max-epsilon", "4", "--claim", "2")
+    assert code == 1
+    assert "exceeds 4" in err
+    assert "refuted" in out
+    code, _, err = run(*common, f"{tmp_path}/mine.py:broken")
+    assert code == 2
+    assert "the mechanism failed: ZeroDivisionError" in err
 
 
 def test_one_application_of_a_mechanism(run, tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError, NotApplicableError
-from coalmine.stats import CosineNull, LargestOfNull, NormalNull, Scores, gaussian_fit
+from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Scores, gaussian_fit
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,18 @@ def test_the_largest_of_several_is_never_larger_than_its_null_says() -> None:
 def test_both_tails_of_the_largest_make_up_one() -> None:
     null, t = LargestOfNull(CosineNull(100), 7), np.linspace(-0.9, 0.9, 41)
     np.testing.assert_allclose(np.exp(null.log_sf(t)) + np.exp(null.log_cdf(t)), 1.0, atol=1e-12)
+
+
+def test_a_likelihood_ratio_exceeds_t_no_more_often_than_its_null_says() -> None:
+    rng, null = np.random.default_rng(0), LikelihoodRatioNull()
+    x = rng.standard_normal(200_000)
+    ratio = np.logaddexp(np.log(0.5) + (x - 0.5), np.log(0.5) + (2 * x - 2))  # a mixture against N(0, 1)
+    for t in (-1.0, 0.0, 0.5, 1.0, 2.0):
+        assert np.mean(ratio >= t) <= np.exp(null.log_sf(t))
+    t = np.array([-3.0, 0.0, 0.1, 5.0, 50.0])
+    np.testing.assert_allclose(np.exp(null.log_sf(t)) + np.exp(null.log_cdf(t)), 1.0)
+    with pytest.raises(NotApplicableError, match="mean of a log-likelihood ratio"):
+        gaussian_fit(Scores(np.arange(20.0), null=null), delta=1e-5)
 
 
 def test_the_largest_of_one_is_that_one() -> None:

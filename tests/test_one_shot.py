@@ -9,9 +9,9 @@ from coalmine.audits.one_shot import parse_view
 from coalmine.errors import InputError
 from coalmine.fl import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
 from coalmine.fl.flat import parameter_vector
-from coalmine.sampling import AtMost, Poisson
+from coalmine.sampling import AtMost, EveryRound, Poisson
 from coalmine.seam import Release, View
-from coalmine.stats import CosineNull, LargestOfNull, estimate
+from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, estimate
 from federations import federation, mlp
 
 ROUNDS, CLIP, CLIENTS = 6, 0.5, 10
@@ -55,7 +55,8 @@ def split(audit, scores):
 @pytest.mark.parametrize("view", ["final", "final-change", "updates", "every:2", "rounds:1,3"])
 def test_scores_are_the_cosines_that_stored_canaries_give(family, view):
     initial = None if view in ("final", "updates") else np.ones(700)
-    audit = OneShot(dim=700, rounds=ROUNDS, canaries=20, view=view, family=family, initial=initial, seed=3)
+    score = "max" if view == "updates" else None
+    audit = OneShot(dim=700, rounds=ROUNDS, canaries=20, view=view, score=score, family=family, initial=initial, seed=3)
     models, updates = run([audit], noise=0.3)
     match view:
         case "final":
@@ -243,13 +244,14 @@ def test_a_promise_fits_what_the_score_knows():
     assert isinstance(known, AtMost)
     assert 3 < known.times <= 10
     assert audit("sum", "epochs:2").sampling == AtMost(2)
-    assert audit("sum", "every-round").sampling == AtMost(10)
+    assert audit("sum", "every-round").sampling == EveryRound()
+    assert audit("sum", "last:4").sampling == AtMost(4)
 
 
 def test_a_promise_that_hides_the_rounds_is_not_compared_in_silence():
-    audit = OneShot(dim=50, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.5")
+    audit = OneShot(dim=100, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.5")
     run([audit])
-    secret = OneShot(dim=50, rounds=ROUNDS, participation="poisson:0.5").theory(noise_multiplier=1.0, delta=1e-5)
+    secret = OneShot(dim=100, rounds=ROUNDS, canaries=25, participation="poisson:0.5").theory(noise_multiplier=1.0, delta=1e-5)
     assert any("knows the rounds" in warning for warning in audit.result(theory=secret).warnings)
     assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).warnings == []
 
@@ -356,6 +358,15 @@ def test_views_have_names():
         ({"participation": 3}, "participation must be"),
         ({"participation": ScheduledParticipation([[0, 0]] * 6)}, "plants a canary twice"),
         ({"norm": 0.0}, "norm must be a positive number"),
+        ({"view": "every:7", "initial": np.ones(50)}, "sees nothing before the end: there are 6 rounds"),
+        ({"view": "rounds:1,6", "initial": np.ones(50)}, "asks for round 6: 6 are counted from 0"),
+        ({"view": ["final", "updates"]}, "view must be a text"),
+        (
+            {"family": "hadamard", "canaries": 13},
+            "26 hadamard canaries, planted and held out, need at least 52 dimensions",
+        ),
+        ({"canaries": 10**7}, "canaries must be at most 1,000,000"),
+        ({"canaries": 1, "seed": 1}, "leaves nothing to compare"),
     ],
 )
 def test_wrong_settings_are_refused(changes, message):
@@ -385,7 +396,7 @@ def test_wrong_releases_are_refused_by_their_round(release, message):
     audit = ready()
     with pytest.raises(InputError, match=message):
         audit.observe(release)
-    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32)))
+    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32), divisor=1.0))
 
 
 def test_what_a_view_does_not_see_is_refused():
@@ -398,9 +409,9 @@ def test_a_round_is_planted_once_and_observed_once():
     audit = ready()
     with pytest.raises(InputError, match="round 0 was planted already"):
         audit.plant(0, clip_norm=1.0)
-    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32)))
+    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32), divisor=1.0))
     with pytest.raises(InputError, match="round 0 was observed already"):
-        audit.observe(Release(0, "update", np.ones(50, dtype=np.float32)))
+        audit.observe(Release(0, "update", np.ones(50, dtype=np.float32), divisor=1.0))
     with pytest.raises(InputError, match="made for 3 rounds"):
         audit.plant(3, clip_norm=1.0)
 
@@ -409,7 +420,7 @@ def test_a_result_needs_what_the_view_sees_and_ends_the_planting():
     audit = ready()
     with pytest.raises(InputError, match="has seen no release yet"):
         audit.scores()
-    with pytest.raises(InputError, match="the view updates sees rounds 0, 1, 2 of 3, which was never observed"):
+    with pytest.raises(InputError, match="the view updates sees rounds 0, 1, 2 of 3, and nothing of that was observed"):
         audit.result()
     done = OneShot(dim=50, rounds=ROUNDS, canaries=20)
     run([done])
@@ -432,13 +443,102 @@ def test_where_nothing_is_clipped_canaries_need_a_length():
         ready().plant(1, clip_norm=0.0)
 
 
+def test_two_audits_that_would_plant_the_same_canaries_are_refused():
+    first, second = (OneShot(dim=1091, rounds=ROUNDS, canaries=30, view=view) for view in ("final", "updates"))
+    with pytest.raises(InputError, match="two audits would plant the same gaussian canaries of seed 0"):
+        training([first, second])
+    training([first, first.seen_by("updates"), OneShot(dim=1091, rounds=ROUNDS, canaries=30, seed=1)])
+
+
+def test_a_result_and_its_promise_are_for_the_same_delta():
+    audit = OneShot(dim=500, rounds=ROUNDS, canaries=20)
+    run([audit])
+    theory = audit.theory(noise_multiplier=1.0, delta=1e-3)
+    with pytest.raises(InputError, match=r"asked for at delta = 1e-05, but the theory is for 0\.001"):
+        audit.result(delta=1e-5, theory=theory)
+    with pytest.raises(InputError, match="theory must be a Theory"):
+        audit.result(theory=4.0)
+    assert audit.result(theory=theory).estimates[0].delta == 1e-3
+    assert audit.result()["gaussian-fit"].delta == 1e-5
+    with pytest.raises(InputError, match="there is no figure 'median'"):
+        audit.result()["median"]
+
+
+def test_a_training_longer_than_its_audit_says_so():
+    audit = OneShot(dim=parameter_vector(mlp()).numel(), rounds=2, canaries=20)
+    with pytest.raises(InputError, match="the audit was made for 2 rounds"):
+        training([audit], rounds=3).run()
+
+
+def test_a_state_is_a_snapshot():
+    audit = ready(score="max", participation="every-round")
+    state = audit.state()
+    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32)))
+    audit.plant(1, clip_norm=1.0)
+    audit.restore(state)
+    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32)))
+    audit.plant(1, clip_norm=1.0)
+
+
+def test_without_any_noise_cosines_stay_cosines():
+    for seed in range(10):
+        for dim, canaries, family in ((64, 1, "hadamard"), (64, 10, "hadamard"), (3, 1, "gaussian")):
+            audit = OneShot(
+                dim=dim, rounds=1, canaries=canaries, design="fixed", view="updates", score="max",
+                participation="every-round", family=family, seed=seed,
+            )  # fmt: skip
+            run([audit], noise=0.0, rounds=1)
+            assert np.abs(np.concatenate(audit.scores())).max() <= 1
+            assert audit.result().bound is not None
+
+
+def test_a_fixed_share_is_never_promised_less_than_taking_part_always():
+    def promised(participation):
+        audit = OneShot(dim=50, rounds=40, canaries=100, participation=participation)
+        return audit.theory(noise_multiplier=2.0, delta=1e-5).epsilon
+
+    assert promised("fixed:0.95") == promised("every-round")
+    assert promised("fixed:0.05") < promised("every-round")
+
+
+def test_weights_of_shared_rounds_do_not_look_at_single_canaries():
+    # Nothing is planted that could be seen (noise of 1000 clip norms): members' scores are null scores too.
+    scores = []
+    for seed in range(300):
+        audit = OneShot(
+            dim=128, rounds=10, canaries=32, view="updates", participation="every-round", family="hadamard",
+            design="fixed", seed=seed,
+        )  # fmt: skip
+        run([audit], noise=1000.0, rounds=10, seed=seed)
+        scores.append(audit.scores()[0])
+    p_values = np.exp(CosineNull(97).log_sf(np.concatenate(scores)))
+    for level in (0.1, 0.01):
+        for tail in (p_values <= level, p_values >= 1 - level):
+            # 9,600 scores, dependent in each run: five binomial standard errors.
+            assert abs(tail.mean() - level) < 5 * np.sqrt(level / len(p_values))
+
+
+def test_a_canary_in_one_unknown_round_has_a_ratio_with_a_mean_of_at_most_1_if_it_was_held_out():
+    ratios = []
+    for seed in range(60):
+        audit = OneShot(dim=300, rounds=5, canaries=100, view="updates", family="gaussian", seed=seed)
+        run([audit], noise=2.0, rounds=5, seed=seed, drift=4.0)
+        ratios.append(audit.scores()[1])
+    found = np.concatenate(ratios)
+    assert isinstance(audit.null(), LikelihoodRatioNull)
+    likely = np.exp(found)
+    assert likely.mean() < 1 + 4 * likely.std() / np.sqrt(len(likely))
+    for t in (0.1, 0.5, 1.0):
+        assert np.mean(found >= t) <= np.exp(-t)
+
+
 def test_a_likelihood_ratio_needs_the_divisor():
     with pytest.raises(InputError, match=r"give Release\(divisor"):
         ready(score="likelihood-ratio").observe(Release(0, "update", np.ones(50, dtype=np.float32)))
 
 
 def test_a_poor_fit_is_warned_of():
-    audit = OneShot(dim=3000, rounds=40, canaries=500, view="updates", participation="epochs:1")
+    audit = OneShot(dim=3000, rounds=40, canaries=500, view="updates", score="max", participation="epochs:1")
     run([audit], noise=1.0, rounds=40)
     result = audit.result()
     assert result.metrics["anderson_darling_p"] < 0.01

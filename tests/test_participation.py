@@ -73,6 +73,7 @@ def test_the_expected_rate_is_what_comes_on_average():
 def test_each_rule_is_accounted_as_what_it_is():
     assert PoissonParticipation(0.3).sampling(10, 5) == Poisson(0.3)
     assert FixedShareParticipation(0.25).sampling(10, 5) == FixedSize(3, 10)
+    assert FixedShareParticipation(0.07).sampling(100, 5) == FixedSize(7, 100)
     assert EpochParticipation(4).sampling(10, 5) == AtMost(4)
     assert LastRoundsParticipation(2).sampling(10, 5) == AtMost(2)
     assert LastRoundsParticipation().sampling(10, 5) == EveryRound()
@@ -115,7 +116,7 @@ def test_what_cannot_be_is_refused(rule, message):
 
 
 def test_probabilities_outside_their_range_are_refused():
-    for wrong in (-0.1, 1.5):
+    for wrong in (-0.1, 0.0, 1.5):
         with pytest.raises(InputError):
             PoissonParticipation(wrong)
         with pytest.raises(InputError):

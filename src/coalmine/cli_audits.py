@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coalmine import console
+from coalmine.errors import InputError
 
 if TYPE_CHECKING:
     from coalmine.audits.result import AuditResult
@@ -28,7 +30,13 @@ Set = Annotated[
 ListSettings = Annotated[bool, typer.Option("--settings", help="List all settings with their defaults, and stop.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Directory for result, scores and checkpoint; a killed run goes on from there."),
+    typer.Option(
+        help="Directory for result, scores and checkpoint; a killed run goes on from there.", show_default=False
+    ),
+]
+MaxEpsilon = Annotated[
+    float | None,
+    typer.Option(help="Exit with code 1 where the bound to quote exceeds this ε, for CI.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
@@ -48,6 +56,7 @@ def one_shot(
         bool, typer.Option("--baseline", help="Train without canaries too, to see what they cost in accuracy.")
     ] = False,
     out: Out = None,
+    max_epsilon: MaxEpsilon = None,
     list_settings: ListSettings = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,6 +69,8 @@ def one_shot(
         return
     training, audit = settings_from_texts(settings or [], TrainingSettings, OneShotSettings)
     if view:
+        if any(text.partition("=")[0].strip() == "view" for text in settings or []):
+            raise InputError("the view is given twice: by --view and by --set view=")
         audit = audit.model_copy(update={"view": tuple(view)})
 
     from coalmine.runs import run_one_shot
@@ -71,7 +82,7 @@ def one_shot(
         out=out,
         progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
     )
-    _show(results, out, as_json)
+    _show(results, out, max_epsilon, as_json)
 
 
 @app.command()
@@ -85,17 +96,23 @@ def gaussian(
     ] = None,
     dim: Annotated[int, typer.Option(help="Number of coordinates.")] = 1_000_000,
     canaries: Annotated[int, typer.Option(help="Number of canaries in the sum.")] = 1000,
-    family: Annotated[str, typer.Option(help="hadamard or gaussian.")] = "hadamard",
+    family: Annotated[
+        str | None, typer.Option(help="hadamard or gaussian; by the dimension if not given.", show_default=False)
+    ] = None,
+    claim: Annotated[
+        float | None,
+        typer.Option(help="The ε that the mechanism promises at δ, to be put to the test.", show_default=False),
+    ] = None,
     delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-5,
     confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of canaries and noise.")] = 0,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(help="Directory for result and scores.", show_default=False)] = None,
+    max_epsilon: MaxEpsilon = None,
     as_json: AsJson = False,
 ) -> None:
     """One application of a mechanism to a sum of canaries, as a black box (Andrew et al. 2023, Section 3)."""
     from coalmine import accounting
     from coalmine.audits.gaussian_mechanism import audit_mechanism, gaussian_mechanism
-    from coalmine.errors import InputError
     from coalmine.runs import save
     from coalmine.sampling import EveryRound
     from coalmine.usercode import load_function
@@ -103,6 +120,11 @@ def gaussian(
     if (sigma is None) == (mechanism is None):
         raise InputError("give one of --sigma and --mechanism path.py:function")
     noisy = gaussian_mechanism(sigma, seed) if sigma is not None else load_function(str(mechanism))
+    theory = None
+    if claim is not None:
+        theory = accounting.claimed(claim, delta)
+    elif sigma:
+        theory = accounting.theory(noise_multiplier=sigma, sampling=EveryRound(), rounds=1, delta=delta)
     with console.busy("applying the mechanism"):
         result = audit_mechanism(
             noisy,
@@ -111,26 +133,29 @@ def gaussian(
             family=family,
             delta=delta,
             confidence=confidence,
-            theory=accounting.theory(noise_multiplier=sigma, sampling=EveryRound(), rounds=1, delta=delta)
-            if sigma
-            else None,
+            theory=theory,
             seed=seed,
         )
     if out is not None:
         save([result], out)
-    _show([result], out, as_json)
+    _show([result], out, max_epsilon, as_json)
 
 
-def _show(results: Sequence[AuditResult], out: Path | None, as_json: bool) -> None:
+def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float | None, as_json: bool) -> None:
     from coalmine.runs import results_to_dict
 
     if as_json:
         console.print_json(results_to_dict(results))
-        return
-    for result in results:
-        _print_result(result)
-    if out is not None:
-        print(f"\nwritten to {out}")
+    else:
+        for result in results:
+            _print_result(result)
+        _print_facts(results[0])
+        if out is not None:
+            print(f"\nwritten to {out}")
+    largest = max(result.bound.epsilon for result in results if result.bound is not None)
+    if max_epsilon is not None and largest > max_epsilon:
+        print(f"coalmine: the bound of {largest:.4g} exceeds {max_epsilon:g}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 def _print_result(result: AuditResult) -> None:
@@ -139,18 +164,22 @@ def _print_result(result: AuditResult) -> None:
         list(result.estimates), f"{result.audit}, view {result.view}, score {result.config['score']}: {canaries}"
     )
     console.print_sentence(result.meaning)
+    if result.theory is not None:
+        t = result.theory
+        times = "1 round" if t.rounds == 1 else f"{t.rounds:,} rounds"
+        console.print_sentence(
+            f"Theory: ε = {t.epsilon:.4g} at δ = {t.delta:g} ({t.accountant}, {t.sampling}, {times})."
+        )
     for warning in result.warnings:
         console.print_sentence(f"Careful: {warning}.")
-    facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in ("planted", "held_out")]
-    if result.theory is not None:
-        theory = result.theory
-        facts.insert(
-            0, f"theory ε = {theory.epsilon:.4g} ({theory.accountant}, {theory.sampling}, {theory.rounds} rounds)"
-        )
-    if result.timing:
-        facts.append(f"{result.timing['audit_s']:.2g} s for the audit" + _of(result.timing.get("train_s")))
-    console.print_sentence("; ".join(facts) + "\n")
+    print()
 
 
-def _of(seconds: float | None) -> str:
-    return "" if seconds is None else f" in {seconds:.3g} s of training"
+def _print_facts(result: AuditResult) -> None:
+    """What is the same for all views of a training."""
+    own = ("planted", "held_out", "anderson_darling", "anderson_darling_p")
+    facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in own]
+    if "train_s" in result.timing:
+        facts.append(f"{result.timing['audit_s']:.2g} s for the audit in {result.timing['train_s']:.3g} s of training")
+    if facts:
+        console.print_sentence("; ".join(facts))

@@ -102,11 +102,15 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 def print_settings(*groups: type[Settings]) -> None:
     """All settings with their defaults and what they mean."""
     rows = [
-        [name, "-" if default is None else str(default), description]
-        for group in groups
-        for name, default, description in group.described()
+        [name, _default(default), description] for group in groups for name, default, description in group.described()
     ]
     print_table("settings: --set key=value", ["key", "default", "what it is"], rows)
+
+
+def _default(value: object) -> str:
+    if value is None or value == {}:
+        return "-"
+    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
 
 
 def print_sentence(text: str) -> None:

@@ -15,6 +15,7 @@ from coalmine import __version__
 from coalmine.audits.result import AuditResult
 from coalmine.config.one_shot import OneShotSettings
 from coalmine.config.training import TrainingSettings
+from coalmine.fl.checkpoint import holds_one
 from coalmine.fl.flat import parameter_vector
 from coalmine.fl.rounds import Progress
 from coalmine.fl.training import Training
@@ -41,8 +42,10 @@ def run_one_shot(
     audits = settings.audits(training, parameter_vector(module).numpy(), len(splits.train))
     start = time.perf_counter()
     trained = training.training(splits, module, audits)
-    trained.run(checkpoints=None if out is None else out / "checkpoint", progress=progress(trained))
-    seconds = time.perf_counter() - start
+    checkpoints = None if out is None else out / "checkpoint"
+    resumed = checkpoints is not None and holds_one(checkpoints)
+    trained.run(checkpoints=checkpoints, progress=progress(trained))
+    timing = {} if resumed else {"train_s": time.perf_counter() - start}
     metrics = headline(trained)
     if baseline:
         plain = training.training(splits, training.module(splits))
@@ -56,7 +59,7 @@ def run_one_shot(
         found = audit.result(delta=settings.delta, confidence=settings.confidence, theory=theory, metrics=metrics)
         used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
         config = training.to_dict() | settings.to_dict() | used
-        results.append(replace(found, timing={"train_s": seconds, **found.timing}, config=config))
+        results.append(replace(found, timing=timing | dict(found.timing), config=config))
     if out is not None:
         save(results, out)
     return results

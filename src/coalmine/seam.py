@@ -85,6 +85,9 @@ class Audit:
     views: Sequence[View] = ()
     """What this adversary may see."""
 
+    plants_as: str | None = None
+    """What it plants, in words: two audits of one training that plant the same would double it, and are refused."""
+
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """What to add to the sum of round ``round``, or of its frozen round ``trial``; None for nothing.
 

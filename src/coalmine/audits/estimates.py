@@ -7,8 +7,9 @@ from dataclasses import replace
 from coalmine.errors import NotApplicableError
 from coalmine.stats import (
     METHODS,
+    CosineNull,
     Estimate,
-    LargestOfNull,
+    NormalNull,
     Null,
     Scores,
     anderson_darling,
@@ -21,7 +22,8 @@ from coalmine.stats.rank_tests import Design
 # The order of reading: a closed-form null shows most; the bound for one run rests on least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
 _FROM_NULL = ("exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound")
-_SIGNS = "; cosines of random signs are as those of uniform directions"
+_EXACT, _BOUNDED = "their null distribution is exact", "their null distribution is bounded from above"
+_SIGNS = "; random signs are as good as directions uniform on the sphere (see docs/one-shot.md)"
 
 _SUSPECT = 0.01
 
@@ -43,9 +45,12 @@ def canary_estimates(
     """
     found = {e.method: e for e in estimate(members, nonmembers, delta=delta, confidence=confidence, design=design)}
     if null is not None:
-        taken = _FROM_NULL[:1] if isinstance(null, LargestOfNull) else _FROM_NULL
+        exact = isinstance(null, CosineNull | NormalNull)
         known = estimate(members, null=null, delta=delta, confidence=confidence)
-        found |= {e.method: replace(e, assumes=e.assumes + _SIGNS * signs) for e in known if e.method in taken}
+        for e in known:
+            if e.method == "exact-null" or (exact and e.method in _FROM_NULL):
+                assumes = e.assumes if exact else e.assumes.replace(_EXACT, _BOUNDED)
+                found[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     return [found[name] for name in _ORDER if name in found], Scores(members, nonmembers), top
 

@@ -108,7 +108,8 @@ class Evidence:
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """As arrays."""
         numbers = {"releases": np.array(self.releases)}
-        return numbers | {name: getattr(self, name) for name in ("largest", "total", "times", "ratio", "epoch")}
+        names = ("largest", "total", "times", "ratio", "epoch")
+        return numbers | {name: np.array(getattr(self, name)) for name in names}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """From arrays."""
@@ -129,19 +130,20 @@ def lengths(dots: Floats, norm: float, members: Bools, *, orthonormal: bool) -> 
     """How long a release of length ``norm`` is for each canary, (count,).
 
     Of ``orthonormal`` canaries, the release's components along the planted ``members`` do not count, but for a
-    canary's own. A remainder too small for float32 dot products to tell is taken for larger than it is.
+    canary's own. A remainder too small for float32 dot products to tell is taken for larger than it is, and no canary's
+    own component is longer than what it is part of.
     """
     squares = np.full(dots.shape, norm**2)
     if orthonormal:
         squares += np.where(members, dots**2, 0.0) - float(np.sum(dots[members] ** 2))
-    found: Floats = np.sqrt(np.maximum(squares, _RESOLVED * norm**2))
+    found: Floats = np.sqrt(np.maximum(np.maximum(squares, _RESOLVED * norm**2), dots**2))
     return found
 
 
-def add_matched(direction: Vector, release: Vector, length: float, shift: float) -> None:
+def add_matched(direction: Vector, release: Vector, norm: float, shift: float) -> None:
     """Add a release to the direction along which canaries that share their rounds are best told apart.
 
-    It is the sum of their log-likelihood ratios, as one vector; its cosine with an unseen canary has the law that a
-    cosine with any direction has.
+    It is the sum of their log-likelihood ratios, as one vector, with weights that follow from the releases alone: its
+    cosine with an unseen canary has the law that a cosine with any direction has.
     """
-    direction += np.float32(shift / length**2) * release
+    direction += np.float32(shift / norm**2) * release

@@ -15,13 +15,14 @@ import numpy.typing as npt
 from coalmine.accounting import Theory
 from coalmine.audits.estimates import canary_estimates, normality
 from coalmine.audits.evidence import lengths
-from coalmine.audits.result import AuditResult
-from coalmine.canaries.updates import update_canaries
+from coalmine.audits.result import AuditResult, common_delta
+from coalmine.canaries.updates import check_room, family_for, update_canaries
 from coalmine.errors import InputError, check_count
 from coalmine.seam import Vector
 from coalmine.seeds import generator
 from coalmine.stats import CosineNull
 from coalmine.stats.arrays import Floats
+from coalmine.usercode import said
 
 Mechanism = Callable[[Vector], npt.ArrayLike]
 """From the sum of updates, each at most 1 long, to what is released."""
@@ -44,8 +45,8 @@ def audit_mechanism(
     *,
     dim: int,
     canaries: int = 1000,
-    family: str = "hadamard",
-    delta: float = 1e-5,
+    family: str | None = None,
+    delta: float | None = None,
     confidence: float = 0.95,
     theory: Theory | None = None,
     seed: int = 0,
@@ -53,13 +54,20 @@ def audit_mechanism(
     """Apply ``mechanism`` once to a sum of ``canaries`` unit vectors, and say what ε its result speaks of.
 
     As many canaries are held out. ``mechanism`` may be any function from a float32 vector to one of the same length.
+    ``family`` is ``hadamard`` or ``gaussian``, by the dimension if not given; ``delta`` that of ``theory``, or 1e-5.
     """
     start = time.perf_counter()
+    delta = common_delta(delta, theory)
     count = 2 * check_count("canaries", canaries)
+    family = family or family_for(check_count("dim", dim, least=2), count)
+    check_room(family, dim, count)
     updates = update_canaries(family, dim=dim, count=count, seed=seed)
     members = np.zeros(count, dtype=bool)
     members[generator(seed, "insertion").permutation(count)[:canaries]] = True
-    released = np.asarray(mechanism(updates.total(members)))
+    try:
+        released = np.asarray(mechanism(updates.total(members)))
+    except Exception as error:
+        raise InputError(f"the mechanism failed: {said(error)}") from error
     if released.shape != (updates.dim,) or released.dtype.kind not in "fiu":
         raise InputError(
             f"the mechanism must return {updates.dim} numbers in a row, got {released.dtype} of shape {released.shape}"

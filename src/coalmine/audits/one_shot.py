@@ -18,20 +18,19 @@ from coalmine.accounting import Theory
 from coalmine.audits.estimates import canary_estimates, normality
 from coalmine.audits.evidence import SCORES, Evidence, Score, Seen, add_matched, lengths
 from coalmine.audits.participation import EpochParticipation, Participation, parse_participation
-from coalmine.audits.result import AuditResult
-from coalmine.canaries.updates import UpdateCanaries, update_canaries
+from coalmine.audits.result import AuditResult, common_delta
+from coalmine.canaries.updates import UpdateCanaries, check_room, family_for, update_canaries
 from coalmine.errors import InputError, check_count, check_kind, check_positive
-from coalmine.sampling import AtMost, Sampling
+from coalmine.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.seam import Audit, Contribution, Release, Vector, View
 from coalmine.seeds import generator
-from coalmine.stats import CosineNull, LargestOfNull, Null
+from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
 from coalmine.stats.arrays import Bools, Floats, Ints
 from coalmine.stats.rank_tests import Design
 
 VIEWS = "final, final-change, updates, every:ROUNDS or rounds:A,B,…"
 
-# In fewer dimensions random signs are not yet like the sphere, and Gaussian canaries cost next to nothing.
-_HADAMARD_FROM = 4096
+_MOST_CANARIES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -40,16 +39,18 @@ class PlantedCanaries(Contribution):
 
     canaries: UpdateCanaries | None = None
     members: tuple[int, ...] = ()
+    norm: float = 1.0
 
-    def each(self, norm: float) -> Iterator[Vector]:
-        """The updates of this round's canaries, each of length ``norm``, to be clipped by the training under audit.
+    def each(self, norm: float | None = None) -> Iterator[Vector]:
+        """The updates of this round's canaries one by one, each of length ``norm`` (the clip norm if not given).
 
-        Updates longer than the clip norm show whether it clips. ``total`` must then be left out of the sum.
+        They are to be clipped by the training under audit: longer ones show whether it clips. ``total`` must then be
+        left out of the sum.
         """
-        check_positive("norm", norm)
+        length = self.norm if norm is None else check_positive("norm", norm)
         assert self.canaries is not None
         for canary in self.canaries.each(self.members):
-            yield canary * np.float32(norm)
+            yield canary * np.float32(length)
 
 
 class OneShot(Audit):
@@ -63,9 +64,10 @@ class OneShot(Audit):
     ``initial``), ``updates`` (each round's noisy average), ``every:5`` (the model after each fifth round) or
     ``rounds:3,9`` (after these, counted from 0, and the last). ``participation`` says when canaries take part:
     ``epochs:1`` (once, in a random round), ``poisson:0.1``, ``fixed:0.1``, ``last:3``, ``every-round``, or an object
-    such as `ScheduledParticipation`. ``score`` is the statistic (see `coalmine.audits.evidence`), the paper's if not
-    given. ``family`` is ``hadamard`` or ``gaussian``, by the dimension if not given. ``norm`` is the canaries' length
-    where nothing is clipped.
+    such as `ScheduledParticipation`. ``score`` is the statistic (see `coalmine.audits.evidence`): ``cosine`` for views
+    of one release, and if not given ``likelihood-ratio`` for ``updates`` and ``max`` for the others. ``family`` is
+    ``hadamard`` or ``gaussian``, by the dimension if not given. ``norm`` is the canaries' length where nothing is
+    clipped, and their largest where something is.
     """
 
     def __init__(
@@ -90,19 +92,29 @@ class OneShot(Audit):
         self.norm = None if norm is None else check_positive("norm", norm)
         self.participation = parse_participation(participation) if isinstance(participation, str) else participation
         check_kind("participation", self.participation, Participation, "such as epochs:1 or a Participation")
+        if self.canaries > _MOST_CANARIES:
+            raise InputError(f"canaries must be at most {_MOST_CANARIES:,}, got {canaries}")
         self._count = 2 * self.canaries
         self.participation.check(self._count, self.rounds)
-        self.family = family or ("hadamard" if self.dim >= _HADAMARD_FROM else "gaussian")
+        self.family = family or family_for(self.dim, self._count)
+        check_room(self.family, self.dim, self._count)
         self._updates = update_canaries(self.family, dim=self.dim, count=self._count, seed=self.seed)
         self.members = self._chosen()
+        if self.members.all() or not self.members.any():
+            raise InputError(
+                f"coin flips planted {int(self.members.sum())} of {self._count} canaries, which leaves nothing to "
+                "compare: take more canaries, or design=fixed"
+            )
         # What the other planted canaries leave of the space.
         self._free = self.dim - (int(self.members.sum()) - 1 if self._updates.orthonormal else 0)
         self._shared = self._rounds_are_shared()
         self._plants = True
+        self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
 
     def _watch(self, view: str, score: str | None, initial: npt.ArrayLike | None) -> None:
         self.view, self.views = view, (parse_view(view),)
+        self._check_view()
         self.score = self._checked_score(score)
         self._initial = self._checked_initial(initial)
         self._evidence = Evidence(self._count, self._free, self.participation.knowledge)
@@ -119,7 +131,7 @@ class OneShot(Audit):
         Give it to the same training, or call its ``plant`` and ``observe`` as those of this one.
         """
         other = copy.copy(self)
-        other._plants = False
+        other._plants, other.plants_as = False, None
         other._watch(view, score, initial)
         return other
 
@@ -149,7 +161,7 @@ class OneShot(Audit):
         total = self._updates.total(weights) if len(members) else np.zeros(self.dim, dtype=np.float32)
         clients = self.participation.rate(self._count, self.rounds, round) * self.canaries
         return PlantedCanaries(
-            total, clients, len(members), canaries=self._updates, members=tuple(int(i) for i in members)
+            total, clients, len(members), canaries=self._updates, members=tuple(int(i) for i in members), norm=norm
         )
 
     def observe(self, release: Release) -> None:
@@ -168,9 +180,8 @@ class OneShot(Audit):
         rate = self.participation.rate(self._count, self.rounds, release.round)
         self._evidence.add(seen, rate, self._ends_epoch(release.round))
         if self._shared and self._times.any():
-            length = float(seen.lengths.min())
             # Without a known shift all releases weigh the same.
-            add_matched(self._direction, change, length, length if shift is None else shift)
+            add_matched(self._direction, change, norm, norm if shift is None else shift)
         self._observed[release.round] = True
         self._times = np.zeros_like(self._times)
         if self.view.startswith(("every", "rounds")):
@@ -179,7 +190,7 @@ class OneShot(Audit):
 
     def discard(self, round: int) -> None:
         """Forget that a round was planted which did not count."""
-        if self._planted[round] and not self._observed[round]:
+        if round < self.rounds and self._planted[round] and not self._observed[round]:
             self._planted[round] = False
             self._times[self.participation.present(self._count, self.rounds, self.seed, round)] -= 1
 
@@ -189,7 +200,7 @@ class OneShot(Audit):
         """Scores of the planted and of the held-out canaries so far, by the audit's statistic or another."""
         which = self.score if score is None else self._checked_score(score)
         if self._evidence.releases == 0:
-            raise InputError(f"the view {self.view} has seen no release yet: call observe after each round")
+            raise InputError(f"the view {self.view} has seen no release yet: call observe after each round it sees")
         if self._shared and which in ("sum", "likelihood-ratio"):
             dots = self._updates.dots(self._direction)
             found = dots / self._lengths(dots, _norm(self._direction) or 1.0)
@@ -206,17 +217,23 @@ class OneShot(Audit):
             return cosine
         if which == "max":
             return LargestOfNull(cosine, self._evidence.releases) if self._evidence.releases > 1 else cosine
-        return cosine if which == "likelihood-ratio" and self._shared else None
+        if which == "likelihood-ratio" and not self._shared:
+            return LikelihoodRatioNull() if self._one_of_all_rounds else None
+        return cosine if which == "likelihood-ratio" else None
 
     def result(
         self,
         *,
-        delta: float = 1e-5,
+        delta: float | None = None,
         confidence: float = 0.95,
         theory: Theory | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> AuditResult:
-        """ε at ``delta``, once the training is over: bounds that hold, estimates, and ``theory`` beside them."""
+        """ε once the training is over: bounds that hold, estimates, and ``theory`` beside them.
+
+        ``delta`` is that of ``theory`` if not given, and 1e-5 without either.
+        """
+        delta = common_delta(delta, theory)
         self._check_complete()
         members, nonmembers = self.scores()
         estimates, scores, ceiling = canary_estimates(
@@ -257,17 +274,29 @@ class OneShot(Audit):
         times = np.zeros(self._count, dtype=np.int64)
         for round in range(self.rounds):
             times[self.participation.present(self._count, self.rounds, self.seed, round)] += 1
-        return AtMost(max(1, int(times.max())))
+        most = max(1, int(times.max()))
+        return EveryRound() if most == self.rounds else AtMost(most)
 
     def theory(self, *, noise_multiplier: float, delta: float, accountant: str | None = None) -> Theory:
-        """What an accountant promises these canaries, whose part in the training may differ from the clients'."""
-        return accounting.theory(
-            noise_multiplier=noise_multiplier,
-            sampling=self.sampling,
-            rounds=self.rounds,
-            delta=delta,
-            accountant=accountant,
-        )
+        """What an accountant promises these canaries, whose part in the training may differ from the clients'.
+
+        The analysis of cohorts of fixed size is loose for large shares: where taking part in every round has a smaller
+        ε, that bound is taken.
+        """
+
+        def promise(sampling: Sampling) -> Theory:
+            return accounting.theory(
+                noise_multiplier=noise_multiplier,
+                sampling=sampling,
+                rounds=self.rounds,
+                delta=delta,
+                accountant=accountant,
+            )
+
+        found = promise(self.sampling)
+        if isinstance(self.sampling, FixedSize):
+            found = min(found, promise(EveryRound()), key=lambda theory: theory.epsilon)
+        return found
 
     # Checkpoints
 
@@ -275,7 +304,8 @@ class OneShot(Audit):
         """All that was seen."""
         before = np.zeros(0, dtype=np.float32) if self._before is None else self._before
         own = {"planted": self._planted, "observed": self._observed, "norms": self._norms, "due": self._times}
-        return own | self._evidence.state() | {"direction": self._direction, "before": before}
+        own |= {"direction": self._direction, "before": before, "seconds": np.array(self._seconds)}
+        return {name: np.array(value) for name, value in own.items()} | self._evidence.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go back to what ``state`` gave."""
@@ -284,7 +314,7 @@ class OneShot(Audit):
         self._direction = np.array(state["direction"])
         self._before = np.array(state["before"]) if len(state["before"]) else None
         self._evidence.restore(state)
-        self._finished = False
+        self._seconds, self._finished = float(state["seconds"]), False
 
     def __repr__(self) -> str:
         """All settings."""
@@ -296,6 +326,14 @@ class OneShot(Audit):
         return {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
 
     # Checks
+
+    def _check_view(self) -> None:
+        shown = self.views[0]
+        if shown.every is not None and shown.every > self.rounds:
+            raise InputError(f"the view {self.view} sees nothing before the end: there are {self.rounds} rounds")
+        for round in shown.at:
+            if round >= self.rounds:
+                raise InputError(f"the view {self.view} asks for round {round}: {self.rounds} are counted from 0")
 
     def _checked_initial(self, initial: npt.ArrayLike | None) -> Vector | None:
         compares = self.views[0].kind == "model" and self.view != "final"
@@ -310,7 +348,7 @@ class OneShot(Audit):
     def _checked_score(self, score: str | None) -> Score:
         single = self.views[0].every is None and not self.views[0].at
         if score is None:
-            return "cosine" if single else "max"
+            return "cosine" if single else ("likelihood-ratio" if self.views[0].kind == "update" else "max")
         known = next((name for name in SCORES if name == score), None)
         if known is None:
             raise InputError(f"there is no score {score!r}; there are {', '.join(SCORES)}")
@@ -363,8 +401,8 @@ class OneShot(Audit):
         missing = [t for t in range(self.rounds) if view.shows(t, self.rounds) and not self._observed[t]]
         if missing:
             raise InputError(
-                f"the view {self.view} sees {_some(missing)} of {self.rounds}, which was never observed: "
-                "call observe with what it released"
+                f"the view {self.view} sees {_some(missing)} of {self.rounds}, and nothing of that was observed: "
+                "call observe with what was released"
             )
         forgotten = np.flatnonzero(~self._planted)
         if len(forgotten):
@@ -390,6 +428,11 @@ class OneShot(Audit):
         sizes = {len(self.participation.present(self._count, self.rounds, self.seed, t)) for t in range(self.rounds)}
         return sizes <= {0, self._count}
 
+    @property
+    def _one_of_all_rounds(self) -> bool:
+        """Whether each canary takes part in one round, which nobody knows: then the ratio is a mean of ratios."""
+        return isinstance(self.participation, EpochParticipation) and self.participation.epochs == 1
+
     def _ends_epoch(self, round: int) -> bool:
         if not isinstance(self.participation, EpochParticipation):
             return False
@@ -400,22 +443,28 @@ class OneShot(Audit):
             if self.score == "likelihood-ratio":
                 raise InputError(
                     f"a likelihood ratio needs to know what the sum of round {release.round} was divided by: "
-                    "give Release(divisor=…)"
+                    "give Release(divisor=…), or take the score max"
                 )
             return None
         return float(self._norms[release.round]) / check_positive("divisor", release.divisor)
 
     def _warnings(self, theory: Theory | None) -> list[str]:
-        if theory is None or not self.knows_rounds or theory.sampling == str(self.sampling):
-            return []
-        return [
-            f"the score {self.score} knows the rounds of each canary, which a promise for {theory.sampling} keeps "
-            f"secret: compare it with one for {self.sampling}"
-        ]
+        found = []
+        if theory is not None and self.knows_rounds and theory.sampling.startswith(("poisson", "fixed")):
+            found.append(
+                f"the score {self.score} knows the rounds of each canary, which a promise for {theory.sampling} keeps "
+                f"secret: compare it with one for {self.sampling}"
+            )
+        if 4 * self.canaries > self.dim:
+            found.append(
+                f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb one another: fewer would show more"
+            )
+        return found
 
 
 def parse_view(text: str) -> View:
     """``final``, ``final-change``, ``updates``, ``every:ROUNDS`` or ``rounds:A,B,…``."""
+    check_kind("view", text, str, f"a text: {VIEWS}")
     kind, _, rest = text.partition(":")
     try:
         match kind:

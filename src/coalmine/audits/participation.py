@@ -6,13 +6,14 @@ be given scores of both kinds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_number
 from coalmine.sampling import AtMost, EveryRound, FixedSize, Poisson, Sampling
 from coalmine.seeds import generator
 from coalmine.stats.arrays import Ints
@@ -55,7 +56,7 @@ class PoissonParticipation:
     knowledge: ClassVar[Knowledge] = "each-round"
 
     def __post_init__(self) -> None:
-        Poisson(self.q)
+        _check_share("the probability of taking part", self.q)
 
     def check(self, count: int, rounds: int) -> None:
         """Always possible."""
@@ -84,7 +85,7 @@ class FixedShareParticipation:
     knowledge: ClassVar[Knowledge] = "each-round"
 
     def __post_init__(self) -> None:
-        Poisson(self.share)
+        _check_share("the share that takes part", self.share)
 
     def check(self, count: int, rounds: int) -> None:
         """Always possible."""
@@ -92,7 +93,7 @@ class FixedShareParticipation:
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
         """A draw without replacement."""
         draw = generator(seed, "participation", round)
-        size = int(self.share * count + draw.random())
+        size = int(self.share * count + 1e-9 + draw.random())
         return np.sort(draw.permutation(count)[: min(size, count)])
 
     def rate(self, count: int, rounds: int, round: int) -> float:
@@ -101,7 +102,7 @@ class FixedShareParticipation:
 
     def sampling(self, count: int, rounds: int) -> Sampling:
         """Fixed-size, with the number of canaries rounded up."""
-        return FixedSize(min(count, int(np.ceil(self.share * count))), count)
+        return FixedSize(min(count, math.ceil(self.share * count - 1e-9)), count)
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,11 @@ class ScheduledParticipation:
         for some in self.schedule:
             times[np.asarray(some, dtype=np.int64)] += 1
         return AtMost(max(1, int(times.max())))
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 < check_number(name, share) <= 1:
+        raise InputError(f"{name} must be in (0, 1], got {share}")
 
 
 ACCEPTED = "poisson:Q, fixed:SHARE, epochs:TIMES, last:ROUNDS or every-round"

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from coalmine.accounting import Theory
-from coalmine.errors import InputError
+from coalmine.errors import InputError, check_kind
 from coalmine.stats import Estimate, Scores
 from coalmine.words import meaning
 
@@ -83,6 +83,16 @@ class AuditResult:
             "config": dict(self.config),
             "environment": environment(),
         }
+
+
+def common_delta(delta: float | None, theory: Theory | None) -> float:
+    """The δ of a result: as given, else that of ``theory``, else 1e-5; two that differ are refused."""
+    if theory is None:
+        return 1e-5 if delta is None else delta
+    check_kind("theory", theory, Theory, "a Theory, as audit.theory(...) or coalmine.theory(...) give")
+    if delta is not None and delta != theory.delta:
+        raise InputError(f"the result is asked for at delta = {delta:g}, but the theory is for {theory.delta:g}")
+    return theory.delta
 
 
 @lru_cache(maxsize=1)

@@ -40,6 +40,8 @@ class GaussianCanaries:
     looks like. Canary i is a function of ``seed``, ``dim`` and i alone. Norms are kept once they are known.
     """
 
+    orthonormal = False
+
     def __init__(self, *, dim: int, count: int, seed: int) -> None:
         self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
         self.seed = check_count("seed", seed, least=0)
@@ -47,11 +49,6 @@ class GaussianCanaries:
         # Short canaries share a stream: to seed one takes as long as thousands of its points.
         self._together = max(1, _TILE // self._pairs)
         self._norms = np.full((-(-self.count // self._together), self._together), np.nan)
-
-    @property
-    def orthonormal(self) -> bool:
-        """Never: independent directions are only nearly orthogonal."""
-        return False
 
     def dots(self, vector: Vector) -> Floats:
         """⟨canaryᵢ, vector⟩ of all canaries, (count,)."""

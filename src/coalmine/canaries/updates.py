@@ -52,13 +52,31 @@ FAMILIES: dict[str, type[HadamardCanaries] | type[GaussianCanaries]] = {
 }
 
 
+# In fewer dimensions random signs are not yet like the sphere, and Gaussian canaries cost next to nothing.
+_HADAMARD_FROM = 4096
+
+
+def family_for(dim: int, count: int) -> str:
+    """The family to take: ``hadamard`` where signs are like the sphere and canaries leave most of the space free."""
+    return "hadamard" if dim >= _HADAMARD_FROM and 2 * count <= dim else "gaussian"
+
+
+def check_room(family: str, dim: int, count: int) -> None:
+    """Refuse so many orthogonal canaries that what they leave of the space says little of a release's length."""
+    if family == "hadamard" and 2 * count > dim:
+        raise InputError(
+            f"{count:,} hadamard canaries, planted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
+            "take fewer, or the family gaussian"
+        )
+
+
 def update_canaries(family: str, *, dim: int, count: int, seed: int) -> UpdateCanaries:
     """The canaries of a family by its name.
 
-    ``hadamard``: up to the largest power of two in ``dim`` they are orthogonal to one another, exactly, so none adds to
-    the score of another. All scores of an update cost a few transforms of it, nearly the same for 10 canaries and for
-    100,000. Given an update, a null score is a sum of random signs: normal to the accuracy of the central limit
-    theorem.
+    ``hadamard``: orthogonal to one another, exactly, so none adds to the score of another; at most as many as the
+    largest power of two in ``dim``. All scores of an update cost a few transforms of it, nearly the same for 10
+    canaries and for 100,000. Given an update, a null score is a sum of random signs: normal to the accuracy of the
+    central limit theorem.
 
     ``gaussian``: the one-shot paper's, independent and uniform on the sphere, so that a null score follows the exact
     law of a cosine for every update; two have a dot product of about 1/√dim. Scores cost ``dim`` random numbers for

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from coalmine.audits.one_shot import VIEWS, OneShot, parse_view
 from coalmine.audits.participation import ACCEPTED
-from coalmine.config.settings import Settings, Several
+from coalmine.config.settings import Settings
 from coalmine.config.training import TrainingSettings
 from coalmine.errors import InputError
+
+
+def _views(value: object) -> object:
+    # A comma before a letter begins another view; one before a digit belongs to rounds:3,9.
+    return re.split(r",\s*(?=[a-z])", value) if isinstance(value, str) else value
 
 
 class OneShotSettings(Settings):
@@ -23,16 +29,23 @@ class OneShotSettings(Settings):
         description="how many are planted (as many more are held out); a tenth of the clients, but 100 to 1,000, if not"
         " given",
     )
-    view: Several[str] = Field(("final",), description=f"what adversaries see, one or several: {VIEWS}")
+    view: Annotated[tuple[str, ...], BeforeValidator(_views)] = Field(
+        ("final",), description=f"what adversaries see, one or several: {VIEWS}"
+    )
     participation: str = Field("clients", description=f"when canaries take part: clients (as they do), {ACCEPTED}")
     score: str | None = Field(
-        None, description="cosine, max, sum or likelihood-ratio; the paper's for the view if not given"
+        None,
+        description="cosine, max, sum or likelihood-ratio; for the view updates the last, else the first that fits",
     )
-    design: Literal["coin-flips", "fixed"] = Field("coin-flips", description="how the planted ones are chosen")
+    design: Literal["coin-flips", "fixed"] = Field(
+        "coin-flips", description="how the planted ones are chosen: coin-flips or fixed (exactly so many)"
+    )
     family: Literal["hadamard", "gaussian"] | None = Field(
-        None, description="how canaries are made; by the model's size if not given"
+        None, description="how canaries are made: hadamard or gaussian; by the model's size if not given"
     )
-    canary_norm: float | None = Field(None, description="their length where nothing is clipped")
+    canary_norm: float | None = Field(
+        None, description="their length where nothing is clipped, their largest where something is"
+    )
     delta: float = Field(1e-5, description="the δ at which ε is stated")
     confidence: float = Field(0.95, description="of bounds and intervals")
 

@@ -76,7 +76,9 @@ class TrainingSettings(Settings):
     model: str | None = Field(
         None, description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given"
     )
-    model_settings: dict[str, float] = Field(default_factory=dict, description="the model's own, such as hidden=64")
+    model_settings: dict[str, float] = Field(
+        default_factory=dict, description="the model's own: --set model_settings.hidden=64"
+    )
     rounds: int = Field(40, description="number of rounds")
     cohort: str = Field(
         "poisson:0.5", description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once in so many)"
@@ -122,6 +124,10 @@ class TrainingSettings(Settings):
         """Clipping, weights and noise."""
         from coalmine.fl import Mechanism
 
+        if self.clip == "none" and self.noise > 0:
+            raise InputError("noise is measured by the clip norm: set clip to a norm, or noise=0")
+        if not self.noise >= 0:
+            raise InputError(f"noise must be 0 or more, got {self.noise}")
         return Mechanism(clipping=_clipping(self.clip), noise_multiplier=self.noise, weighting=_weighting(self.weights))
 
     def cohorts(self) -> Cohorts:

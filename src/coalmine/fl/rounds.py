@@ -56,6 +56,12 @@ class Rounds(ABC):
         for audit in audits:
             check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.seam.Audit")
             check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
+        planted = [audit.plants_as for audit in audits if audit.plants_as is not None]
+        if len(set(planted)) < len(planted):
+            raise InputError(
+                f"two audits would plant the same {planted[0]}: give them different seeds, or let one look at the "
+                "other's canaries"
+            )
         if test is None and evaluate_every is not None:
             raise InputError("evaluate_every needs test data to evaluate on: give test=, or leave it out")
         self.data, self.test, self.audits = data, test, tuple(audits)

@@ -99,6 +99,7 @@ def train(cell: Cell) -> dict[str, Any]:
             rounds=size.rounds,
             canaries=size.canaries,
             view="updates",
+            score="max",
             participation=EpochParticipation(cell.repetitions),
             design="fixed",
             seed=cell.seed,

@@ -15,7 +15,7 @@ from coalmine.stats.gaussian import (
     threshold_epsilon_between_gaussians,
 )
 from coalmine.stats.normality import AndersonDarling, anderson_darling
-from coalmine.stats.nulls import CosineNull, LargestOfNull, NormalNull, Null
+from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null
 from coalmine.stats.rates import (
     Counts,
     epsilon_from_counts,
@@ -46,6 +46,7 @@ __all__ = [
     "GaussianDP",
     "Guesses",
     "LargestOfNull",
+    "LikelihoodRatioNull",
     "NormalNull",
     "Null",
     "Scores",

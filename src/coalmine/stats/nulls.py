@@ -150,6 +150,35 @@ class LargestOfNull:
         raise NotApplicableError("the standard deviation of the largest of several dependent scores is not known")
 
 
+@dataclass(frozen=True)
+class LikelihoodRatioNull:
+    """Never below the logarithm of a likelihood ratio where the first hypothesis is true.
+
+    The ratio itself has a mean of at most 1 there, so P(ln ratio ≥ t) is at most P(null ≥ t) = min(1, e⁻ᵗ) by Markov's
+    inequality. Mean and standard deviation say nothing of the scores, and are refused.
+    """
+
+    def log_sf(self, score: ArrayLike) -> Floats:
+        """ln P(null ≥ score)."""
+        result: Floats = np.minimum(0.0, -np.asarray(score, dtype=float))
+        return result
+
+    def log_cdf(self, score: ArrayLike) -> Floats:
+        """ln P(null < score)."""
+        with np.errstate(divide="ignore"):
+            return np.log(-np.expm1(self.log_sf(score)))
+
+    @property
+    def mean(self) -> float:
+        """Not known."""
+        raise NotApplicableError("the mean of a log-likelihood ratio is not known")
+
+    @property
+    def std(self) -> float:
+        """Not known."""
+        raise NotApplicableError("the standard deviation of a log-likelihood ratio is not known")
+
+
 def _fraction(a: float, b: float, x: Floats) -> Floats:
     """The continued fraction 1 + d₁/(1 + d₂/(1 + …)) of x^a (1−x)^b / (a B(a, b) I_x(a, b)), by Lentz's method.
 
