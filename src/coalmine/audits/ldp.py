@@ -114,8 +114,7 @@ class LDPAudit:
             yield {key: trials for key, trials in seen.items() if key[2] in wanted}
         if games:
             words = int(direction_seed.generate_state(1)[0])
-            for _ in play_together(list(games.values()), crafted[0].dim, self.clients, self.trials, words):
-                pass
+            play_together(list(games.values()), self.trials, words)
         yield {
             (c, m, v): trials for (c, m), game in games.items() for v, trials in game.trials().items() if v in wanted
         }

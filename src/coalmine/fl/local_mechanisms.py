@@ -188,8 +188,17 @@ class LDPSGD(SphereMechanism):
         """Algorithm 1."""
         unit, length = self._direction(gradient)
         side = normals.values @ unit.astype(np.float32)
-        signs = self._signs(side, length, uniforms)
-        return np.multiply(normals.values, (signs / normals.lengths).astype(np.float32)[:, None], out=out)
+        scale = self._signs(side, length, uniforms) / normals.lengths
+        return np.multiply(normals.values, scale.astype(np.float32)[:, None], out=out)
+
+    def scales(self, gradient: npt.ArrayLike, along: Floats, lengths: Floats, uniforms: Floats) -> Floats:
+        """What normal vectors are multiplied by to become the reports of ``reports``, (k,).
+
+        ``along`` (k, r) and ``gradient`` (r,) are coordinates in a subspace that holds the gradient; ``lengths`` are
+        those of the whole vectors.
+        """
+        unit, length = self._direction(gradient)
+        return self._signs(along @ unit, length, uniforms) / lengths
 
     def projections(self, gradient: npt.ArrayLike, dim: int, rng: np.random.Generator, count: int) -> Floats:
         """A direction has r normal coordinates over a length that takes the others in: χ² with d − r degrees."""
