@@ -34,6 +34,13 @@ class Design(StrEnum):
     coin_flips = "coin-flips"
 
 
+class Scale(StrEnum):
+    """How much of a reproduction to run."""
+
+    quick = "quick"
+    full = "full"
+
+
 Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
 Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
@@ -324,15 +331,27 @@ def exposure(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="one-shot-table-1")],
+    name: Annotated[
+        str, typer.Argument(help="one-shot-table-1, ldp-figure-1b, ldp-figure-2, ldp-figure-3 or ldp-table-3")
+    ],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulations.")] = 0,
+    scale: Annotated[Scale, typer.Option(help="How much of it: minutes, or all.")] = Scale.quick,
+    data: Annotated[
+        str | None, typer.Option(help="Only this data set, where there are several.", show_default=False)
+    ] = None,
 ) -> None:
-    """A paper's table or figure, beside the paper's numbers. NAME is one-shot-table-1."""
+    """A paper's table or figure, beside the paper's numbers."""
+    import inspect
+
     from coalmine.reproductions import REPRODUCTIONS
 
     if name not in REPRODUCTIONS:
         raise InputError(f"there is no reproduction {name!r}; there is: {', '.join(REPRODUCTIONS)}")
-    title, columns, rows = REPRODUCTIONS[name](seed, console.track)
+    function = REPRODUCTIONS[name]
+    if data is not None and "data" not in inspect.signature(function).parameters:
+        raise InputError(f"{name} has its own data: leave --data out")
+    chosen = {} if data is None else {"data": data}
+    title, columns, rows = function(seed, console.track, scale.value, **chosen)
     console.print_table(title, columns, rows)
 
 

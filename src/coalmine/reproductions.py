@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine import reproduce_ldp
 from coalmine.audits.gaussian_mechanism import canary_cosines
 from coalmine.stats import CosineNull, Scores, gaussian_fit, gaussian_shift, sigma_gaussian
 
@@ -40,5 +41,16 @@ def _mean_std(values: list[float]) -> str:
     return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
 
 
-REPRODUCTIONS: dict[str, Callable[[int, Track], Table]] = {"one-shot-table-1": one_shot_table_1}
-"""What ``coalmine reproduce NAME`` can print."""
+def _one_shot_table_1(seed: int, track: Track = iter, scale: str = "quick") -> Table:
+    """`one_shot_table_1`, which takes seconds at any scale."""
+    return one_shot_table_1(seed, track)
+
+
+REPRODUCTIONS: dict[str, Callable[..., Table]] = {
+    "one-shot-table-1": _one_shot_table_1,
+    "ldp-figure-1b": reproduce_ldp.figure_1b,
+    "ldp-figure-2": reproduce_ldp.figure_2,
+    "ldp-figure-3": reproduce_ldp.figure_3,
+    "ldp-table-3": reproduce_ldp.table_3,
+}
+"""What ``coalmine reproduce NAME`` can print: functions of seed, track and scale, some of a data set too."""

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from coalmine.audits.ldp_black_box import BlackBox, play_together
 from coalmine.audits.ldp_estimates import blind_epsilon, estimates
-from coalmine.audits.ldp_trials import BlackBox, Crafted, Trials, play_together, white_box
+from coalmine.audits.ldp_trials import Crafted, Trials, white_box
 from coalmine.audits.result import AuditResult
 from coalmine.canaries.gradients import Benign, Crafter, Pair, craft, gradient_of, name_of, rule_of
 from coalmine.data.federated import Examples, FederatedData

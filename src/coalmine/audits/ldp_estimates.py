@@ -58,19 +58,19 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
 
 
 def blind_epsilon(trials: Sequence[Trials], delta: float, simulations: int = 400) -> float:
-    """The mean ε_empirical that guessing g₁ as often, but blindly, would give: what the plug-in figure shows of nothing.
+    """The mean ε_empirical of guessing g₁ as often, but blindly: what the plug-in figure shows where there is nothing.
 
     ε_empirical is the larger of two logarithms of ratios of counts, and so above 0 by chance alone.
     """
     rng = np.random.default_rng(0)
-    means = []
+    means: list[float] = []
     for one in trials:
         counts = one.counts
         share = (counts.tp + counts.fp) / (counts.members + counts.nonmembers)
         tpr = rng.binomial(counts.members, share, simulations) / counts.members
         fpr = rng.binomial(counts.nonmembers, share, simulations) / counts.nonmembers
         found = epsilon_from_rates(tpr, fpr, delta)
-        means.append(np.mean(found[np.isfinite(found)]) if np.isfinite(found).any() else 0.0)
+        means.append(float(np.mean(found[np.isfinite(found)])) if np.isfinite(found).any() else 0.0)
     return float(np.mean(means))
 
 

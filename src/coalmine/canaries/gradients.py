@@ -100,7 +100,7 @@ class InputPerturbation:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterRetrogression:
-    """An example's gradients at the model and at one moved by ``alpha`` times the gradient, where its loss is higher."""
+    """An example's gradients at the model, and where ``alpha`` times the gradient was added: its loss is higher."""
 
     name: ClassVar[str] = "parameter-retrogression"
     rule: ClassVar[Rule] = "loss-falls"
@@ -224,7 +224,7 @@ def rule_of(crafter: Crafter) -> Rule:
     rule = getattr(crafter, "rule", "loss-falls")
     if rule not in RULES:
         raise InputError(f"the rule of {name_of(crafter)} must be one of {', '.join(RULES)}, got {rule!r}")
-    return rule  # type: ignore[no-any-return]
+    return rule
 
 
 def craft(crafter: Crafter, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
@@ -243,7 +243,7 @@ def craft(crafter: Crafter, model: nn.Module, pair: Pair) -> tuple[Vector, Vecto
             raise InputError(f"the crafter {name} gave {which} that is not finite")
         if not vectors[-1].any():
             raise InputError(f"the crafter {name} gave {which} = 0, which no report could betray: give a gradient")
-    if np.array_equal(*vectors):
+    if np.array_equal(vectors[0], vectors[1]):
         raise InputError(f"the crafter {name} gave the same gradient twice: there is nothing to tell apart")
     return vectors[0], vectors[1]
 

@@ -121,15 +121,17 @@ class _Affine:
 
 def _patches(images: Tensor, convolution: nn.Conv2d, pool: int) -> Tensor:
     """What each place of a convolution sees of images (…, C, height, width): (…, F, P), ordered for pooling."""
-    (kh, kw), (sh, sw), (ph, pw) = convolution.kernel_size, convolution.stride, convolution.padding
-    padded = F.pad(images, (int(pw), int(pw), int(ph), int(ph)))
+    (kh, kw), (sh, sw) = convolution.kernel_size, convolution.stride
+    ph, pw = (int(side) for side in convolution.padding)
+    padded = F.pad(images, (pw, pw, ph, ph))
     seen = padded.unfold(-2, kh, sh).unfold(-2, kw, sw)  # (…, C, oh, ow, kh, kw)
     oh, ow = seen.shape[-4] // pool, seen.shape[-3] // pool
     seen = seen[..., : oh * pool, : ow * pool, :, :]
     seen = seen.unflatten(-4, (oh, pool)).unflatten(-3, (ow, pool))  # (…, C, oh, pool, ow, pool, kh, kw)
     n = seen.ndim
     order = [*range(n - 6), n - 2, n - 1, n - 5, n - 3, n - 6, n - 4]
-    return seen.permute(order).flatten(-4).flatten(-4, -2)
+    found: Tensor = seen.permute(order).flatten(-4).flatten(-4, -2)
+    return found
 
 
 def _layers(module: nn.Module, inputs: Tensor) -> list[_Affine] | None:

@@ -129,7 +129,7 @@ class SphereMechanism(LocalMechanism):
 
     def length(self, gradient: Floats) -> float:
         """‖x‖ / L of a clipped gradient, in [0, 1]: the mean of the random sign."""
-        return float(min(1.0, np.linalg.norm(gradient) / self.norm))
+        return min(1.0, float(np.linalg.norm(gradient)) / self.norm)
 
     @abstractmethod
     def cap(self, dim: int) -> tuple[float, float, float]:
@@ -319,5 +319,5 @@ def normal_lengths(coordinates: Floats, others: int, rng: np.random.Generator) -
     squares = np.einsum("ij,ij->i", coordinates, coordinates)
     if others < 0:
         raise InputError(f"a subspace of {coordinates.shape[1]} dimensions does not fit into fewer")
-    return np.sqrt(squares + (rng.chisquare(others, len(squares)) if others else 0.0))
-
+    found: Floats = np.sqrt(squares + (rng.chisquare(others, len(squares)) if others else 0.0))
+    return found

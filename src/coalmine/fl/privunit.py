@@ -76,14 +76,16 @@ def cosine_tail(cosine: npt.ArrayLike, dim: int) -> Floats:
     """P(⟨V, u⟩ ≥ cosine) for V uniform on the unit sphere of ℝᵈ and any unit vector u, d ≥ 2."""
     t = np.asarray(cosine, dtype=float)
     half = 0.5 * special.betaincc(0.5, (dim - 1) / 2, t**2)
-    return np.where(t >= 0, half, 1 - half)
+    found: Floats = np.where(t >= 0, half, 1 - half)
+    return found
 
 
 def cosine_quantile(tail: npt.ArrayLike, dim: int) -> Floats:
     """The cosine that is reached or exceeded with probability ``tail``: the inverse of `cosine_tail`."""
     s = np.asarray(tail, dtype=float)
     size = np.sqrt(special.betainccinv(0.5, (dim - 1) / 2, np.minimum(1.0, 2 * np.minimum(s, 1 - s))))
-    return np.where(s <= 0.5, size, -size)
+    found: Floats = np.where(s <= 0.5, size, -size)
+    return found
 
 
 @lru_cache(maxsize=64)
