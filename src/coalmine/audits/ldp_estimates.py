@@ -18,6 +18,7 @@ from coalmine.stats import (
     epsilon_from_rates,
     one_run,
     one_run_from_guesses,
+    simultaneous,
 )
 
 _SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
@@ -35,7 +36,9 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     * ``clopper-pearson``: exact bounds on both error rates; best where they are not. Its ``epsilon`` is the paper's
       ε_empirical (Eq. 3) of all trials together. Where measurements differ, rates are their means, for which the bounds
       hold as well (Hoeffding 1956: the binomial has the widest tails of all sums of independent trials of that mean).
-    * ``ranks``: `stats.one_run` at numbers of guesses fixed in advance, for mechanisms whose extreme reports tell more.
+    * ``ranks``: the highest and lowest scores, at numbers of guesses fixed in advance, for mechanisms whose extreme
+      reports tell more: `stats.one_run`, and for a single measurement at δ > 0 `stats.simultaneous`, which is sharper
+      there but takes the trials to be alike.
     """
     counts, guesses = _total_counts(trials), _total_guesses(trials)
     alpha = 1 - confidence
@@ -45,7 +48,7 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
         rates = epsilon_from_counts(counts, delta=delta, confidence=1 - significance["clopper-pearson"])
         found = [replace(right, assumes=_ASSUMES), replace(rates, assumes=_ASSUMES)]
         try:
-            ranks = one_run(_scores(trials), delta=delta, confidence=1 - significance["ranks"])
+            ranks = _ranks(trials, delta, 1 - significance["ranks"])
             found.append(replace(ranks, method="ranks", assumes=_ASSUMES, threshold=None))
         except InputError:
             pass  # too few trials for any rank, or coins that fell too unevenly for it
@@ -74,6 +77,16 @@ def blind_epsilon(trials: Sequence[Trials], delta: float, simulations: int = 400
     return float(np.mean(means))
 
 
+def _ranks(trials: Sequence[Trials], delta: float, confidence: float) -> Estimate:
+    scores = Scores(
+        np.concatenate([one.scores[one.members] for one in trials]),
+        np.concatenate([one.scores[~one.members] for one in trials]),
+    )
+    if delta > 0 and len(trials) == 1:
+        return simultaneous(scores, delta=delta, confidence=confidence, design="coin-flips")
+    return one_run(scores, delta=delta, confidence=confidence)
+
+
 def _total_counts(trials: Sequence[Trials]) -> Counts:
     each = [one.counts for one in trials]
     return Counts(*(sum(getattr(counts, name) for counts in each) for name in ("tp", "fn", "fp", "tn")))
@@ -82,10 +95,3 @@ def _total_counts(trials: Sequence[Trials]) -> Counts:
 def _total_guesses(trials: Sequence[Trials]) -> Guesses:
     each = [one.guesses for one in trials]
     return Guesses(*(sum(getattr(guesses, name) for guesses in each) for name in ("canaries", "guesses", "correct")))
-
-
-def _scores(trials: Sequence[Trials]) -> Scores:
-    return Scores(
-        np.concatenate([one.scores[one.members] for one in trials]),
-        np.concatenate([one.scores[~one.members] for one in trials]),
-    )

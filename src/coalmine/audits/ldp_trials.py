@@ -13,6 +13,7 @@ import numpy as np
 from torch import nn
 
 from coalmine.canaries.gradients import Pair, Rule
+from coalmine.errors import InputError
 from coalmine.fl.local_mechanisms import LocalMechanism, Reports
 from coalmine.seam import Vector
 from coalmine.stats import Counts, Guesses
@@ -31,6 +32,10 @@ class Trials:
     members: Bools
     accuse: float = 0.0
     clear: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.members.all() or not self.members.any():
+            raise InputError(f"all of {self.members.size} trials sent the same gradient by chance: give more trials")
 
     @property
     def counts(self) -> Counts:

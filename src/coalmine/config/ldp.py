@@ -96,7 +96,7 @@ class LDPSettings(Settings):
         from coalmine.audits.ldp import LDPAudit
         from coalmine.data import load
 
-        crafters, mechanisms = self.crafters(), self.mechanisms()
+        mechanisms, crafters = self.mechanisms(), self.crafters()
         check_count("rounds", self.rounds, least=0)
         data = load(self.data, seed=self.seed).train
         return LDPAudit(
