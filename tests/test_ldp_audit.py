@@ -435,3 +435,20 @@ def test_a_language_model_is_audited_as_well():
         mechanisms=[LDPSGD(epsilon=2.0)], trials=60, views=["black-box", "parameter-change"],
     )  # fmt: skip
     assert [r.view for r in audit.run()] == ["black-box", "parameter-change"]
+
+
+def test_a_perfect_attack_has_an_infinite_estimate_and_a_finite_bound_and_both_go_to_json_and_figures(tmp_path):
+    import json
+
+    from coalmine.audits import ldp_report
+    from coalmine.report import ldp_figures
+
+    results = digits_audit(
+        crafters=[DummyGradient()], mechanisms=[LDPSGD(epsilon=30.0)], views=["white-box"], trials=100, measurements=2
+    ).run()
+    assert results[0].metrics["empirical"] == results[0].metrics["empirical_std"] == math.inf
+    assert 2 < results[0].bound.lower < 30
+    text = json.dumps(ldp_report.to_dict(results, {}), allow_nan=False)
+    assert json.loads(text)["results"][0]["metrics"]["empirical"] == "inf"
+    assert ldp_report.tables(results)[0][2] == [["dummy-gradient", "30", "∞ ± ∞"]]
+    assert ldp_figures.save(ldp_figures.summary(results, "x"), tmp_path / "x.svg").is_file()

@@ -6,6 +6,7 @@ was applied to, guesses which. How often it is right bounds the ε of the client
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from coalmine.fl.client import loss_of, tensors
 from coalmine.fl.flat import parameter_vector
 from coalmine.fl.local_mechanisms import LDPSGD, LocalMechanism, Reports, Server
 from coalmine.stats import Scores
+from coalmine.stats.arrays import Floats
 
 VIEWS = ("white-box", "black-box", "likelihood-ratio", "parameter-change")
 """What a distinguisher looks at: the paper's two tests, then ours on the report and on the parameters."""
@@ -153,7 +155,7 @@ class LDPAudit:
             scores=Scores(members, nonmembers),
             metrics={
                 "empirical": float(measured.mean()),
-                "empirical_std": float(measured.std(ddof=1)) if len(measured) > 1 else 0.0,
+                "empirical_std": _spread(measured),
                 "blind": blind_epsilon(trials, mechanism.delta),
                 "accuracy": sum(g.correct for g in guesses) / made if made else 0.5,
                 "guessed": made / sum(g.canaries for g in guesses),
@@ -173,3 +175,10 @@ class LDPAudit:
                 "radius": self.server.radius,
             },
         )
+
+
+def _spread(measured: Floats) -> float:
+    """The standard deviation between measurements; infinite where one of them is."""
+    if not np.isfinite(measured).all():
+        return math.inf
+    return float(measured.std(ddof=1)) if len(measured) > 1 else 0.0

@@ -37,7 +37,9 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
         key = (label(result), float(result.config["epsilon"]))
         spread = result.metrics["empirical_std"]
         shown = number(result.metrics["empirical"], 3)
-        measured.setdefault(key, []).append(f"{shown} ± {spread:.3f}" if result.config["measurements"] > 1 else shown)
+        measured.setdefault(key, []).append(
+            f"{shown} ± {number(spread, 3)}" if result.config["measurements"] > 1 else shown
+        )
         bounds.setdefault(key, []).append(number(result.estimates[0].lower, 3))
     trials = f"{first.config['trials']:,} trials" + (
         f" in each of {first.config['measurements']} measurements" if first.config["measurements"] > 1 else ""

@@ -6,7 +6,6 @@ White-box trials, here, see the report; black-box trials see the model before an
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,13 +104,14 @@ class Plane:
     def thresholds(self, mechanism: LocalMechanism, dim: int, clients: int) -> tuple[float, float]:
         """Where the likelihood ratio accuses and clears: at half of the strongest evidence there can be, up to ε.
 
-        The strongest evidence of a report on a sphere is along the contrast.
+        The strongest evidence of a report on a sphere is along the contrast. Among several clients it hardly ever
+        comes, and every trial is guessed.
         """
         contrast = self.contrast
         length = float(np.linalg.norm(contrast))
-        if length < 1e-12:
-            return math.inf, -math.inf
-        far = contrast / length * clients
+        if clients > 1 or length < 1e-12:
+            return 0.0, 0.0
+        far = contrast / length
         most, least = self.log_ratio(np.stack([far, -far]), mechanism, dim, clients)
         return max(min(most, mechanism.epsilon) / 2, 1e-9), min(max(least, -mechanism.epsilon) / 2, -1e-9)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,16 +29,17 @@ def rows(results: Sequence[AuditResult]) -> list[dict[str, Any]]:
     """A row for each result: adversary, what was promised, what was measured with its spread, the valid bound."""
     found = []
     for result in results:
-        bound = result.bound
+        bound, spread = result.bound, result.metrics["empirical_std"]
+        measured = result.metrics["empirical"] if math.isfinite(result.metrics["empirical"]) else None
         found.append(
             {
                 "adversary": result.config["crafter"],
                 "promised": result.config["epsilon"],
                 "gradient norm": result.config["gradient_norm"],
                 "seen by": result.view,
-                "measured": result.metrics["empirical"],
-                "low": max(0.0, result.metrics["empirical"] - result.metrics["empirical_std"]),
-                "high": result.metrics["empirical"] + result.metrics["empirical_std"],
+                "measured": measured,
+                "low": None if measured is None else max(0.0, measured - spread),
+                "high": None if measured is None else measured + spread,
                 "bound": None if bound is None else bound.epsilon,
             }
         )
