@@ -452,3 +452,15 @@ def test_a_perfect_attack_has_an_infinite_estimate_and_a_finite_bound_and_both_g
     assert json.loads(text)["results"][0]["metrics"]["empirical"] == "inf"
     assert ldp_report.tables(results)[0][2] == [["dummy-gradient", "30", "∞ ± ∞"]]
     assert ldp_figures.save(ldp_figures.summary(results, "x"), tmp_path / "x.svg").is_file()
+
+
+def test_many_bounds_are_judged_together_and_a_bug_is_still_found():
+    from coalmine.audits.ldp_report import sentence
+
+    settings = {"crafters": [GradientFlip(), DummyGradient()], "views": ["white-box"], "trials": 5000}
+    kept = digits_audit(mechanisms=[LDPSGD(epsilon=e) for e in EPSILONS], **settings).run()
+    assert all(r.metrics["bound_of_all"] <= min(r.bound.lower, r.config["epsilon"]) for r in kept)
+    assert "for all 8 bounds together no promise is refuted" in sentence(kept)
+    broken = digits_audit(mechanisms=[Doubled(epsilon=e) for e in EPSILONS], **settings).run()
+    assert "8 exceed what was promised" in sentence(broken)
+    assert "the mechanism has a bug" in sentence(broken)

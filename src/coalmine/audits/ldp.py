@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from coalmine.audits.ldp_black_box import BlackBox, play_together
-from coalmine.audits.ldp_estimates import blind_epsilon, estimates
+from coalmine.audits.ldp_estimates import blind_epsilon, estimates, shared_bound
 from coalmine.audits.ldp_trials import Crafted, Trials, white_box
 from coalmine.audits.result import AuditResult
 from coalmine.canaries.gradients import Benign, Crafter, Pair, craft, gradient_of, name_of, rule_of
@@ -42,7 +42,8 @@ class LDPAudit:
     """``measurements`` times ``trials`` trials of every crafter against every mechanism, in every view.
 
     Each measurement has a model of its own (``model`` makes one of a seed) and a pair of examples of its own, the same
-    for all crafters. ``clients`` is how many reports the server averages: one comes from the crafter, the others are
+    for all crafters. Each result's bound has ``confidence`` by itself; ``metrics["bound_of_all"]`` is one that holds
+    together with those of all other results. ``clients`` is how many reports the server averages: one comes from the crafter, the others are
     honest. ``server`` says how the model moves.
     """
 
@@ -94,6 +95,11 @@ class LDPAudit:
             for view in VIEWS
             if view in self.views
         ]
+
+    @property
+    def _alpha_each(self) -> float:
+        """The significance of a bound where all bounds of the audit shall hold together."""
+        return (1 - self.confidence) / len(self._keys())
 
     @property
     def _examples(self) -> Examples:
@@ -154,6 +160,7 @@ class LDPAudit:
             estimates=estimates(trials, delta=mechanism.delta, confidence=self.confidence),
             scores=Scores(members, nonmembers),
             metrics={
+                "bound_of_all": shared_bound(trials, delta=mechanism.delta, confidence=1 - self._alpha_each),
                 "empirical": float(measured.mean()),
                 "empirical_std": _spread(measured),
                 "blind": blind_epsilon(trials, mechanism.delta),

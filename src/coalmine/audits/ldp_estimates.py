@@ -40,24 +40,28 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
       reports tell more: `stats.one_run`, and for a single measurement at δ > 0 `stats.simultaneous`, which is sharper
       there but takes the trials to be alike.
     """
-    counts, guesses = _total_counts(trials), _total_guesses(trials)
-    alpha = 1 - confidence
-
-    def bounds(significance: dict[str, float]) -> list[Estimate]:
-        right = one_run_from_guesses(guesses, delta=delta, confidence=1 - significance["one-run"])
-        rates = epsilon_from_counts(counts, delta=delta, confidence=1 - significance["clopper-pearson"])
-        found = [replace(right, assumes=_ASSUMES), replace(rates, assumes=_ASSUMES)]
-        try:
-            ranks = _ranks(trials, delta, 1 - significance["ranks"])
-            found.append(replace(ranks, method="ranks", assumes=_ASSUMES, threshold=None))
-        except InputError:
-            pass  # too few trials for any rank, or coins that fell too unevenly for it
-        return found
-
-    shared = bounds({name: alpha * share for name, share in _SHARES.items()})
-    best = max(estimate.lower or 0.0 for estimate in shared)
+    best = shared_bound(trials, delta=delta, confidence=confidence)
     quoted = Estimate.bound("ldp", best, delta=delta, confidence=confidence, assumes=_ASSUMES)
-    return [quoted, *bounds(dict.fromkeys(_SHARES, alpha))]
+    return [quoted, *_bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence))]
+
+
+def shared_bound(trials: Sequence[Trials], *, delta: float, confidence: float) -> float:
+    """The bound to quote: the largest of three that share the significance."""
+    shared = {name: (1 - confidence) * share for name, share in _SHARES.items()}
+    return max(estimate.lower or 0.0 for estimate in _bounds(trials, delta, shared))
+
+
+def _bounds(trials: Sequence[Trials], delta: float, significance: dict[str, float]) -> list[Estimate]:
+    counts, guesses = _total_counts(trials), _total_guesses(trials)
+    right = one_run_from_guesses(guesses, delta=delta, confidence=1 - significance["one-run"])
+    rates = epsilon_from_counts(counts, delta=delta, confidence=1 - significance["clopper-pearson"])
+    found = [replace(right, assumes=_ASSUMES), replace(rates, assumes=_ASSUMES)]
+    try:
+        ranks = _ranks(trials, delta, 1 - significance["ranks"])
+        found.append(replace(ranks, method="ranks", assumes=_ASSUMES, threshold=None))
+    except InputError:
+        pass  # too few trials for any rank, or coins that fell too unevenly for it
+    return found
 
 
 def blind_epsilon(trials: Sequence[Trials], delta: float, simulations: int = 400) -> float:

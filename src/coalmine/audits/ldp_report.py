@@ -58,25 +58,24 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
 
 
 def sentence(results: Sequence[AuditResult]) -> str:
-    """What it comes to, in words."""
+    """What it comes to, in words: of many bounds some exceed a promise by chance, so they are judged together."""
     if len(results) == 1:
         return results[0].meaning
-    refuted = [result for result in results if result.refuted]
     best = max(results, key=lambda r: r.estimates[0].epsilon / r.config["epsilon"])
     share = best.estimates[0].epsilon / best.config["epsilon"]
     text = (
         f"The largest bound beside its promise is {best.estimates[0].epsilon:.3g} of ε = {best.config['epsilon']:g} "
         f"({100 * share:.0f}%): {label(best)}, {best.view}."
     )
+    confidence = 100 * (results[0].estimates[0].confidence or 0.0)
+    together = f"At {confidence:g}% confidence for all {len(results)} bounds together"
+    refuted = [result for result in results if result.metrics["bound_of_all"] > result.config["epsilon"]]
     if not refuted:
-        return f"{text} No promise is refuted."
-    alpha = 1 - (results[0].estimates[0].confidence or 0.0)
-    worst = max(refuted, key=lambda r: r.estimates[0].epsilon - r.config["epsilon"])
+        return f"{text} {together} no promise is refuted."
+    worst = max(refuted, key=lambda r: r.metrics["bound_of_all"] / r.config["epsilon"])
     return (
-        f"{text} {len(refuted)} of {len(results)} bounds exceed their promise, by up to "
-        f"{worst.estimates[0].epsilon - worst.config['epsilon']:.3g} ({label(worst)}, {worst.view}, ε = "
-        f"{worst.config['epsilon']:g}). Each fails by chance in at most {100 * alpha:g}% of audits, so up to about "
-        f"{max(1, round(alpha * len(results)))} so close to a promise that is kept are no surprise, and more are a bug."
+        f"{text} {together} {len(refuted)} exceed what was promised, such as {worst.metrics['bound_of_all']:.3g} for "
+        f"ε = {worst.config['epsilon']:g} ({label(worst)}, {worst.view}): the mechanism has a bug."
     )
 
 
