@@ -21,9 +21,10 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/tightness.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/trainer.py
+	$(BIN)/python benchmarks/ldp.py
 
 API := data models fl seam canaries.hadamard stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
-	audits.gaussian_mechanism audits.exposure scorefile words reproductions errors
+	audits.gaussian_mechanism audits.exposure audits.ldp canaries.gradients fl.local_mechanisms fl.privunit scorefile words reproductions errors
 docs: $(VENV)/.docs
 	$(BIN)/python -m pdoc $(addprefix coalmine.,$(API)) -o site
 

@@ -16,6 +16,12 @@ def test_the_page_on_training_shows_real_output(tmp_path, monkeypatch):
     assert found.failed == 0
 
 
+def test_the_page_on_the_ldp_audit_shows_real_output():
+    found = doctest.testfile(str(ROOT / "docs" / "ldp.md"), module_relative=False, encoding="utf-8")
+    assert found.attempted > 8
+    assert found.failed == 0
+
+
 def test_the_readmes_training_runs_as_shown(tmp_path, monkeypatch, capsys):
     (code,) = [
         c for c in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "Training(" in c

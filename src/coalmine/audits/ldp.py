@@ -43,8 +43,8 @@ class LDPAudit:
 
     Each measurement has a model of its own (``model`` makes one of a seed) and a pair of examples of its own, the same
     for all crafters. Each result's bound has ``confidence`` by itself; ``metrics["bound_of_all"]`` is one that holds
-    together with those of all other results. ``clients`` is how many reports the server averages: one comes from the crafter, the others are
-    honest. ``server`` says how the model moves.
+    together with those of all other results. ``clients`` is how many reports the server averages: one comes from the
+    crafter, the others are honest. ``server`` says how the model moves.
     """
 
     data: FederatedData
