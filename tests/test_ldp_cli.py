@@ -42,6 +42,7 @@ def test_the_audit_prints_estimates_bounds_and_what_they_come_to(run):
         "valid lower bounds on ε at 95% confidence each",
         "white-box black-box likelihood-ratio parameter-change",
         "dummy-gradient 4",
+        "right guesses",
         "The largest bound beside its promise is",
     ):
         assert text in words
@@ -51,6 +52,7 @@ def test_one_cell_is_explained_in_words(run):
     _, out, _ = run("audit", "ldp", *settings("epsilon=1", "crafter=dummy-gradient", "view=white-box"))
     words = " ".join(out.split())
     assert "With 95% confidence ε is at least 0.9" in words
+    assert "clopper-pearson" in words
     assert "That agrees with the promise of ε = 1." in words
 
 

@@ -27,12 +27,13 @@ def label(result: AuditResult) -> str:
 
 
 def tables(results: Sequence[AuditResult]) -> list[Table]:
-    """ε_empirical in one table, the valid bounds in another: a row for each adversary and ε, a column for each view."""
+    """ε_empirical, the valid bounds and the accuracy: a row for each adversary and ε, a column for each view."""
     first = results[0]
     views = [view for view in VIEWS if any(result.view == view for result in results)]
     columns = ["adversary", "ε promised", *views]
     measured: dict[tuple[str, float], list[str]] = {}
     bounds: dict[tuple[str, float], list[str]] = {}
+    accuracy: dict[tuple[str, float], list[str]] = {}
     for result in results:
         key = (label(result), float(result.config["epsilon"]))
         spread = result.metrics["empirical_std"]
@@ -41,6 +42,8 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
             f"{shown} ± {number(spread, 3)}" if result.config["measurements"] > 1 else shown
         )
         bounds.setdefault(key, []).append(number(result.estimates[0].lower, 3))
+        share = f" of {100 * result.metrics['guessed']:.0f}%" if result.metrics["guessed"] < 1 else ""
+        accuracy.setdefault(key, []).append(f"{100 * result.metrics['accuracy']:.1f}%{share}")
     trials = f"{first.config['trials']:,} trials" + (
         f" in each of {first.config['measurements']} measurements" if first.config["measurements"] > 1 else ""
     )
@@ -54,6 +57,7 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
     return [
         (f"ε_empirical, the paper's estimate (no bound): {where}", columns, laid_out(measured)),
         (f"valid lower bounds on ε at {confidence:g}% confidence each", columns, laid_out(bounds)),
+        ("right guesses (ours guess a share of the trials only)", columns, laid_out(accuracy)),
     ]
 
 
