@@ -118,6 +118,24 @@ def test_the_other_mechanisms_are_audited_as_well(run, mechanism):
     assert mechanism in out
 
 
+def test_a_mechanism_from_a_file_is_audited_as_it_is(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def noisy(gradient, rng):\n"
+        "    clipped = gradient / max(1, np.linalg.norm(gradient))\n"
+        "    return clipped + rng.normal(0, 0.3, gradient.size)\n"
+        "def short(gradient, rng):\n"
+        "    return gradient[:3]\n"
+    )
+    given = settings("epsilon=1", "delta=1e-5", "trials=400", "view=white-box", "crafter=dummy-gradient")
+    code, out, _ = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:noisy")
+    assert code == 0
+    assert "The promise of ε = 1 is refuted: the mechanism has a bug." in " ".join(out.split())
+    code, _, err = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:short")
+    assert code == 2
+    assert "the mechanism short must give a finite report of shape (9610,), got (3,)" in err
+
+
 def test_a_trained_model_and_several_clients_are_settings(run):
     given = settings(
         "epsilon=2", "trials=200", "crafter=benign", "clients=3", "rounds=2", "round_clients=5", "radius=9"
@@ -140,7 +158,7 @@ def test_a_trained_model_and_several_clients_are_settings(run):
         ("trials=many", "the setting trials"),
         ("crafter=benin", "there is no crafter 'benin'"),
         ("view=grey-box", "the setting view"),
-        ("mechanism=laplace", "'ldp-sgd', 'gaussian' or 'privunit'"),
+        ("mechanism=laplace", "mechanism must be ldp-sgd, gaussian, privunit or path.py:function, got 'laplace'"),
         ("delta=0.1", "delta goes with the gaussian mechanism"),
         ("learning_rate=0", "learning_rate must be a positive number"),
         ("rounds=-1", "rounds must be a whole number of at least 0"),

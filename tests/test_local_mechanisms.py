@@ -296,3 +296,35 @@ def test_wrong_gradients_and_servers_are_refused():
         Server(radius=0.0)
     with pytest.raises(InputError, match="learning_rate must be a positive number"):
         Server(learning_rate=0.0)
+
+
+def test_a_subclass_that_makes_other_reports_is_not_judged_by_inherited_projections():
+    class Honest(LDPSGD):
+        def reports(self, gradient, normals, uniforms, *, out):
+            out[:] = np.asarray(gradient)  # the bug: nothing is randomised
+            return out
+
+    gradient, rng = np.array([0.0, 2.0, 0.0]), np.random.default_rng(0)
+    basis = np.array([[1.0, 0], [0, 1], [0, 0]])
+    found = Honest(epsilon=1.0).coordinates(gradient, basis, rng, 5)
+    np.testing.assert_array_equal(found, np.repeat([[0.0, 2.0]], 5, axis=0))
+    drawn = LDPSGD(epsilon=1.0).coordinates(gradient, basis, rng, 5)
+    assert np.all(np.linalg.norm(drawn, axis=1) <= 1)
+    assert Honest(epsilon=1.0).coordinates(gradient, basis, rng, 0).shape == (0, 2)
+
+
+def test_a_function_of_ones_own_is_a_mechanism_with_its_promise():
+    from coalmine.fl.own_mechanism import OwnMechanism
+
+    theirs = LocalGaussian(epsilon=1.0, delta=1e-3)
+    mine = OwnMechanism(
+        function=lambda gradient, rng: theirs.clipped(gradient) + rng.normal(0, theirs.noise, gradient.size),
+        epsilon=1.0, delta=1e-3,
+    )  # fmt: skip
+    assert (mine.theory().epsilon, mine.theory().delta, mine.name) == (1.0, 1e-3, "<lambda>")
+    gradients = pair(4)
+    basis, triangle = np.linalg.qr(gradients.T)
+    own = mine.coordinates(gradients[0], basis, np.random.default_rng(0), 4000)
+    known = theirs.projections(triangle[:, 0], 4, np.random.default_rng(1), 4000)
+    for axis in range(2):
+        assert stats.ks_2samp(own[:, axis], known[:, axis]).pvalue > 1e-4

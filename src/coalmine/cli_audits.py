@@ -40,9 +40,9 @@ def ldp(
     """Six adversaries against a locally private client: which of two gradients did it send?
 
     Settings: data, model, crafter (all, or some of benign, input-perturbation, parameter-retrogression, gradient-flip,
-    collusion, dummy-gradient, path.py:function), view, mechanism (ldp-sgd, gaussian, privunit), epsilon, delta, norm,
-    gradient_norm, alpha, trials, measurements, clients, learning_rate, scaling, radius, rounds, round_clients,
-    confidence, seed; docs/ldp.md says what each is. Several values are separated by commas.
+    collusion, dummy-gradient, path.py:function), view, mechanism (ldp-sgd, gaussian, privunit, path.py:function),
+    epsilon, delta, norm, gradient_norm, alpha, trials, measurements, clients, learning_rate, scaling, radius, rounds,
+    round_clients, confidence, seed; docs/ldp.md says what each is. Several values are separated by commas.
     """
     from coalmine.audits import ldp_report
     from coalmine.config import LDPSettings, settings_from_texts

@@ -117,7 +117,7 @@ class Plane:
 
 
 def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> dict[str, Trials]:
-    """Trials of a distinguisher who sees the report itself; only its coordinates in the plane are ever drawn.
+    """Trials of a distinguisher who sees the report itself; only its coordinates in the plane are drawn, if possible.
 
     ``white-box`` compares cosines (Eq. 5); ``likelihood-ratio`` asks how much likelier g₁ makes the report than g₂, and
     guesses only where that is clear.
@@ -127,8 +127,8 @@ def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.
     ones = int(members.sum())
     total = np.concatenate(
         [
-            mechanism.projections(plane.first, dim, rng, ones),
-            mechanism.projections(plane.second, dim, rng, trials - ones),
+            mechanism.coordinates(crafted.first, plane.basis, rng, ones),
+            mechanism.coordinates(crafted.second, plane.basis, rng, trials - ones),
         ]
     )
     accuse, clear = plane.thresholds(mechanism, dim, 1)

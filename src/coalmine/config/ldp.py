@@ -34,9 +34,9 @@ class LDPSettings(Settings):
     view: Several[View] = Field(
         ("white-box", "black-box", "likelihood-ratio", "parameter-change"), description="what distinguishers look at"
     )
-    mechanism: Literal["ldp-sgd", "gaussian", "privunit"] = Field("ldp-sgd", description="what a client does")
+    mechanism: str = Field("ldp-sgd", description="ldp-sgd, gaussian, privunit or path.py:function")
     epsilon: Several[float] = Field((0.5, 1.0, 2.0, 4.0), description="what it promises")
-    delta: float | None = Field(None, description="of the gaussian mechanism, 1e-5 if not given")
+    delta: float | None = Field(None, description="of gaussian, 1e-5 if not given, or of a mechanism of one's own")
     norm: float = Field(1.0, description="the clip norm L")
     gradient_norm: Several[float] | None = Field(None, description="norms of the dummy gradient; L if not given")
     alpha: float = Field(1.0, description="size of the perturbation of inputs and of parameters")
@@ -56,8 +56,16 @@ class LDPSettings(Settings):
     def mechanisms(self) -> list[LocalMechanism]:
         """One for each ε."""
         from coalmine.fl.local_mechanisms import LDPSGD, LocalGaussian
+        from coalmine.fl.own_mechanism import OwnMechanism
         from coalmine.fl.privunit import PrivUnit2
+        from coalmine.models.user import is_user_model, load_function
 
+        if is_user_model(self.mechanism):
+            function, delta = load_function(self.mechanism), self.delta or 0.0
+            return [OwnMechanism(function=function, epsilon=e, norm=self.norm, delta=delta) for e in self.epsilon]
+        if self.mechanism not in ("ldp-sgd", "gaussian", "privunit"):
+            known = "ldp-sgd, gaussian, privunit or path.py:function"
+            raise InputError(f"mechanism must be {known}, got {self.mechanism!r}")
         if self.mechanism == "gaussian":
             delta = 1e-5 if self.delta is None else self.delta
             return [LocalGaussian(epsilon=epsilon, norm=self.norm, delta=delta) for epsilon in self.epsilon]

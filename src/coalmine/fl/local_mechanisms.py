@@ -29,6 +29,8 @@ from coalmine.stats.gaussian import sigma_gaussian
 Reports = npt.NDArray[np.float32]
 """(k, d): a report in each row."""
 
+_CHUNK = 1 << 20  # numbers in the reports that are made together
+
 UNIFORMS = 3
 """How many uniform numbers a report may need, beside its d normal ones."""
 
@@ -99,13 +101,26 @@ class LocalMechanism(ABC):
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """Reports (k, d) made of ``normals`` (k, d) and ``uniforms`` (3, k), written into ``out``."""
 
-    @abstractmethod
     def projections(self, gradient: npt.ArrayLike, dim: int, rng: np.random.Generator, count: int) -> Floats:
         """The coordinates (count, r) of independent reports in an r-dimensional subspace that holds the gradient.
 
         ``gradient`` (r,) has the gradient's own coordinates there, in an orthonormal basis. The distribution is exactly
-        that of the coordinates of ``randomise``.
+        that of the coordinates of ``randomise``. A mechanism without a closed form for it leaves this out.
         """
+        raise NotImplementedError
+
+    def coordinates(self, gradient: npt.ArrayLike, basis: Floats, rng: np.random.Generator, count: int) -> Floats:
+        """As ``projections``, for a whole gradient (d,) and an orthonormal ``basis`` (d, r) whose span holds it.
+
+        Where a class says anew what ``reports`` does and not what its projections are, whole reports are made: what is
+        audited is always what would be sent.
+        """
+        vector = np.asarray(gradient, dtype=np.float64)
+        if _is_as_specific(type(self), "projections", "reports"):
+            return self.projections(basis.T @ vector, len(basis), rng, count)
+        rows = max(1, _CHUNK // len(basis))
+        parts = [self.randomise(vector, rng, min(rows, count - i)) @ basis for i in range(0, count, rows)]
+        return np.concatenate([np.empty((0, basis.shape[1])), *parts])
 
     @abstractmethod
     def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
@@ -312,6 +327,16 @@ class Server:
             shrink = np.minimum(1.0, self.radius / np.maximum(Normals(means).lengths, 1e-300))
             means *= shrink.astype(np.float32)[:, None]
         return means
+
+
+def _is_as_specific(kind: type, name: str, other: str) -> bool:
+    """Whether a class says what ``name`` is at least where it, or a class it derives from, says what ``other`` is."""
+    for one in kind.__mro__:
+        if name in vars(one):
+            return one is not LocalMechanism
+        if other in vars(one):
+            return False
+    return False
 
 
 def normal_lengths(coordinates: Floats, others: int, rng: np.random.Generator) -> Floats:
