@@ -119,7 +119,7 @@ class LDPAudit:
                 if wanted & WHITE:
                     seen |= {(c, m, v): t for v, t in white_box(one, mechanism, self.trials, white).items()}
                 if wanted & BLACK:
-                    games[c, m] = BlackBox(one, mechanism, self.server, black)
+                    games[c, m] = BlackBox(one, mechanism, self.server, black, wanted)
             yield {key: trials for key, trials in seen.items() if key[2] in wanted}
         if games:
             words = int(direction_seed.generate_state(1)[0])

@@ -6,7 +6,7 @@ mechanism and any number of clients; `OnLines` needs neither where reports are m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,8 @@ from coalmine.fl.many_models import ManyModels
 from coalmine.seam import Vector
 from coalmine.stats.arrays import Bools, Floats
 
+VIEWS = ("black-box", "parameter-change")
+
 _CHUNK = 1 << 20  # numbers in the reports that are worked on together: some megabytes, near the processor
 
 
@@ -31,12 +33,20 @@ class BlackBox:
     likelihood ratio of what it finds, for which the distinguisher must compute g₁ and g₂ as the white-box one does.
     """
 
-    def __init__(self, crafted: Crafted, mechanism: LocalMechanism, server: Server, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        crafted: Crafted,
+        mechanism: LocalMechanism,
+        server: Server,
+        rng: np.random.Generator,
+        views: Collection[str] = VIEWS,
+    ) -> None:
         self.crafted, self.mechanism, self.server = crafted, mechanism, server
+        self.views = [view for view in VIEWS if view in views]
         self.plane = Plane.of(crafted)
         self.step = server.step(mechanism, crafted.dim)
         self._rng = rng
-        self._scores: dict[str, list[Floats]] = {"black-box": [], "parameter-change": []}
+        self._scores: dict[str, list[Floats]] = {view: [] for view in self.views}
         self._members: list[Bools] = []
 
     def coins(self, count: int) -> tuple[int, Floats]:
@@ -44,21 +54,22 @@ class BlackBox:
         ones = int(self._rng.binomial(count, 0.5))
         return ones, self._rng.random((self.crafted.clients, UNIFORMS, count))
 
-    def note(self, ones: int, paper: Floats, total: Floats) -> None:
+    def note(self, ones: int, paper: Floats | None, total: Floats) -> None:
         """Keep trials: the scores of the paper's test, and the sums of reports (k, r) that the parameters betray."""
-        clients = self.crafted.clients
-        self._scores["black-box"].append(paper)
-        ratio = self.plane.log_ratio(total, self.mechanism, self.crafted.dim, clients)
-        self._scores["parameter-change"].append(ratio)
-        self._members.append(np.arange(len(paper)) < ones)
+        if paper is not None:
+            self._scores["black-box"].append(paper)
+        if "parameter-change" in self.views:
+            ratio = self.plane.log_ratio(total, self.mechanism, self.crafted.dim, self.crafted.clients)
+            self._scores["parameter-change"].append(ratio)
+        self._members.append(np.arange(len(total)) < ones)
 
     def trials(self) -> dict[str, Trials]:
         """All that were played."""
         members = np.concatenate(self._members)
         accuse, clear = self.plane.thresholds(self.mechanism, self.crafted.dim, self.crafted.clients)
+        thresholds = {"black-box": (0.0, 0.0), "parameter-change": (accuse, clear)}
         return {
-            "black-box": Trials(np.concatenate(self._scores["black-box"]), members),
-            "parameter-change": Trials(np.concatenate(self._scores["parameter-change"]), members, accuse, clear),
+            view: Trials(np.concatenate(scores), members, *thresholds[view]) for view, scores in self._scores.items()
         }
 
 
@@ -124,7 +135,9 @@ class WithVectors:
         along = (changes @ game.plane.basis.astype(np.float32)).astype(np.float64)
         game.note(ones, self._paper_scores(models, changes), along * crafted.clients / game.step)
 
-    def _paper_scores(self, models: Reports, changes: Reports) -> Floats:
+    def _paper_scores(self, models: Reports, changes: Reports) -> Floats | None:
+        if "black-box" not in self._game.views:
+            return None
         if self._game.crafted.rule == "signs":
             # Eq. 7 has the change's sign; under θ − η·g a positive gradient makes it negative.
             found: Floats = np.sign(changes).sum(axis=1, dtype=np.float64)
@@ -161,9 +174,10 @@ class OnLines:
             played.append((game, *_scales(game, along[id(game.crafted)], drawn.lengths)))
         moved = self._moved(drawn, played)
         for game, ones, scales in played:
-            if game.crafted.rule == "signs":
-                paper = np.sign(scales) * np.sign(drawn.values).sum(axis=1, dtype=np.float64)
-            else:
+            paper = None
+            if "black-box" in game.views and game.crafted.rule == "signs":
+                paper = np.sign(scales) * drawn.sign_sums
+            elif "black-box" in game.views:
                 paper = paper_score(game.crafted.rule, [moved[id(game), which] for which in _looked_at(game)])
             game.note(ones, paper, along[id(game.crafted)] * scales[:, None])
 
@@ -192,6 +206,8 @@ def _scales(game: BlackBox, along: Floats, lengths: Floats) -> tuple[int, Floats
 
 def _looked_at(game: BlackBox) -> Sequence[int]:
     """The examples whose losses the paper's test compares."""
+    if "black-box" not in game.views:
+        return ()
     return {"loss-falls": (0,), "larger-change": (0, 1), "signs": ()}[game.crafted.rule]
 
 

@@ -54,6 +54,12 @@ class Normals:
             self._lengths = np.sqrt(squares)
         return self._lengths
 
+    @cached_property
+    def sign_sums(self) -> Floats:
+        """Σ sgn of each row, (k,)."""
+        found: Floats = np.sign(self.values).sum(axis=1, dtype=np.float64)
+        return found
+
     def rows(self, start: int, stop: int) -> Normals:
         """Some of the rows, as a view."""
         return Normals(self.values[start:stop], self.lengths[start:stop])
