@@ -128,8 +128,7 @@ def speed(data: FederatedData, measurements: int) -> None:
     count = 2 * len(CRAFTERS) * len(EPSILONS) * measurements * TRIALS
     size = parameter_vector(model).numel()
     print(f"{count:,} trials ({name}, {size:,} parameters), estimates included: {ours:.1f} s of one processor,")
-    print(f"{clock:.1f} s by the clock.
-")
+    print(f"{clock:.1f} s by the clock.\n")
     print("| compared with | a trial | ours | how much faster |\n|---|---|---|---|")
     for crafting, found in loops.items():
         label = "Algorithms 3 and 4 as printed: crafting in every trial" if crafting else "the same, crafting once"
