@@ -338,6 +338,9 @@ def reproduce(
         Path | None, typer.Option(help="Directory for parts that are done: a run that was stopped goes on from there.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    data: Annotated[
+        str | None, typer.Option(help="Only this data set, where there are several.", show_default=False)
+    ] = None,
 ) -> None:
     """A paper's table or figure, beside the paper's numbers."""
     from coalmine.reproductions import REPRODUCTIONS, Context, find
@@ -348,7 +351,9 @@ def reproduce(
     found = find(name)
     if found is None:
         raise InputError(f"there is no reproduction {name!r}; there are: {', '.join(REPRODUCTIONS)}")
-    table = REPRODUCTIONS[found](Context(seed, scale.value, console.track, out, workers))
+    if data is not None and not found.startswith("ldp"):
+        raise InputError(f"{found} has its own data: leave --data out")
+    table = REPRODUCTIONS[found](Context(seed, scale.value, console.track, out, workers, data))
     console.print_table(table.title, table.columns, table.rows)
     if table.note:
         console.print_sentence(table.note)

@@ -15,6 +15,8 @@ from coalmine.fl.cohorts import (
     WithReplacementCohorts,
 )
 from coalmine.fl.evaluation import evaluate
+from coalmine.fl.local_mechanisms import LDPSGD, LocalGaussian, LocalMechanism
+from coalmine.fl.local_training import train_locally_private
 from coalmine.fl.mechanisms import (
     AdaptiveClipping,
     EqualWeights,
@@ -24,9 +26,11 @@ from coalmine.fl.mechanisms import (
     WeightsBySize,
 )
 from coalmine.fl.optimisers import SGD, Adam
+from coalmine.fl.privunit import PrivUnit2
 from coalmine.fl.training import Training
 
 __all__ = [
+    "LDPSGD",
     "SGD",
     "Adam",
     "AdaptiveClipping",
@@ -35,14 +39,18 @@ __all__ = [
     "EqualWeights",
     "FixedClipping",
     "FixedSizeCohorts",
+    "LocalGaussian",
+    "LocalMechanism",
     "LocalTraining",
     "Mechanism",
     "NoClipping",
     "PoissonCohorts",
+    "PrivUnit2",
     "ScheduledCohorts",
     "ShuffledCohorts",
     "Training",
     "WeightsBySize",
     "WithReplacementCohorts",
     "evaluate",
+    "train_locally_private",
 ]

@@ -28,7 +28,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """How to reproduce: from which ``seed``, at which ``scale``, in how many ``workers``.
+    """How to reproduce: from which ``seed``, at which ``scale``, in how many ``workers``, on which ``data`` if asked.
 
     Parts that are done are kept in ``directory``, where one is given, and not done again.
     """
@@ -38,6 +38,7 @@ class Context:
     track: Track = iter
     directory: Path | None = None
     workers: int = 1
+    data: str | None = None
 
     def parts(self, work: Callable[[Any], dict[str, Any]], parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """What ``work`` makes of each part by name, in whatever order they get done."""

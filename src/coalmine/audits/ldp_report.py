@@ -1,0 +1,120 @@
+"""What people, machines and files get of the LDP audit's results."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coalmine import __version__
+from coalmine.audits.ldp import VIEWS
+from coalmine.audits.result import AuditResult
+from coalmine.console import number
+
+Table = tuple[str, list[str], list[list[str]]]
+
+
+def label(result: AuditResult) -> str:
+    """The adversary's name, with the dummy gradient's norm where it is not the clip norm."""
+    crafter, norm = str(result.config["crafter"]), result.config["gradient_norm"]
+    return crafter if norm in (None, result.config["norm"]) else f"{crafter} of norm {norm:g}"
+
+
+def tables(results: Sequence[AuditResult]) -> list[Table]:
+    """ε_empirical, the valid bounds and the accuracy: a row for each adversary and ε, a column for each view."""
+    first = results[0]
+    views = [view for view in VIEWS if any(result.view == view for result in results)]
+    columns = ["adversary", "ε promised", *views]
+    measured: dict[tuple[str, float], list[str]] = {}
+    bounds: dict[tuple[str, float], list[str]] = {}
+    accuracy: dict[tuple[str, float], list[str]] = {}
+    for result in results:
+        key = (label(result), float(result.config["epsilon"]))
+        spread = result.metrics["empirical_std"]
+        shown = number(result.metrics["empirical"], 3)
+        measured.setdefault(key, []).append(
+            f"{shown} ± {number(spread, 3)}" if result.config["measurements"] > 1 else shown
+        )
+        bounds.setdefault(key, []).append(number(result.estimates[0].lower, 3))
+        share = f" of {100 * result.metrics['guessed']:.0f}%" if result.metrics["guessed"] < 1 else ""
+        accuracy.setdefault(key, []).append(f"{100 * result.metrics['accuracy']:.1f}%{share}")
+    trials = f"{first.config['trials']:,} trials" + (
+        f" in each of {first.config['measurements']} measurements" if first.config["measurements"] > 1 else ""
+    )
+    assert first.theory is not None
+    confidence = 100 * (first.estimates[0].confidence or 0.0)
+    where = f"{first.config['mechanism']}, {trials}, δ = {first.theory.delta:g}"
+
+    def laid_out(cells: Mapping[tuple[str, float], list[str]]) -> list[list[str]]:
+        return [[name, f"{epsilon:g}", *row] for (name, epsilon), row in cells.items()]
+
+    return [
+        (f"ε_empirical, the paper's estimate (no bound): {where}", columns, laid_out(measured)),
+        (f"valid lower bounds on ε at {confidence:g}% confidence each", columns, laid_out(bounds)),
+        ("right guesses (ours guess a share of the trials only)", columns, laid_out(accuracy)),
+    ]
+
+
+def sentence(results: Sequence[AuditResult]) -> str:
+    """What it comes to, in words: of many bounds some exceed a promise by chance, so they are judged together."""
+    if len(results) == 1:
+        return results[0].meaning
+    best = max(results, key=lambda r: r.estimates[0].epsilon / r.config["epsilon"])
+    share = best.estimates[0].epsilon / best.config["epsilon"]
+    text = (
+        f"The largest bound beside its promise is {best.estimates[0].epsilon:.3g} of ε = {best.config['epsilon']:g} "
+        f"({100 * share:.0f}%): {label(best)}, {best.view}."
+    )
+    confidence = 100 * (results[0].estimates[0].confidence or 0.0)
+    together = f"At {confidence:g}% confidence for all {len(results)} bounds together"
+    refuted = [result for result in results if result.metrics["bound_of_all"] > result.config["epsilon"]]
+    if not refuted:
+        return f"{text} {together} no promise is refuted."
+    worst = max(refuted, key=lambda r: r.metrics["bound_of_all"] / r.config["epsilon"])
+    return (
+        f"{text} {together} {len(refuted)} exceed what was promised, such as {worst.metrics['bound_of_all']:.3g} for "
+        f"ε = {worst.config['epsilon']:g} ({label(worst)}, {worst.view}): the mechanism has a bug."
+    )
+
+
+def to_dict(results: Sequence[AuditResult], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON-ready, without the scores."""
+    return {"audit": "ldp", "settings": dict(settings), "results": [finite(r.to_dict()) for r in results],
+            "meaning": sentence(results)}  # fmt: skip
+
+
+def finite(content: dict[str, Any]) -> dict[str, Any]:
+    """Infinite metrics as the string ``"inf"``: JSON has no word for them."""
+    metrics = {k: "inf" if v == math.inf else v for k, v in content["metrics"].items()}
+    return {**content, "metrics": metrics}
+
+
+def save(results: Sequence[AuditResult], content: Mapping[str, Any], directory: Path) -> None:
+    """Write ``result.json`` and ``scores.npz`` (``adversary.epsilon.view.members`` and ``….nonmembers``)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {}
+    for result in results:
+        name = f"{label(result)}.{result.config['epsilon']:g}.{result.view}"
+        arrays |= {f"{name}.members": result.scores.members, f"{name}.nonmembers": result.scores.observed}
+    text = json.dumps({"schema": 1, "coalmine": __version__, **content}, indent=2, allow_nan=False)
+    _replace(directory / "result.json", lambda file: file.write(text.encode()))
+    _replace(directory / "scores.npz", lambda file: np.savez_compressed(file, **arrays))
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write a file whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

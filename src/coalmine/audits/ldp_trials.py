@@ -1,0 +1,138 @@
+"""The trials of the LDP audit: which of two gradients was randomised?
+
+White-box trials, here, see the report; black-box trials see the model before and after it. Each has the paper's test
+(Matsumoto et al. 2022, Eqs. 4 to 7) and a likelihood ratio of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from coalmine.canaries.gradients import Pair, Rule
+from coalmine.errors import InputError
+from coalmine.fl.local_mechanisms import LocalMechanism, Reports
+from coalmine.seam import Vector
+from coalmine.stats import Counts, Guesses
+from coalmine.stats.arrays import Bools, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Scores of trials (higher = rather g₁), who really sent g₁, and where to guess.
+
+    The guess is g₁ at scores of at least ``accuse`` and g₂ below ``clear``; in between there is none. Both were fixed
+    before the scores were seen.
+    """
+
+    scores: Floats
+    members: Bools
+    accuse: float = 0.0
+    clear: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.members.all() or not self.members.any():
+            raise InputError(f"all of {self.members.size} trials sent the same gradient by chance: give more trials")
+
+    @property
+    def counts(self) -> Counts:
+        """What the guess g₁ gets right and wrong."""
+        accused = self.scores >= self.accuse
+        tp, fp = int(np.sum(accused & self.members)), int(np.sum(accused & ~self.members))
+        return Counts(tp, int(self.members.sum()) - tp, fp, int((~self.members).sum()) - fp)
+
+    @property
+    def guesses(self) -> Guesses:
+        """How many guesses there are, of g₁ or of g₂, and how many are right."""
+        accused, cleared = self.scores >= self.accuse, self.scores < self.clear
+        right = int(np.sum(accused & self.members) + np.sum(cleared & ~self.members))
+        return Guesses(self.scores.size, int(np.sum(accused) + np.sum(cleared)), right)
+
+
+@dataclass(frozen=True, eq=False)
+class Crafted:
+    """What a crafter made, and what its distinguisher knows: the model sent, the pair of examples, the test to take.
+
+    ``others`` are the gradients of further clients whose reports are averaged with this one's, (n − 1, d).
+    """
+
+    first: Vector
+    second: Vector
+    model: nn.Module
+    pair: Pair
+    rule: Rule
+    others: Reports
+
+    @property
+    def dim(self) -> int:
+        """The length of a gradient."""
+        return int(self.first.size)
+
+    @property
+    def clients(self) -> int:
+        """How many reports are averaged."""
+        return 1 + len(self.others)
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """g₁ and g₂ in an orthonormal basis of the plane they span: ``basis`` (d, r), coordinates (r,) each."""
+
+    basis: Floats
+    first: Floats
+    second: Floats
+
+    @classmethod
+    def of(cls, crafted: Crafted) -> Plane:
+        """r is 2, or 1 where there is one dimension only. Where g₂ = −g₁ the second direction does not matter."""
+        both = np.stack([crafted.first, crafted.second], axis=1).astype(np.float64)
+        basis, triangle = np.linalg.qr(both)
+        return cls(basis, triangle[:, 0], triangle[:, 1])
+
+    @property
+    def contrast(self) -> Floats:
+        """g₁/‖g₁‖ − g₂/‖g₂‖: a report's product with it is positive where its cosine with g₁ is the larger."""
+        return self.first / np.linalg.norm(self.first) - self.second / np.linalg.norm(self.second)
+
+    def log_ratio(self, total: Floats, mechanism: LocalMechanism, dim: int, clients: int) -> Floats:
+        """How much likelier g₁ makes a sum of reports than g₂, as a logarithm."""
+        of_first = mechanism.log_density(total, self.first, dim, clients)
+        return of_first - mechanism.log_density(total, self.second, dim, clients)
+
+    def thresholds(self, mechanism: LocalMechanism, dim: int, clients: int) -> tuple[float, float]:
+        """Where the likelihood ratio accuses and clears: at half of the strongest evidence there can be, up to ε.
+
+        The strongest evidence of a report on a sphere is along the contrast. Among several clients it hardly ever
+        comes, and every trial is guessed.
+        """
+        contrast = self.contrast
+        length = float(np.linalg.norm(contrast))
+        if clients > 1 or length < 1e-12:
+            return 0.0, 0.0
+        far = contrast / length
+        most, least = self.log_ratio(np.stack([far, -far]), mechanism, dim, clients)
+        return max(min(most, mechanism.epsilon) / 2, 1e-9), min(max(least, -mechanism.epsilon) / 2, -1e-9)
+
+
+def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> dict[str, Trials]:
+    """Trials of a distinguisher who sees the report itself; only its coordinates in the plane are drawn, if possible.
+
+    ``white-box`` compares cosines (Eq. 5); ``likelihood-ratio`` asks how much likelier g₁ makes the report than g₂, and
+    guesses only where that is clear.
+    """
+    plane, dim = Plane.of(crafted), crafted.dim
+    members = np.arange(trials) < rng.binomial(trials, 0.5)
+    ones = int(members.sum())
+    total = np.concatenate(
+        [
+            mechanism.coordinates(crafted.first, plane.basis, rng, ones),
+            mechanism.coordinates(crafted.second, plane.basis, rng, trials - ones),
+        ]
+    )
+    accuse, clear = plane.thresholds(mechanism, dim, 1)
+    return {
+        "white-box": Trials(total @ plane.contrast, members),
+        "likelihood-ratio": Trials(plane.log_ratio(total, mechanism, dim, 1), members, accuse, clear),
+    }

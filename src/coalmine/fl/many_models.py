@@ -1,0 +1,45 @@
+"""The losses of a few examples at many parameter vectors at once."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from coalmine.data.federated import Task
+from coalmine.fl.client import ignored_index
+from coalmine.stats.arrays import Floats
+
+
+class ManyModels:
+    """One module, evaluated with any number of parameter vectors in one call.
+
+    ``inputs`` (n, …) and ``targets`` are fixed; a call takes vectors (k, d) in the order of ``module.parameters()`` and
+    gives the loss of each example under each, (k, n).
+    """
+
+    def __init__(self, module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> None:
+        trainable = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+        self._names = [name for name, _ in trainable]
+        self._shapes = [value.shape for _, value in trainable]
+        self._module, self._task, self._inputs, self._targets = module, task, inputs, targets
+        self._losses = vmap(self._one)
+
+    def losses(self, vectors: Tensor) -> Floats:
+        """The mean cross-entropy of each example over its targets that count, (k, n)."""
+        with torch.no_grad():
+            found: Floats = self._losses(vectors).double().numpy()
+        return found
+
+    def _one(self, vector: Tensor) -> Tensor:
+        parameters, start = {}, 0
+        for name, shape in zip(self._names, self._shapes, strict=True):
+            parameters[name] = vector[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+        logits = functional_call(self._module, parameters, (self._inputs,))
+        if not self._task.per_position:
+            return F.cross_entropy(logits, self._targets, reduction="none")
+        ignored = ignored_index(self._task)
+        each = F.cross_entropy(logits.transpose(1, 2), self._targets, reduction="none", ignore_index=ignored)
+        return each.sum(1) / (self._targets != ignored).sum(1).clamp(min=1)

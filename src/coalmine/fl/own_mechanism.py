@@ -1,0 +1,76 @@
+"""A local mechanism of one's own: any function from a gradient to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.accounting import Theory
+from coalmine.errors import InputError, check_delta
+from coalmine.fl.local_mechanisms import LocalMechanism, Normals, Reports
+from coalmine.sampling import EveryRound
+from coalmine.stats.arrays import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnMechanism(LocalMechanism):
+    """What a client really runs, ``function(gradient, rng)`` → report (d,), and the (ε, δ) that it promises.
+
+    Nothing else is known of it, so whole reports are made, one at a time, and its "likelihood ratio" is the product of
+    the report with the difference of the clipped gradients: exact for Gaussian noise, a score for anything else.
+    ``factor`` is what the server multiplies the mean of reports by.
+    """
+
+    function: Callable[[Any, np.random.Generator], Any]
+    delta: float = 0.0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_delta(self.delta)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The function's."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def theory(self) -> Theory:
+        """The promise as it was given."""
+        return Theory(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            accountant="as claimed",
+            noise_multiplier=None,
+            sampling=str(EveryRound()),
+            q=1.0,
+            rounds=1,
+            adjacency="replace-one",
+        )
+
+    def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
+        """What the function gives, with a generator for each report that is seeded by its uniform numbers."""
+        vector = np.asarray(gradient, dtype=np.float32)
+        for row, own in zip(out, uniforms.T, strict=True):
+            rng = np.random.default_rng([int(2**53 * number) for number in own])
+            report = np.asarray(self.function(vector.copy(), rng))
+            if report.shape != vector.shape or not np.isfinite(report).all():
+                raise InputError(
+                    f"the mechanism {self.name} must give a finite report of shape {vector.shape}, got "
+                    f"{'one that is not finite' if report.shape == vector.shape else report.shape}"
+                )
+            row[:] = report
+        return out
+
+    def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
+        """Up to what is common to all gradients of one length, and only for Gaussian noise: a score."""
+        clipped = self.clipped(gradient)
+        found: Floats = total @ clipped
+        return found
+
+    def server_factor(self, dim: int) -> float:
+        """As given."""
+        return self.factor

@@ -1,0 +1,1 @@
+"""Figures. They read results and nothing else; altair is imported where one is drawn."""
