@@ -53,7 +53,7 @@ def test_one_cell_is_explained_in_words(run):
     words = " ".join(out.split())
     assert "With 95% confidence ε is at least 0.9" in words
     assert "clopper-pearson" in words
-    assert "That agrees with the promise of ε = 1." in words
+    assert "That does not contradict the promise of ε = 1." in words
 
 
 def test_json_is_the_result_and_nothing_else(run):
