@@ -18,6 +18,7 @@ from coalmine.canaries.gradients import (
     craft,
     crafter_named,
     name_of,
+    prepared,
     rule_of,
 )
 from coalmine.data.federated import Examples, Task
@@ -197,3 +198,21 @@ def test_tokens_cannot_be_perturbed():
 def test_wrong_settings_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+def test_a_crafter_that_fails_is_named(model, pair):
+    def broken(model, pair):
+        return pair.nothing
+
+    broken.prepare = lambda model, examples, pair, rng: None
+    with pytest.raises(InputError, match="the crafter broken failed: AttributeError: 'Pair' object has no"):
+        craft(broken, model, pair)
+    with pytest.raises(InputError, match="prepare of the crafter broken gives must be a torch module, got NoneType"):
+        prepared(broken, model, None, pair, None)
+
+
+def test_collusion_is_refused_for_data_with_a_label_a_position():
+    task = Task(input_shape=(3,), classes=5, tokens=5, per_position=True)
+    pair = Pair(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long), task)
+    with pytest.raises(InputError, match="a label a position"):
+        Collusion().prepare(None, None, pair, None)

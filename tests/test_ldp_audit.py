@@ -1,6 +1,8 @@
 """The LDP audit: closed forms of its tests, two ways to play a trial, bounds that hold, bugs that are caught."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from coalmine.errors import InputError
 from coalmine.fl.lines import LineLosses
 from coalmine.fl.local_mechanisms import LDPSGD, LocalGaussian, Server
 from coalmine.fl.many_models import ManyModels
+from coalmine.fl.own_mechanism import OwnMechanism
 from coalmine.fl.privunit import PrivUnit2
 from coalmine.stats import Counts
 
@@ -381,7 +384,7 @@ def test_a_projection_onto_a_small_ball_hides_nothing_that_is_not_checked_by_the
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"trials": 0}, "trials must be a whole number of at least 1, got 0"),
+        ({"trials": 1}, "trials must be a whole number of at least 2, got 1"),
         ({"trials": 2.5}, "trials must be a whole number"),
         ({"measurements": 0}, "measurements must be a whole number of at least 1"),
         ({"clients": 0}, "clients must be a whole number of at least 1"),
@@ -396,9 +399,9 @@ def test_wrong_settings_are_refused(settings, message):
         digits_audit(**settings)
 
 
-def test_one_trial_cannot_tell_and_says_so():
-    with pytest.raises(InputError, match="all of 1 trials sent the same gradient by chance: give more trials"):
-        digits_audit(trials=1).run()
+def test_trials_of_one_gradient_alone_cannot_tell_and_say_so():
+    with pytest.raises(InputError, match="all of 2 trials sent the same gradient by chance: give more trials"):
+        Trials(np.zeros(2), np.ones(2, dtype=bool))
 
 
 def test_a_crafter_of_ones_own_is_a_function_and_its_faults_are_named():
@@ -464,3 +467,65 @@ def test_many_bounds_are_judged_together_and_a_bug_is_still_found():
     broken = digits_audit(mechanisms=[Doubled(epsilon=e) for e in EPSILONS], **settings).run()
     assert "8 exceed what was promised" in sentence(broken)
     assert "the mechanism has a bug" in sentence(broken)
+
+
+def drifting():
+    """Reports that change with the call and not with the gradient: ε = 0."""
+    calls = itertools.count()
+    return lambda gradient, rng: -0.001 * next(calls) + rng.standard_normal(gradient.size)
+
+
+def test_a_mechanism_that_drifts_from_call_to_call_leaks_nothing():
+    given = dummy(4)
+    seen = white_box(given, OwnMechanism(function=drifting(), epsilon=0.1), 4000, np.random.default_rng(0))
+    module, task = nn.Linear(1, 2), Task(input_shape=(1,), classes=2)
+    given = crafted(
+        given.first, given.second, rule="signs", module=module,
+        pair=Pair(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long), task),
+    )  # fmt: skip
+    game = BlackBox(given, OwnMechanism(function=drifting(), epsilon=0.1), Server(), np.random.default_rng(1))
+    play_together([game], 4000, 0)
+    for trials in [*seen.values(), *game.trials().values()]:
+        assert estimates([trials], delta=0.0, confidence=0.95)[0].lower < 0.05
+
+
+def test_a_subclass_that_randomises_otherwise_is_audited_by_that():
+    class Naked(LDPSGD):
+        def randomise(self, gradient, rng, count=1):
+            return np.repeat(np.asarray(gradient, np.float32)[None], count, axis=0)
+
+    results = digits_audit(crafters=[DummyGradient()], mechanisms=[Naked(epsilon=1.0)], trials=200).run()
+    assert [r.refuted for r in results] == [True] * 4
+
+
+def test_a_bound_that_exceeds_a_promise_by_chance_refutes_nothing():
+    (result,) = digits_audit(crafters=[DummyGradient()], views=["white-box"]).run()
+    bound = result.estimates[0]
+    lucky = replace(result, estimates=[replace(bound, epsilon=1.02, lower=1.02)], metrics={"bound_of_all": 0.9})
+    assert not lucky.refuted
+    assert lucky.to_dict()["refuted"] is False
+    assert "as some of many bounds do by chance" in lucky.meaning
+    assert "refuted" not in lucky.meaning
+    assert replace(lucky, metrics={"bound_of_all": 1.01}).refuted
+
+
+def test_results_that_would_overwrite_each_other_are_not_reported(tmp_path):
+    from coalmine.audits import ldp_report
+
+    results = digits_audit(
+        crafters=[DummyGradient()], mechanisms=[LDPSGD(epsilon=1.0), PrivUnit2(epsilon=1.0)], views=["white-box"]
+    ).run()
+    with pytest.raises(InputError, match="two results of dummy-gradient at ε = 1, white-box"):
+        ldp_report.tables(results)
+    with pytest.raises(InputError, match="two results of dummy-gradient"):
+        ldp_report.save(results, {}, tmp_path)
+
+
+@pytest.mark.parametrize("part", [nn.Dropout(0.5), nn.BatchNorm2d(1)])
+def test_black_box_trials_refuse_models_whose_loss_is_random_or_of_a_batch(part):
+    module = nn.Sequential(part, nn.Flatten(), nn.Linear(576, 3))
+    image, target = torch.zeros(1, 1, 24, 24), torch.zeros(1, dtype=torch.long)
+    with pytest.raises(InputError, match=f"a model with {type(part).__name__}"):
+        ManyModels(module, TASK, image, target)
+    many = ManyModels(module.eval(), TASK, image, target)
+    assert many.losses(nn.utils.parameters_to_vector(module.parameters()).detach()[None]).shape == (1, 1)

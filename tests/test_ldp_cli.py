@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coalmine.canaries.gradients import name_of, rule_of
 from coalmine.cli import main
 from coalmine.config import LDPSettings, settings_from_texts
 from coalmine.errors import InputError
@@ -110,6 +111,16 @@ def test_a_crafter_from_a_file_is_audited(run, tmp_path):
     assert err == "coalmine: the crafter silent gave g2 = 0, which no report could betray: give a gradient\n"
 
 
+def test_functions_of_one_name_are_called_by_their_files(tmp_path):
+    for file in ("a", "b"):
+        (tmp_path / f"{file}.py").write_text("def own(model, pair): ...\nown.rule = 'signs'\n")
+    given = f"crafter={tmp_path}/a.py:own,{tmp_path}/b.py:own"
+    (read,) = settings_from_texts([given], LDPSettings)
+    crafters = read.crafters()
+    assert [name_of(crafter) for crafter in crafters] == ["own", f"{tmp_path}/b.py:own"]
+    assert [rule_of(crafter) for crafter in crafters] == ["signs", "signs"]
+
+
 @pytest.mark.parametrize("mechanism", ["gaussian", "privunit"])
 def test_the_other_mechanisms_are_audited_as_well(run, mechanism):
     given = settings("epsilon=1", "trials=500", "crafter=benign,dummy-gradient", f"mechanism={mechanism}")
@@ -154,7 +165,10 @@ def test_a_trained_model_and_several_clients_are_settings(run):
         ("epsilon=one", "the setting epsilon"),
         ("norm=0", "the clip norm must be a positive number, got 0.0"),
         ("norm=-1", "the clip norm must be a positive number"),
-        ("trials=0", "trials must be a whole number of at least 1, got 0"),
+        ("trials=1", "trials must be a whole number of at least 2, got 1"),
+        ("epsilon=1,2,1.0", "epsilon has 1 twice: give each but once"),
+        ("crafter=all,benign", "crafter has benign twice"),
+        ("gradient_norm=2,2", "gradient_norm has 2 twice"),
         ("trials=many", "the setting trials"),
         ("crafter=benin", "there is no crafter 'benin'"),
         ("view=grey-box", "the setting view"),

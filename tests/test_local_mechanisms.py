@@ -328,3 +328,28 @@ def test_a_function_of_ones_own_is_a_mechanism_with_its_promise():
     known = theirs.projections(triangle[:, 0], 4, np.random.default_rng(1), 4000)
     for axis in range(2):
         assert stats.ks_2samp(own[:, axis], known[:, axis]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda gradient, rng: gradient.nothing, "the mechanism <lambda> failed: AttributeError: "),
+        (lambda gradient, rng: np.full(3, "a"), "the mechanism <lambda> must report real numbers, got <U1"),
+        (lambda gradient, rng: gradient * 1j, "must report real numbers, got complex"),
+    ],
+)
+def test_faults_of_a_mechanism_of_ones_own_are_sentences(function, message):
+    from coalmine.fl.own_mechanism import OwnMechanism
+
+    with pytest.raises(InputError, match=message):
+        OwnMechanism(function=function, epsilon=1.0).randomise(np.ones(3), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("epsilon", "dim"), [(14.0, 2), (30.0, 2), (800.0, 9610)])
+def test_the_best_cap_is_never_empty(epsilon, dim):
+    least, share, chance = best_cap(epsilon, dim)
+    assert 0 < least < 1
+    assert 0 < share < 0.5
+    assert 0.5 < chance <= 1
+    factor = PrivUnit2(epsilon=epsilon).server_factor(dim)
+    assert 1 - 1e-9 <= factor < 10

@@ -75,6 +75,7 @@ def one_shot(
 
     from coalmine.runs import run_one_shot
 
+    _make(out)
     results = run_one_shot(
         training,
         audit,
@@ -125,6 +126,7 @@ def gaussian(
         theory = accounting.claimed(claim, delta)
     elif sigma:
         theory = accounting.theory(noise_multiplier=sigma, sampling=EveryRound(), rounds=1, delta=delta)
+    _make(out)
     with console.busy("applying the mechanism"):
         result = audit_mechanism(
             noisy,
@@ -139,6 +141,15 @@ def gaussian(
     if out is not None:
         save([result], out)
     _show([result], out, max_epsilon, as_json)
+
+
+def _make(directory: Path | None) -> None:
+    """Make a directory for results before any work is done for them."""
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{directory} cannot be written to: {error.strerror or error}") from error
 
 
 def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float | None, as_json: bool) -> None:
@@ -194,19 +205,24 @@ def ldp(
     figures: Annotated[
         Path | None, typer.Option(help="Write figures (.html, .svg, .png) into this directory.", show_default=False)
     ] = None,
+    list_settings: ListSettings = False,
     as_json: AsJson = False,
 ) -> None:
     """Six adversaries against a locally private client: which of two gradients did it send?
 
-    Settings: data, model, crafter (all, or some of benign, input-perturbation, parameter-retrogression, gradient-flip,
-    collusion, dummy-gradient, path.py:function), view, mechanism (ldp-sgd, gaussian, privunit, path.py:function),
-    epsilon, delta, norm, gradient_norm, alpha, trials, measurements, clients, learning_rate, scaling, radius, rounds,
-    round_clients, confidence, seed; docs/ldp.md says what each is. Several values are separated by commas.
+    crafter is all or some of benign, input-perturbation, parameter-retrogression, gradient-flip, collusion and
+    dummy-gradient, or path.py:function; mechanism is ldp-sgd, gaussian, privunit or path.py:function. Several values
+    are separated by commas; docs/ldp.md says what each setting is.
     """
     from coalmine.audits import ldp_report
     from coalmine.config import LDPSettings, settings_from_texts
 
+    if list_settings:
+        console.print_settings(LDPSettings)
+        return
     (given,) = settings_from_texts(settings or [], LDPSettings)
+    for directory in (out, figures):
+        _make(directory)
     results = given.audit().run(console.track)
     content = ldp_report.to_dict(results, given.to_dict())
     if out is not None:

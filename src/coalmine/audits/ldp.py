@@ -19,7 +19,7 @@ from coalmine.audits.ldp_black_box import BlackBox, play_together
 from coalmine.audits.ldp_estimates import blind_epsilon, estimates, shared_bound
 from coalmine.audits.ldp_trials import Crafted, Trials, white_box
 from coalmine.audits.result import AuditResult
-from coalmine.canaries.gradients import Benign, Crafter, Pair, craft, gradient_of, name_of, rule_of
+from coalmine.canaries.gradients import Benign, Crafter, Pair, craft, gradient_of, name_of, prepared, rule_of
 from coalmine.data.federated import Examples, FederatedData
 from coalmine.errors import InputError, check_confidence, check_count
 from coalmine.fl.client import loss_of, tensors
@@ -35,6 +35,28 @@ WHITE, BLACK = {"white-box", "likelihood-ratio"}, {"black-box", "parameter-chang
 
 Key = tuple[int, int, str]
 """Crafter, mechanism (both by their place in the audit) and view."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LDPResult(AuditResult):
+    """One result of several: of many bounds some exceed a promise by chance, so it is judged by ``bound_of_all``."""
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the bound that holds together with those of all other results exceeds the promise."""
+        return self.theory is not None and self.metrics["bound_of_all"] > self.theory.epsilon
+
+    @property
+    def meaning(self) -> str:
+        """What it says, in words."""
+        own = self.bound
+        if self.refuted or own is None or self.theory is None or own.epsilon <= self.theory.epsilon:
+            return super().meaning
+        return (
+            f"The bound of this result alone, {own.epsilon:.4g} at δ = {own.delta:g}, exceeds the promise of ε = "
+            f"{self.theory.epsilon:.4g}, as some of many bounds do by chance. The one that holds together with those "
+            f"of all other results, {self.metrics['bound_of_all']:.4g}, does not contradict it."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +82,7 @@ class LDPAudit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("measurements", 1), ("clients", 1), ("seed", 0)):
+        for name, least in (("trials", 2), ("measurements", 1), ("clients", 1), ("seed", 0)):
             check_count(name, getattr(self, name), least=least)
         check_confidence(self.confidence)
         for what in ("crafters", "mechanisms", "views"):
@@ -135,8 +157,7 @@ class LDPAudit:
         pair = Pair.of(Examples(examples.inputs[rows[:2]], examples.targets[rows[:2]]), task)
         found = []
         for crafter in self.crafters:
-            prepare = getattr(crafter, "prepare", None)
-            sent = model if prepare is None else prepare(model, examples, pair, rng)
+            sent = prepared(crafter, model, examples, pair, rng)
             first, second = craft(crafter, sent, pair)
             others: Reports = np.empty((self.clients - 1, parameter_vector(sent).numel()), dtype=np.float32)
             for i, row in enumerate(rows[2:]):
@@ -152,7 +173,7 @@ class LDPAudit:
         made = sum(g.guesses for g in guesses)
         members = np.concatenate([one.scores[one.members] for one in trials])
         nonmembers = np.concatenate([one.scores[~one.members] for one in trials])
-        return AuditResult(
+        return LDPResult(
             audit="ldp",
             view=view,
             seed=self.seed,

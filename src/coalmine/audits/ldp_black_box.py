@@ -1,7 +1,8 @@
 """Black-box trials of the LDP audit: the distinguisher sees the model before and after the report was applied to it.
 
-There are two ways to play them, with the same results: `WithVectors` makes every report and every model, for any
-mechanism and any number of clients; `OnLines` needs neither where reports are multiples of shared random directions.
+There are two ways to play them: `WithVectors` makes every report and every model, for any mechanism and any number of
+clients; `OnLines` needs neither where reports are multiples of shared random directions. Their results are the same,
+except where steps are smaller than the rounding of the weights to float32: `OnLines` has no model to round.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from coalmine.audits.ldp_trials import Crafted, Plane, Trials
+from coalmine.audits.ldp_trials import Crafted, Plane, Trials, is_memoryless, tossed
 from coalmine.canaries.gradients import Rule
 from coalmine.fl.flat import parameter_vector
 from coalmine.fl.lines import LineLosses
@@ -49,19 +50,19 @@ class BlackBox:
         self._scores: dict[str, list[Floats]] = {view: [] for view in self.views}
         self._members: list[Bools] = []
 
-    def coins(self, count: int) -> tuple[int, Floats]:
-        """Which trials send g₁ (the first so many: trials are alike), and uniform numbers (clients, 3, count)."""
-        ones = int(self._rng.binomial(count, 0.5))
-        return ones, self._rng.random((self.crafted.clients, UNIFORMS, count))
+    def coins(self, count: int) -> tuple[Bools, Floats]:
+        """Which trials send g₁, and uniform numbers (clients, 3, count)."""
+        members = tossed(self.mechanism, count, self._rng)
+        return members, self._rng.random((self.crafted.clients, UNIFORMS, count))
 
-    def note(self, ones: int, paper: Floats | None, total: Floats) -> None:
+    def note(self, members: Bools, paper: Floats | None, total: Floats) -> None:
         """Keep trials: the scores of the paper's test, and the sums of reports (k, r) that the parameters betray."""
         if paper is not None:
             self._scores["black-box"].append(paper)
         if "parameter-change" in self.views:
             ratio = self.plane.log_ratio(total, self.mechanism, self.crafted.dim, self.crafted.clients)
             self._scores["parameter-change"].append(ratio)
-        self._members.append(np.arange(len(total)) < ones)
+        self._members.append(members)
 
     def trials(self) -> dict[str, Trials]:
         """All that were played."""
@@ -78,7 +79,7 @@ def play_together(games: Sequence[BlackBox], trials: int, seed: int, *, on_lines
 
     The directions are shared between games, not between the trials of one: each game by itself is as if it had its own.
     Where reports are multiples of these directions (LDP-SGD, one client, no projection) losses are computed
-    ``on_lines``, which is only faster.
+    ``on_lines``, which is faster and does not round models to float32.
     """
     fast = [game for game in games if on_lines and _moves_on_lines(game)]
     players: list[Players] = [OnLines(fast)] if fast else []
@@ -96,7 +97,7 @@ def play_together(games: Sequence[BlackBox], trials: int, seed: int, *, on_lines
 
 def _moves_on_lines(game: BlackBox) -> bool:
     # A subclass that makes other reports must be asked for them.
-    own = isinstance(game.mechanism, LDPSGD) and type(game.mechanism).reports is LDPSGD.reports
+    own = isinstance(game.mechanism, LDPSGD) and is_memoryless(game.mechanism)
     return own and game.crafted.clients == 1 and game.server.radius is None
 
 
@@ -122,18 +123,23 @@ class WithVectors:
     def play(self, normals: Sequence[Normals]) -> None:
         """Randomise, average, move the model, look at it."""
         game, crafted, count = self._game, self._game.crafted, len(normals[0].values)
-        ones, uniforms = game.coins(count)
+        members, uniforms = game.coins(count)
         means, other = np.empty_like(normals[0].values), np.empty_like(normals[0].values)
-        for gradient, start, stop in ((crafted.first, 0, ones), (crafted.second, ones, count)):
+        ones = int(members.sum())
+        if is_memoryless(game.mechanism):
+            sent = [(crafted.first, 0, ones), (crafted.second, ones, count)]
+        else:
+            sent = [(crafted.first if member else crafted.second, i, i + 1) for i, member in enumerate(members)]
+        for gradient, start, stop in sent:
             drawn = normals[0].rows(start, stop)
-            game.mechanism.reports(gradient, drawn, uniforms[0][:, start:stop], out=means[start:stop])
+            game.mechanism.sent(gradient, drawn, uniforms[0][:, start:stop], out=means[start:stop])
         for gradient, drawn, own in zip(crafted.others, normals[1:], uniforms[1:], strict=True):
-            means += game.mechanism.reports(gradient, drawn, own, out=other)
+            means += game.mechanism.sent(gradient, drawn, own, out=other)
         means /= np.float32(crafted.clients)
         models = game.server.move(self._model, means, game.mechanism)
         changes = np.subtract(self._model, models, out=other)
         along = (changes @ game.plane.basis.astype(np.float32)).astype(np.float64)
-        game.note(ones, self._paper_scores(models, changes), along * crafted.clients / game.step)
+        game.note(members, self._paper_scores(models, changes), along * crafted.clients / game.step)
 
     def _paper_scores(self, models: Reports, changes: Reports) -> Floats | None:
         if "black-box" not in self._game.views:
@@ -173,15 +179,15 @@ class OnLines:
                 along[id(game.crafted)] = products.astype(np.float64)
             played.append((game, *_scales(game, along[id(game.crafted)], drawn.lengths)))
         moved = self._moved(drawn, played)
-        for game, ones, scales in played:
+        for game, members, scales in played:
             paper = None
             if "black-box" in game.views and game.crafted.rule == "signs":
                 paper = np.sign(scales) * drawn.sign_sums
             elif "black-box" in game.views:
                 paper = paper_score(game.crafted.rule, [moved[id(game), which] for which in _looked_at(game)])
-            game.note(ones, paper, along[id(game.crafted)] * scales[:, None])
+            game.note(members, paper, along[id(game.crafted)] * scales[:, None])
 
-    def _moved(self, drawn: Normals, played: Sequence[tuple[BlackBox, int, Floats]]) -> dict[tuple[int, int], Floats]:
+    def _moved(self, drawn: Normals, played: Sequence[tuple[BlackBox, Bools, Floats]]) -> dict[tuple[int, int], Floats]:
         """By how much the loss of each example changed in each game."""
         found: dict[tuple[int, int], Floats] = {}
         directions = torch.from_numpy(drawn.values)
@@ -192,16 +198,17 @@ class OnLines:
         return found
 
 
-def _scales(game: BlackBox, along: Floats, lengths: Floats) -> tuple[int, Floats]:
-    """How many trials send g₁, and what their directions are multiplied by."""
+def _scales(game: BlackBox, along: Floats, lengths: Floats) -> tuple[Bools, Floats]:
+    """Which trials send g₁, and what their directions are multiplied by."""
     mechanism = game.mechanism
     assert isinstance(mechanism, LDPSGD)
-    ones, (uniforms,) = game.coins(len(along))
+    members, (uniforms,) = game.coins(len(along))
+    ones = int(members.sum())  # the first so many: LDP-SGD keeps no memory
     parts = [
         mechanism.scales(gradient, along[own], lengths[own], uniforms[:, own])
         for gradient, own in ((game.plane.first, slice(0, ones)), (game.plane.second, slice(ones, None)))
     ]
-    return ones, np.concatenate(parts)
+    return members, np.concatenate(parts)
 
 
 def _looked_at(game: BlackBox) -> Sequence[int]:

@@ -16,6 +16,7 @@ from coalmine import __version__
 from coalmine.audits.ldp import VIEWS
 from coalmine.audits.result import AuditResult
 from coalmine.console import number
+from coalmine.errors import InputError
 
 Table = tuple[str, list[str], list[list[str]]]
 
@@ -26,8 +27,19 @@ def label(result: AuditResult) -> str:
     return crafter if norm in (None, result.config["norm"]) else f"{crafter} of norm {norm:g}"
 
 
+def _check_distinct(results: Sequence[AuditResult]) -> None:
+    """Refuse results that would overwrite each other."""
+    seen: set[tuple[str, str, str]] = set()
+    for result in results:
+        key = (label(result), f"{result.config['epsilon']:g}", result.view)
+        if key in seen:
+            raise InputError(f"there are two results of {key[0]} at ε = {key[1]}, {key[2]}: report them one by one")
+        seen.add(key)
+
+
 def tables(results: Sequence[AuditResult]) -> list[Table]:
     """ε_empirical, the valid bounds and the accuracy: a row for each adversary and ε, a column for each view."""
+    _check_distinct(results)
     first = results[0]
     views = [view for view in VIEWS if any(result.view == view for result in results)]
     columns = ["adversary", "ε promised", *views]
@@ -97,6 +109,7 @@ def finite(content: dict[str, Any]) -> dict[str, Any]:
 
 def save(results: Sequence[AuditResult], content: Mapping[str, Any], directory: Path) -> None:
     """Write ``result.json`` and ``scores.npz`` (``adversary.epsilon.view.members`` and ``….nonmembers``)."""
+    _check_distinct(results)
     directory.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {}
     for result in results:

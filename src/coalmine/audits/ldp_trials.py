@@ -13,7 +13,8 @@ from torch import nn
 
 from coalmine.canaries.gradients import Pair, Rule
 from coalmine.errors import InputError
-from coalmine.fl.local_mechanisms import LocalMechanism, Reports
+from coalmine.fl.local_mechanisms import LDPSGD, LocalGaussian, LocalMechanism, Reports
+from coalmine.fl.privunit import PrivUnit2
 from coalmine.seam import Vector
 from coalmine.stats import Counts, Guesses
 from coalmine.stats.arrays import Bools, Floats
@@ -116,6 +117,24 @@ class Plane:
         return max(min(most, mechanism.epsilon) / 2, 1e-9), min(max(least, -mechanism.epsilon) / 2, -1e-9)
 
 
+def is_memoryless(mechanism: LocalMechanism) -> bool:
+    """Whether its reports are drawn by code of ours, which keeps nothing from one report to the next."""
+    kind, drawn_by = type(mechanism), ("reports", "randomise", "projections")
+    return any(
+        all(getattr(kind, name) is getattr(known, name) for name in drawn_by)
+        for known in (LDPSGD, LocalGaussian, PrivUnit2)
+    )
+
+
+def tossed(mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> Bools:
+    """Which trials send g₁: a fair coin for each."""
+    if is_memoryless(mechanism):
+        # Independent trials may be put in any order: those of g₁ first, so that each gradient is drawn in one go.
+        return np.arange(trials) < rng.binomial(trials, 0.5)
+    # Code of others may change with every call. Were g₁ always first, such a drift would pass for a leak.
+    return rng.random(trials) < 0.5
+
+
 def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> dict[str, Trials]:
     """Trials of a distinguisher who sees the report itself; only its coordinates in the plane are drawn, if possible.
 
@@ -123,14 +142,13 @@ def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.
     guesses only where that is clear.
     """
     plane, dim = Plane.of(crafted), crafted.dim
-    members = np.arange(trials) < rng.binomial(trials, 0.5)
+    members = tossed(mechanism, trials, rng)
     ones = int(members.sum())
-    total = np.concatenate(
-        [
-            mechanism.coordinates(crafted.first, plane.basis, rng, ones),
-            mechanism.coordinates(crafted.second, plane.basis, rng, trials - ones),
-        ]
-    )
+    if is_memoryless(mechanism):
+        sent = [(crafted.first, ones), (crafted.second, trials - ones)]
+    else:
+        sent = [(crafted.first if member else crafted.second, 1) for member in members]
+    total = np.concatenate([mechanism.coordinates(gradient, plane.basis, rng, count) for gradient, count in sent])
     accuse, clear = plane.thresholds(mechanism, dim, 1)
     return {
         "white-box": Trials(total @ plane.contrast, members),

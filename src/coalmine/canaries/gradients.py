@@ -22,6 +22,7 @@ from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.fl.client import loss_of, tensors
 from coalmine.fl.flat import parameter_vector
 from coalmine.seam import Vector
+from coalmine.usercode import said
 
 Rule = Literal["loss-falls", "larger-change", "signs"]
 """The black-box tests of Eqs. 4, 6 and 7."""
@@ -151,9 +152,11 @@ class Collusion:
 
     def prepare(self, model: nn.Module, examples: Examples, pair: Pair, rng: np.random.Generator) -> nn.Module:
         """The malicious model."""
+        if pair.task.per_position:
+            raise InputError("collusion trains a model on another label, and data with a label a position has no such")
         own = int(pair.targets[0])
         others = np.setdiff1d(np.unique(examples.targets), [own])
-        if examples.targets.ndim != 1 or not others.size:
+        if not others.size:
             raise InputError(
                 f"collusion trains a model on another label than {own}, and the data has that label alone: it needs "
                 "data with at least two classes"
@@ -227,10 +230,30 @@ def rule_of(crafter: Crafter) -> Rule:
     return rule
 
 
+def prepared(crafter: Crafter, model: nn.Module, examples: Examples, pair: Pair, rng: np.random.Generator) -> nn.Module:
+    """The model that the server sends: the crafter's ``prepare`` makes it, if it has one."""
+    prepare = getattr(crafter, "prepare", None)
+    if prepare is None:
+        return model
+    try:
+        found = prepare(model, examples, pair, rng)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"prepare of the crafter {name_of(crafter)} failed: {said(error)}") from error
+    check_kind(f"what prepare of the crafter {name_of(crafter)} gives", found, nn.Module, "a torch module")
+    return found  # type: ignore[no-any-return]
+
+
 def craft(crafter: Crafter, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
     """What the crafter gives, if it is two different vectors of the model's length that are finite and not zero."""
     name, dim = name_of(crafter), parameter_vector(model).numel()
-    found = crafter(model, pair)
+    try:
+        found = crafter(model, pair)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"the crafter {name} failed: {said(error)}") from error
     if not isinstance(found, tuple) or len(found) != 2:
         raise InputError(f"the crafter {name} must return a tuple of two gradients, got {type(found).__name__}")
     vectors = []
@@ -238,6 +261,8 @@ def craft(crafter: Crafter, model: nn.Module, pair: Pair) -> tuple[Vector, Vecto
         check_kind(f"{which} of the crafter {name}", vector, np.ndarray, "a NumPy vector")
         if vector.shape != (dim,):
             raise InputError(f"the crafter {name} gave {which} of shape {vector.shape}, the model has ({dim},)")
+        if vector.dtype.kind not in "fiub":
+            raise InputError(f"the crafter {name} gave {which} of {vector.dtype}, not of real numbers")
         vectors.append(np.ascontiguousarray(vector, dtype=np.float32))
         if not np.isfinite(vectors[-1]).all():
             raise InputError(f"the crafter {name} gave {which} that is not finite")

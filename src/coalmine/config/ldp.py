@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -61,6 +63,7 @@ class LDPSettings(Settings):
         from coalmine.models.user import is_user_model
         from coalmine.usercode import load_function
 
+        _check_distinct("epsilon", [f"{epsilon:g}" for epsilon in self.epsilon])
         if is_user_model(self.mechanism):
             function, delta = load_function(self.mechanism), self.delta or 0.0
             return [OwnMechanism(function=function, epsilon=e, norm=self.norm, delta=delta) for e in self.epsilon]
@@ -77,17 +80,22 @@ class LDPSettings(Settings):
 
     def crafters(self) -> list[Crafter]:
         """Those that are named."""
-        from coalmine.canaries.gradients import CRAFTERS, crafter_named
+        from coalmine.canaries.gradients import CRAFTERS, crafter_named, name_of
         from coalmine.models.user import is_user_model
         from coalmine.usercode import load_function
 
         names = [known for name in self.crafter for known in (CRAFTERS if name == "all" else (name,))]
+        _check_distinct("crafter", names)
+        _check_distinct("gradient_norm", [f"{norm:g}" for norm in self.gradient_norm or ()])
         if self.gradient_norm is not None and "dummy-gradient" not in names:
             raise InputError("gradient_norm is the dummy gradient's, and crafter does not name it")
         found: list[Any] = []
         for name in names:
             if is_user_model(name):
-                found.append(load_function(name))
+                function: Any = load_function(name)
+                # Two files may have functions of one name, or one that is called as ours are.
+                known = {*CRAFTERS, *map(name_of, found)}
+                found.append(_called(name, function) if name_of(function) in known else function)
             elif name == "dummy-gradient":
                 norms = (self.norm,) if self.gradient_norm is None else self.gradient_norm
                 found += [crafter_named(name, norm=norm) for norm in norms]
@@ -141,3 +149,20 @@ class LDPSettings(Settings):
             clients=self.round_clients,
             rng=np.random.default_rng([self.seed, seed]),
         )
+
+
+def _check_distinct(what: str, values: Sequence[str]) -> None:
+    """Refuse a setting that names the same twice: results are told apart by it."""
+    twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
+    if twice is not None:
+        raise InputError(f"{what} has {twice} twice: give each but once")
+
+
+def _called(name: str, crafter: Any) -> Any:
+    """The crafter by another name."""
+    made: Any = partial(crafter)
+    for kept in ("rule", "prepare", "norm"):
+        if hasattr(crafter, kept):
+            setattr(made, kept, getattr(crafter, kept))
+    made.name = name
+    return made

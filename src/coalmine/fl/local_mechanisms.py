@@ -107,6 +107,17 @@ class LocalMechanism(ABC):
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """Reports (k, d) made of ``normals`` (k, d) and ``uniforms`` (3, k), written into ``out``."""
 
+    def sent(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
+        """As ``reports``, or what ``randomise`` gives where a class says anew what that does and not its reports.
+
+        It is asked for a report at a time, with a generator that is seeded by the report's uniform numbers.
+        """
+        if _is_as_specific(type(self), "reports", "randomise"):
+            return self.reports(gradient, normals, uniforms, out=out)
+        for row, own in zip(out, uniforms.T, strict=True):
+            row[:] = self.randomise(gradient, seeded(own), 1)[0]
+        return out
+
     def projections(self, gradient: npt.ArrayLike, dim: int, rng: np.random.Generator, count: int) -> Floats:
         """The coordinates (count, r) of independent reports in an r-dimensional subspace that holds the gradient.
 
@@ -118,11 +129,11 @@ class LocalMechanism(ABC):
     def coordinates(self, gradient: npt.ArrayLike, basis: Floats, rng: np.random.Generator, count: int) -> Floats:
         """As ``projections``, for a whole gradient (d,) and an orthonormal ``basis`` (d, r) whose span holds it.
 
-        Where a class says anew what ``reports`` does and not what its projections are, whole reports are made: what is
-        audited is always what would be sent.
+        Where a class says anew what ``reports`` or ``randomise`` does and not what its projections are, whole reports
+        are made: what is audited is always what would be sent.
         """
         vector = np.asarray(gradient, dtype=np.float64)
-        if _is_as_specific(type(self), "projections", "reports"):
+        if _is_as_specific(type(self), "projections", "reports", "randomise"):
             return self.projections(basis.T @ vector, len(basis), rng, count)
         rows = max(1, _CHUNK // len(basis))
         parts = [self.randomise(vector, rng, min(rows, count - i)) @ basis for i in range(0, count, rows)]
@@ -335,12 +346,17 @@ class Server:
         return means
 
 
-def _is_as_specific(kind: type, name: str, other: str) -> bool:
-    """Whether a class says what ``name`` is at least where it, or a class it derives from, says what ``other`` is."""
+def seeded(uniforms: Floats) -> np.random.Generator:
+    """A generator for one report, of its uniform numbers."""
+    return np.random.default_rng([int(2**53 * number) for number in uniforms])
+
+
+def _is_as_specific(kind: type, name: str, *others: str) -> bool:
+    """Whether a class says what ``name`` is at least where it, or one it derives from, says what ``others`` are."""
     for one in kind.__mro__:
         if name in vars(one):
             return one is not LocalMechanism
-        if other in vars(one):
+        if any(other in vars(one) for other in others):
             return False
     return False
 

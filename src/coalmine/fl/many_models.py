@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coalmine.data.federated import Task
+from coalmine.errors import InputError
 from coalmine.fl.client import ignored_index
 from coalmine.stats.arrays import Floats
+from coalmine.usercode import said
 
 
 class ManyModels:
@@ -20,6 +22,13 @@ class ManyModels:
     """
 
     def __init__(self, module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> None:
+        for part in module.modules():
+            drops = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
+            if part.training and (drops or isinstance(part, nn.modules.batchnorm._BatchNorm)):
+                raise InputError(
+                    f"the loss of a model with {type(part).__name__} depends on more than its parameters and the "
+                    "example: black-box trials need a model without it, or one in its eval mode"
+                )
         trainable = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
         self._names = [name for name, _ in trainable]
         self._shapes = [value.shape for _, value in trainable]
@@ -28,8 +37,11 @@ class ManyModels:
 
     def losses(self, vectors: Tensor) -> Floats:
         """The mean cross-entropy of each example over its targets that count, (k, n)."""
-        with torch.no_grad():
-            found: Floats = self._losses(vectors).double().numpy()
+        try:
+            with torch.no_grad():
+                found: Floats = self._losses(vectors).double().numpy()
+        except RuntimeError as error:
+            raise InputError(f"the model cannot be evaluated by torch.func.vmap: {said(error)}") from error
         return found
 
     def _one(self, vector: Tensor) -> Tensor:

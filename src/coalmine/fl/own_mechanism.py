@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_delta
-from coalmine.fl.local_mechanisms import LocalMechanism, Normals, Reports
+from coalmine.fl.local_mechanisms import LocalMechanism, Normals, Reports, seeded
 from coalmine.sampling import EveryRound
 from coalmine.stats.arrays import Floats
+from coalmine.usercode import said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,14 @@ class OwnMechanism(LocalMechanism):
         """What the function gives, with a generator for each report that is seeded by its uniform numbers."""
         vector = np.asarray(gradient, dtype=np.float32)
         for row, own in zip(out, uniforms.T, strict=True):
-            rng = np.random.default_rng([int(2**53 * number) for number in own])
-            report = np.asarray(self.function(vector.copy(), rng))
+            try:
+                report = np.asarray(self.function(vector.copy(), seeded(own)))
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(f"the mechanism {self.name} failed: {said(error)}") from error
+            if report.dtype.kind not in "fiub":
+                raise InputError(f"the mechanism {self.name} must report real numbers, got {report.dtype}")
             if report.shape != vector.shape or not np.isfinite(report).all():
                 raise InputError(
                     f"the mechanism {self.name} must give a finite report of shape {vector.shape}, got "

@@ -100,6 +100,9 @@ def best_cap(epsilon: float, dim: int) -> tuple[float, float, float]:
     least = cosine_quantile(share, dim)
     share = cosine_tail(least, dim)
     chance = special.expit(epsilon + special.logit(share))
+    # Where the quantile is rounded to 1, or the share to a number without digits, nothing is left of the cap.
+    left = share > 1e-300
+    least, share, chance = least[left], share[left], chance[left]
     best = int(np.argmax(_mean_cosine(least, share, chance, dim)))
     return float(least[best]), float(share[best]), float(chance[best])
 
