@@ -140,7 +140,7 @@ def test_collusion_needs_a_second_class(model, pair):
         (lambda: (np.ones(15, np.float32), np.ones(14, np.float32)), r"g2 of shape \(14,\), the model has \(15,\)"),
         (lambda: (np.ones((3, 5), np.float32), np.ones(15, np.float32)), r"g1 of shape \(3, 5\)"),
         (lambda: (np.full(15, np.nan, np.float32), np.ones(15, np.float32)), "g1 that is not finite"),
-        (lambda: (np.ones(15, np.float32), torch.ones(15)), "g2 of the crafter mine must be a NumPy vector"),
+        (lambda: (np.ones(15, np.float32), [1.0] * 15), "g2 of the crafter mine must be a NumPy vector or a tensor"),
         (lambda: np.ones(15, np.float32), "must return a tuple of two gradients, got ndarray"),
     ],
 )
@@ -216,3 +216,9 @@ def test_collusion_is_refused_for_data_with_a_label_a_position():
     pair = Pair(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long), task)
     with pytest.raises(InputError, match="a label a position"):
         Collusion().prepare(None, None, pair, None)
+
+
+def test_crafters_may_give_tensors(model, pair):
+    first, second = craft(lambda model, pair: (torch.ones(15), -torch.ones(15)), model, pair)
+    np.testing.assert_array_equal(first, -second)
+    assert first.dtype == np.float32

@@ -257,8 +257,9 @@ def craft(crafter: Crafter, model: nn.Module, pair: Pair) -> tuple[Vector, Vecto
     if not isinstance(found, tuple) or len(found) != 2:
         raise InputError(f"the crafter {name} must return a tuple of two gradients, got {type(found).__name__}")
     vectors = []
-    for which, vector in zip(("g1", "g2"), found, strict=True):
-        check_kind(f"{which} of the crafter {name}", vector, np.ndarray, "a NumPy vector")
+    for which, given in zip(("g1", "g2"), found, strict=True):
+        vector = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+        check_kind(f"{which} of the crafter {name}", vector, np.ndarray, "a NumPy vector or a tensor")
         if vector.shape != (dim,):
             raise InputError(f"the crafter {name} gave {which} of shape {vector.shape}, the model has ({dim},)")
         if vector.dtype.kind not in "fiub":

@@ -65,6 +65,8 @@ class LDPSettings(Settings):
 
         _check_distinct("epsilon", [f"{epsilon:g}" for epsilon in self.epsilon])
         if is_user_model(self.mechanism):
+            if len(self.epsilon) != 1:
+                raise InputError("a mechanism of your own makes one promise: give it as epsilon=, one number")
             function, delta = load_function(self.mechanism), self.delta or 0.0
             return [OwnMechanism(function=function, epsilon=e, norm=self.norm, delta=delta) for e in self.epsilon]
         if self.mechanism not in ("ldp-sgd", "gaussian", "privunit"):
