@@ -1,13 +1,14 @@
 """Audit a training loop of one's own: plain PyTorch DP-FedAvg on scikit-learn's digits, with three calls to the audit.
 
-    python examples/own_loop.py                      # a correct trainer: its promise is not refuted
-    python examples/own_loop.py --bug half-noise     # or forgotten-noise, or no-clipping: refuted
+python examples/own_loop.py                      # a correct trainer: its promise is not refuted
+python examples/own_loop.py --bug half-noise     # or forgotten-noise, or no-clipping: refuted
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -46,6 +47,11 @@ def flat(model: nn.Module) -> np.ndarray:
     return nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
 
 
+def planted_sum(planted: cm.audits.one_shot.PlantedCanaries, clipped: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Canaries ten times as long as they may be, clipped like any update: they are cut to CLIP, if clipping works."""
+    return sum(clipped(update) for update in planted.each(norm=10 * CLIP))
+
+
 def audited_training(seed: int = 0, bug: str | None = None) -> cm.audits.AuditResult:
     """Train, with canaries as extra clients, and compare what they show with what the accountant promises."""
     torch.manual_seed(seed)
@@ -62,8 +68,7 @@ def audited_training(seed: int = 0, bug: str | None = None) -> cm.audits.AuditRe
     )  # fmt: skip
     for t in range(ROUNDS):
         planted = audit.plant(t, clip_norm=CLIP)
-        # Canaries ten times as long as they may be: they are cut to CLIP, if clipping works.
-        total = sum(clipped(update) for update in planted.each(norm=10 * CLIP))
+        total = planted_sum(planted, clipped).astype(np.float64)
         total += sum(clipped(local_update(model, *client)) for client in data)
         scale = {"half-noise": 0.5, "forgotten-noise": float(t != 4)}.get(bug or "", 1.0)
         total += rng.normal(0, scale * NOISE * CLIP, total.size)
