@@ -24,7 +24,7 @@ from coalmine.stats.arrays import Bools, Floats, Ints
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 
-_LOGITS = 1 << 23  # computed together: 32 MB
+_LOGITS, _ROWS = 1 << 23, 4096  # computed together: 32 MB of logits, and so many states
 _SHARE = 200  # of references that a canary beyond the limit is ranked among: one in so many
 _LEAST = 1000
 
@@ -48,7 +48,7 @@ class Queries:
     @property
     def rows(self) -> int:
         """How many states are looked at together."""
-        return max(1, _LOGITS // self.steps.words)
+        return max(1, min(_ROWS, _LOGITS // self.steps.words))
 
     def suffix(self, phrases: Ints) -> Ints:
         """What is asked for, (n, length − prefix)."""
@@ -116,9 +116,7 @@ def _cheaper(
         children, owners, paid = children[alive], owners[alive], paid[alive]
         order = np.argsort(paid)
         pieces = [order[i : i + queries.rows] for i in range(0, len(order), queries.rows)]
-        stack.extend(
-            _Branch(level, children[some], paid[some], state, owners[some]) for some in reversed(pieces)
-        )
+        stack.extend(_Branch(level, children[some], paid[some], state, owners[some]) for some in reversed(pieces))
 
     everything = np.arange(len(trie.words[0]))
     look(0, start, np.zeros(1), everything, np.zeros_like(everything))
@@ -190,9 +188,7 @@ def sampled_ranks(
     return SampledRanks(ranks, among, len(references))
 
 
-def scored_ranks(
-    queries: Queries, phrases: Ints, references: npt.NDArray[np.integer], *, batch: int = 512
-) -> Ints:
+def scored_ranks(queries: Queries, phrases: Ints, references: npt.NDArray[np.integer], *, batch: int = 512) -> Ints:
     """The same ranks the long way, for comparison: every reference is scored after every prefix, in full batches."""
     suffixes = queries.suffix(phrases)
     found = np.empty(len(phrases), dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +42,7 @@ class Trie:
             starts.append(begins)
             words.append(np.ascontiguousarray(column[begins]))
         first = [
-            np.append(np.searchsorted(below, above), len(below)).astype(np.int32)
-            for above, below in zip(starts[:-1], starts[1:], strict=True)
+            np.append(np.searchsorted(below, above), len(below)).astype(np.int32) for above, below in pairwise(starts)
         ]
         copies = np.diff(np.append(starts[-1], len(rows))).astype(np.int32)
         return cls(tuple(words), tuple(first), copies)

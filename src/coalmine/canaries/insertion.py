@@ -3,48 +3,62 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from coalmine.canaries.phrases import Language, PhraseCanaries
 from coalmine.data.federated import Examples, FederatedData
+from coalmine.data.partition import Iid
 from coalmine.errors import InputError
 from coalmine.seeds import generator
-from coalmine.stats.arrays import Ints
+from coalmine.stats.arrays import Bools, Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Insertion:
-    """Data in which users share canaries, and the books: user ``users[i]`` has ``times[i]`` copies of ``canaries[i]``.
-
-    A user who was selected and in the end has no copy is in the books with 0.
-    """
+    """Data in which clients hold canaries: its rows from ``first_row`` on are the phrases, one a row."""
 
     data: FederatedData
     phrases: PhraseCanaries
-    canaries: Ints
-    users: Ints
-    times: Ints
+    first_row: int
+
+    @cached_property
+    def books(self) -> Ints:
+        """Who holds what, and how often: a row (canary, client, copies) for each pair with a copy, in this order."""
+        rows = self.data.indices
+        held = np.flatnonzero(rows >= self.first_row)
+        owners = np.searchsorted(np.cumsum(self.data.sizes), held, side="right")
+        pairs = (rows[held] - self.first_row) * len(self.data) + owners
+        keys, copies = np.unique(pairs, return_counts=True)
+        return np.stack([keys // len(self.data), keys % len(self.data), copies], axis=1)
 
     @property
-    def sharers(self) -> Ints:
-        """How many users have a copy of each canary, (canaries,)."""
-        return np.bincount(self.canaries[self.times > 0], minlength=len(self.phrases))
+    def users(self) -> Ints:
+        """How many clients hold each canary, (canaries,)."""
+        return np.bincount(self.books[:, 0], minlength=len(self.phrases))
 
     @property
     def copies(self) -> Ints:
-        """How many examples each canary has, (canaries,)."""
-        found = np.bincount(self.canaries, weights=self.times, minlength=len(self.phrases))
+        """How many examples are each canary, (canaries,)."""
+        found = np.bincount(self.books[:, 0], weights=self.books[:, 2], minlength=len(self.phrases))
         return found.astype(np.int64)
 
-    def shared_by(self, user: int) -> dict[int, int]:
-        """The canaries of a user, and how many copies of each."""
-        own = (self.users == user) & (self.times > 0)
-        return dict(zip(self.canaries[own].tolist(), self.times[own].tolist(), strict=True))
+    def own(self, client: int) -> Ints:
+        """The rows of a client that are not canaries."""
+        start, stop = self.data.bounds[client].tolist()
+        assert self.data.rows is not None
+        rows = self.data.rows[start:stop]
+        return np.asarray(rows[rows < self.first_row])
+
+    def shuffled(self, seed: int = 0) -> Insertion:
+        """All examples, canaries and others, dealt at random to as many synthetic clients: the paper's IID data."""
+        dealt = Iid(len(self.data)).apply(self.data, seed)
+        return Insertion(data=dealt, phrases=self.phrases, first_row=self.first_row)
 
 
 def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = None) -> Insertion:
-    """Select each canary's sharers and replace their examples; the data itself is neither changed nor copied.
+    """Select each planted canary's users and replace their examples; the data itself is neither changed nor copied.
 
     Every user shares a canary with its p_u, and each of a sharer's examples becomes the canary with its p_e, all
     independently (Poisson sampling, both). An example that several canaries claim goes to one of them at random. The
@@ -59,39 +73,24 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     sizes = data.sizes
     stops = np.cumsum(sizes)
     starts = stops - sizes
+    inputs, targets = own.rows(phrases.phrases, data.task.input_shape[0])
     rows = data.indices.copy()
-    holder = np.full(len(rows), -1, dtype=np.int64)
     strength = np.zeros(len(rows))
-    pairs: list[tuple[int, int]] = []
     for canary in np.flatnonzero(phrases.planted).tolist():
         configuration = phrases.configuration(canary)
-        users = np.flatnonzero(generator(seed, "sharers", canary).random(len(data)) < configuration.p_u)
-        for user in users.tolist():
-            pairs.append((canary, user))
+        sharers = _chosen(generator(seed, "sharers", canary), len(data), configuration.p_u)
+        for user in np.flatnonzero(sharers).tolist():
             draw = generator(seed, "sharers", canary, user + 1)
-            taken = np.flatnonzero(draw.random(int(sizes[user])) < configuration.p_e) + starts[user]
-            claim = draw.random(len(taken))
-            wins = claim > strength[taken]
-            holder[taken[wins]] = canary
-            strength[taken[wins]] = claim[wins]
-    held = np.flatnonzero(holder >= 0)
-    owners = np.searchsorted(stops, held, side="right")
-    books = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    count = len(data)
-    keys, copies = np.unique(holder[held] * count + owners, return_counts=True)
-    wanted = books[:, 0] * count + books[:, 1]
-    times = np.zeros(len(books), dtype=np.int64)
-    if len(keys):
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        times = np.where(keys[place] == wanted, copies[place], 0)
-    inputs, targets = own.rows(phrases.phrases, data.task.input_shape[0])
-    rows[held] = len(data.inputs) + holder[held]
-    return Insertion(
-        data=data.extended(
-            Examples(inputs, targets), bounds=np.stack([starts, stops], axis=1), names=data.names, rows=rows
-        ),
-        phrases=phrases,
-        canaries=books[:, 0],
-        users=books[:, 1],
-        times=times,
+            claimed = starts[user] + np.flatnonzero(_chosen(draw, int(sizes[user]), configuration.p_e))
+            claims = draw.random(len(claimed))
+            wins = claims > strength[claimed]
+            rows[claimed[wins]] = len(data.inputs) + canary
+            strength[claimed[wins]] = claims[wins]
+    extended = data.extended(
+        Examples(inputs, targets), bounds=np.stack([starts, stops], axis=1), names=data.names, rows=rows
     )
+    return Insertion(data=extended, phrases=phrases, first_row=len(data.inputs))
+
+
+def _chosen(draw: np.random.Generator, count: int, probability: float) -> Bools:
+    return np.asarray(draw.random(count) < probability)
