@@ -15,9 +15,9 @@ from torch import nn
 
 from coalmine.accounting import Theory
 from coalmine.audits.result import AuditResult
-from coalmine.data.federated import Array, FederatedData, Task
+from coalmine.data.federated import Examples, FederatedData, Task
 from coalmine.errors import InputError
-from coalmine.fl.client import ignored_index, input_tensor
+from coalmine.fl.client import ignored_index, tensors
 from coalmine.stats import Scores, ceiling, estimate
 from coalmine.stats.arrays import Floats, Ints
 
@@ -39,14 +39,12 @@ def user_attack(
     """ε from a score for each user: minus the mean loss of their examples, less that of a ``reference`` model.
 
     ``own`` gives for some members the rows that are theirs, without canaries. Of users that a partition cut into
-    several clients ("name#0", "name#1", …) only the first is taken: the others would not be independent of it. Synthetic
-    clients of shuffled examples have no identity to attack and are refused.
+    several clients ("name#0", "name#1", …) only the first is taken: the others would not be independent of it.
+    Synthetic clients of shuffled examples have no identity to attack and are refused.
     """
     scores = Scores(
-        *(
-            _scores(module, reference, data, _persons(data), rows)
-            for data, rows in ((members, own or {}), (nonmembers, {}))
-        )
+        _scores(module, reference, members, _persons(members), own or {}),
+        _scores(module, reference, nonmembers, _persons(nonmembers), {}),
     )
     found = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence)
     count, others = len(scores.members), len(scores.observed)
@@ -66,9 +64,7 @@ def user_attack(
 def _persons(data: FederatedData) -> Ints:
     """One client for each user."""
     if data.names[0].startswith("iid-"):
-        raise InputError(
-            "clients of shuffled examples are nobody: attack users under the partition natural or balanced"
-        )
+        raise InputError("clients of shuffled examples are nobody: attack natural or balanced users")
     owners = [name.rpartition("#")[0] or name for name in data.names]
     return np.sort(np.unique(np.array(owners), return_index=True)[1])
 
@@ -79,20 +75,17 @@ def _scores(
     found = []
     for client in clients.tolist():
         rows = own.get(client)
-        examples = data.client(client)
-        inputs, targets = (
-            (examples.inputs, examples.targets) if rows is None else (data.inputs[rows], data.targets[rows])
-        )
-        if not len(inputs):
+        examples = data.client(client) if rows is None else Examples(data.inputs[rows], data.targets[rows])
+        if not len(examples):
             continue
-        loss = _mean_loss(module, data.task, inputs, targets)
-        calm = 0.0 if reference is None else _mean_loss(reference, data.task, inputs, targets)
+        loss = _mean_loss(module, data.task, examples)
+        calm = 0.0 if reference is None else _mean_loss(reference, data.task, examples)
         found.append(calm - loss)
     return np.array(found)
 
 
 @torch.no_grad()
-def _mean_loss(module: nn.Module, task: Task, inputs: Array, targets: Array) -> float:
-    logits = module.eval()(input_tensor(inputs, task)).flatten(0, -2)
-    labels = torch.from_numpy(targets.astype(np.int64)).flatten()
-    return float(F.cross_entropy(logits, labels, ignore_index=ignored_index(task)))
+def _mean_loss(module: nn.Module, task: Task, examples: Examples) -> float:
+    inputs, targets = tensors(examples, task)
+    logits = module.eval()(inputs).flatten(0, -2)
+    return float(F.cross_entropy(logits, targets.flatten(), ignore_index=ignored_index(task)))
