@@ -14,17 +14,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coalmine import models
 from coalmine.accounting import Theory
 from coalmine.audits.memorisation import Asking, Memorisation, ask
 from coalmine.audits.phrase_search import Track
 from coalmine.audits.result import AuditResult
-from coalmine.audits.secret_sharer import phrase_result
+from coalmine.audits.secret_sharer import Unit, phrase_result
 from coalmine.audits.user_attack import user_attack
 from coalmine.canaries.insertion import Insertion, insert
 from coalmine.canaries.phrase_file import read_canaries, write_canaries
 from coalmine.config.secret_sharer import SecretSharerSettings
-from coalmine.config.training import TrainingSettings
+from coalmine.config.training import TrainingSettings, build_model
 from coalmine.data import FederatedData, Splits, Task
 from coalmine.errors import InputError
 from coalmine.fl import Training
@@ -88,7 +87,7 @@ def run_secret_sharer(
         results.append(_attack(module, reference, insertion, splits, settings, theory))
     timing = {"train_s": seconds, "audit_s": time.perf_counter() - start}
     config = training.to_dict() | settings.to_dict()
-    results = [replace(result, timing=timing, config=config | result.config) for result in results]
+    results = [replace(result, timing=timing, config={**config, **result.config}) for result in results]
     run = SecretSharerRun(memorisation=found, results=results, users=insertion.users, copies=insertion.copies)
     if out is not None:
         write_canaries(insertion, out / "canaries.json")
@@ -131,7 +130,7 @@ def audit_stored(
     module = _weighted(model, task, weights, model_settings)
     calm = None if reference is None else _weighted(model, task, reference, model_settings)
     found = ask(module, stored.canaries, asking, reference=calm, track=track)
-    units = ("phrase",) if stored.users is None else ("user", "phrase")
+    units: tuple[Unit, ...] = ("phrase",) if stored.users is None else ("user", "phrase")
     results = [
         phrase_result(found, users=stored.users, score=score, unit=unit, delta=delta, confidence=confidence)
         for score in found.possible_scores
@@ -210,8 +209,7 @@ def _attack(
 
 
 def _weighted(model: str, task: Task, weights: Path, settings: dict[str, float] | None) -> nn.Module:
-    numbers = {name: int(value) if value == int(value) else value for name, value in (settings or {}).items()}
-    module = models.build(model, task, **numbers)
+    module = build_model(model, task, settings or {})
     try:
         module.load_state_dict(load_file(weights))
     except FileNotFoundError:

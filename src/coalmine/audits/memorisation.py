@@ -79,7 +79,8 @@ class Memorisation:
         places = self.canaries.which[which]
         if not len(places):
             return None
-        return min((self.canaries.configurations[i] for i in set(places.tolist())), key=lambda c: c.frequency)
+        there: list[Configuration] = [self.canaries.configurations[int(i)] for i in np.unique(places)]
+        return min(there, key=lambda configuration: configuration.frequency)
 
     def scores(self, score: str) -> tuple[Floats, Floats]:
         """Membership scores of the planted canaries and of their twins, higher for members."""

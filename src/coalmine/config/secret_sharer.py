@@ -26,14 +26,14 @@ class TextTrainingSettings(TrainingSettings):
     vocabulary_size: int | None = Field(500, description="number of different tokens")
     positions: int | None = Field(12, description="length of a sequence of text")
     model_settings: dict[str, float] = Field(
-        default_factory=lambda: {"embedding": 32, "units": 96}, description="the model's own, such as units=96"
+        default_factory=lambda: {"embedding": 32.0, "units": 96.0}, description="the model's own, such as units=96"
     )
-    rounds: int = Field(60, description="number of rounds")
+    rounds: int = Field(40, description="number of rounds")
     cohort: str = Field(
         "poisson:0.2", description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once in so many)"
     )
     client: ClientSettings = Field(
-        default_factory=lambda: ClientSettings(learning_rate=2.0, epochs=1, batch_size=10),
+        default_factory=lambda: ClientSettings(learning_rate=1.0, epochs=1, batch_size=10),
         description="what a client does; in central training its optimiser is the server's",
     )
     server: ServerSettings = Field(

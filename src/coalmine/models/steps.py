@@ -52,7 +52,7 @@ class RecomputedSteps:
     @torch.no_grad()
     def log_probabilities(self, state: State) -> Tensor:
         """Of every token to come next, (n, words)."""
-        logits = self._module(state[0])
+        logits: Tensor = self._module(state[0])
         last = logits[:, -1] if logits.dim() == 3 else logits
         if tuple(last.shape) != (len(state[0]), self.words):
             raise InputError(
