@@ -80,6 +80,8 @@ def read_canaries(path: Path) -> StoredCanaries:
 
 
 def _stored(content: Any, path: Path) -> StoredCanaries:
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no canaries: an object is needed, got a {type(content).__name__}")
     if content.get("version", _VERSION) != _VERSION:
         raise InputError(f"{path} is of version {content['version']}, and this reads version {_VERSION}")
     stored = content.get("vocabulary")
