@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from coalmine.reproductions import gaussian_mechanism, one_shot
+from coalmine.reproductions import gaussian_mechanism, one_shot, secret_sharer
 from coalmine.reproductions.table import Context, Scale, Table
 
 __all__ = ["REPRODUCTIONS", "Context", "Scale", "Table", "find"]
@@ -16,6 +16,8 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], Table]] = {
     "one-shot-table-4": one_shot.table_4,
     "one-shot-figure-1": one_shot.figure_1,
     "one-shot-figure-2": one_shot.figure_2,
+    "secret-sharer-table-1": secret_sharer.table_1,
+    "secret-sharer-table-2": secret_sharer.table_2,
 }
 """What ``coalmine reproduce NAME`` can print."""
 
