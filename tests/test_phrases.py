@@ -221,9 +221,7 @@ def test_wrong_files_of_canaries_are_refused(tmp_path, content, sentence):
 
 def test_phrases_in_words_are_looked_up(tmp_path):
     path = tmp_path / "canaries.json"
-    path.write_text(
-        json.dumps({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 w0 w3", "planted": True}]})
-    )
+    path.write_text(json.dumps({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 w0 w3", "planted": True}]}))
     assert read_canaries(path).canaries.phrases.tolist() == [[5, 4, 7]]
     assert read_canaries(path).users is None
 
@@ -283,9 +281,9 @@ def test_probabilities_outside_0_and_1_are_refused(name, wrong):
 def test_data_that_is_no_text_and_phrases_that_do_not_fit_are_refused(users):
     with pytest.raises(InputError, match="next token"):
         Language.of(federation([2, 3]))
+    data = texts([3], positions=3, tokens=60)
+    drawn = draw_phrases(Language.of(data), configurations=grid([1], [1]), each=1)
     with pytest.raises(InputError, match="5 words does not fit into examples of 3 positions"):
-        data = texts([3], positions=3, tokens=60)
-        insert(data, draw_phrases(Language.of(data), configurations=grid([1], [1]), each=1))
+        insert(data, drawn)
     with pytest.raises(InputError, match="vocabulary of 60 entries, but the data has"):
-        other = texts([3], tokens=60)
-        insert(users, draw_phrases(Language.of(other), configurations=grid([1], [1]), each=1))
+        insert(users, drawn)

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from coalmine import cli, models
+from coalmine.accounting import theory
 from coalmine.audits.memorisation import Asking, Memorisation, ask
 from coalmine.audits.phrase_search import SampledRanks
 from coalmine.audits.secret_sharer import SecretSharer, phrase_result
@@ -17,12 +18,14 @@ from coalmine.canaries.insertion import insert
 from coalmine.canaries.phrases import Configuration, Language, draw_phrases, grid
 from coalmine.config import settings_from_texts
 from coalmine.config.secret_sharer import SecretSharerSettings, TextTrainingSettings
-from coalmine.data import generated_text
+from coalmine.data import Balanced, Iid, generated_text
 from coalmine.errors import InputError
 from coalmine.fl import SGD, CentralTraining
 from coalmine.reproductions import REPRODUCTIONS
 from coalmine.reproductions import secret_sharer as reproduction
+from coalmine.sampling import Poisson
 from coalmine.secret_sharer_runs import run_secret_sharer, set_aside
+from coalmine.stats import estimate
 from federations import texts
 
 ASKING = Asking(references=5000)
@@ -41,7 +44,7 @@ def splits():
 def trained(splits):
     """A model that has seen some phrases often and others never."""
     canaries = draw_phrases(
-        Language.of(splits.train), configurations=grid([0.1, 0.5], [0.05, 1.0]), each=4, twins=3, seed=1
+        Language.of(splits.train), configurations=grid([0.05, 0.15], [0.05, 1.0]), each=4, twins=3, seed=1
     )
     insertion = insert(splits.train, canaries)
     audit = SecretSharer(
@@ -77,7 +80,7 @@ def run(monkeypatch, capsys):
 def test_phrases_planted_often_are_memorised_and_twins_are_not(trained):
     insertion, audit, _ = trained
     found = audit.memorisation()
-    often = insertion.copies > 100
+    often = insertion.copies > 30
     assert often.sum() >= 4
     assert found.memorised[often].all()
     assert found.found[often].all()
@@ -126,9 +129,7 @@ def test_the_phrase_bound_is_large_and_that_of_one_user_is_shared_among_all_who_
 
 def test_scores_calibrated_by_a_model_that_saw_nothing_tell_more(splits, trained):
     insertion, _, training = trained
-    calm = CentralTraining(
-        model=small(splits), data=splits.train, rounds=4, steps=50, optimiser=SGD(learning_rate=1.0)
-    )
+    calm = CentralTraining(model=small(splits), data=splits.train, rounds=4, steps=50, optimiser=SGD(learning_rate=1.0))
     calm.run()
     found = ask(training.module(), insertion.phrases, ASKING, reference=calm.module())
     assert found.possible_scores == ("exposure", "loss", "calibrated")
@@ -143,9 +144,7 @@ def test_scores_calibrated_by_a_model_that_saw_nothing_tell_more(splits, trained
 def made_up(values, planted, references=1000):
     """What a model could have said: scores without a model."""
     data = texts([5], positions=6, tokens=300)
-    drawn = draw_phrases(
-        Language.of(data), configurations=[Configuration(0.1, 0.1)], each=int(planted.sum()), twins=1
-    )
+    drawn = draw_phrases(Language.of(data), configurations=[Configuration(0.1, 0.1)], each=int(planted.sum()), twins=1)
     ranks = np.argsort(np.argsort(values)) + 1
     return Memorisation(
         canaries=drawn,
@@ -162,7 +161,7 @@ def test_bounds_hold_when_nothing_was_memorised():
     wrong = 0
     for _ in range(200):
         found = made_up(rng.normal(40, 5, 80), planted)
-        wrong += phrase_result(found, unit="phrase", score="loss", delta=0.0).bound.epsilon > 0
+        wrong += phrase_result(found, users=np.ones(80), score="loss", delta=0.0).bound.epsilon > 0
     # nominal 5%: more than 21 of 200 would be seen once in 1,000 times at exactly 5%
     assert wrong <= 21
 
@@ -171,8 +170,6 @@ def test_twins_against_twins_of_a_trained_model_show_nothing(trained):
     found = trained[1].memorisation()
     twins = found.scores("loss")[1]
     rng = np.random.default_rng(0)
-    from coalmine.stats import estimate
-
     wrong = 0
     for _ in range(100):
         order = rng.permutation(len(twins))
@@ -184,9 +181,6 @@ def test_twins_against_twins_of_a_trained_model_show_nothing(trained):
 
 
 def test_group_privacy_doubles_where_theory_adds_and_removes():
-    from coalmine.accounting import theory
-    from coalmine.sampling import Poisson
-
     found = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
     users = np.full(80, 3)
     promise = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
@@ -226,15 +220,12 @@ def test_users_in_training_are_told_from_others(splits):
     assert found.bound.epsilon > 0.3
     untrained = user_attack(small(splits), members=few, nonmembers=others)
     assert untrained.bound.epsilon == 0
+    dealt = Iid(5).apply(few)
     with pytest.raises(InputError, match="are nobody"):
-        from coalmine.data import Iid
-
-        user_attack(small(splits), members=Iid(5).apply(few), nonmembers=others)
+        user_attack(small(splits), members=dealt, nonmembers=others)
 
 
 def test_users_set_aside_are_whole_users(splits):
-    from coalmine.data import Balanced
-
     pieces = Balanced(2).apply(splits.train)
     kept, aside = set_aside(pieces, 0.3)
     assert len(kept) + len(aside) == len(pieces)
@@ -263,7 +254,7 @@ def test_a_directory_keeps_what_another_audit_needs(run, tmp_path):
     assert {result["view"] for result in again["results"]} == {
         f"{score}:{unit}" for score in ("exposure", "loss", "calibrated") for unit in ("user", "phrase")
     }
-    assert np.load(out / "scores-exposure-user.npz")["members"].size == 18
+    assert np.load(out / "scores-exposure-user.npz")["members"].size == 12
 
 
 def test_a_model_of_ones_own_is_audited_after_the_fact(run, tmp_path):
@@ -327,7 +318,9 @@ def test_central_training_and_shuffled_users_are_regimes(tmp_path):
         assert ("calibrated:user" in views) == ("reference_share=0.3" in more)
         private = next(result for result in found.results if result.view == "exposure:user").theory
         assert (private is not None) == ("noise=1.0" in more)
-    training, audit = settings_from_texts([*texts, "regime=central", "clip=1"], TextTrainingSettings, SecretSharerSettings)
+    training, audit = settings_from_texts(
+        [*texts, "regime=central", "clip=1"], TextTrainingSettings, SecretSharerSettings
+    )
     with pytest.raises(InputError, match="neither clips"):
         run_secret_sharer(training, audit)
 

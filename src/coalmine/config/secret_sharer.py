@@ -23,6 +23,7 @@ class TextTrainingSettings(TrainingSettings):
     """A federated training of a language model, without clipping and noise unless they are asked for."""
 
     data: str = Field("generated-text", description="a name (generated-text, stackexchange, …) or a file of texts")
+    model: str | None = Field("word-lstm", description="a name (word-lstm, transformer, …) or path.py:function")
     vocabulary_size: int | None = Field(500, description="number of different tokens")
     positions: int | None = Field(12, description="length of a sequence of text")
     model_settings: dict[str, float] = Field(
@@ -33,7 +34,7 @@ class TextTrainingSettings(TrainingSettings):
         "poisson:0.2", description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once in so many)"
     )
     client: ClientSettings = Field(
-        default_factory=lambda: ClientSettings(learning_rate=1.0, epochs=1, batch_size=10),
+        default_factory=lambda: ClientSettings(learning_rate=0.5, epochs=1, batch_size=10),
         description="what a client does; in central training its optimiser is the server's",
     )
     server: ServerSettings = Field(
@@ -46,9 +47,9 @@ class TextTrainingSettings(TrainingSettings):
 class SecretSharerSettings(Settings):
     """Phrases that users share."""
 
-    p_u: Several[float] = Field((0.02, 0.06, 0.2), description="shares of the users who share a canary, one or several")
+    p_u: Several[float] = Field((0.01, 0.03), description="shares of the users who share a canary, one or several")
     p_e: Several[float] = Field((0.1, 1.0), description="shares of a sharer's examples that become it, one or several")
-    each: int = Field(10, description="canaries of each configuration")
+    each: int = Field(5, description="canaries of each configuration")
     twins: int = Field(1, description="phrases held out for each canary")
     length: int = Field(5, description="words of a phrase")
     design: Literal["fixed", "coin-flips"] = Field("fixed", description="how the planted ones are chosen")

@@ -1,8 +1,9 @@
 """Tables 1 and 2 of the secret-sharer paper (Thakkar et al. 2020), at the scale of one machine.
 
-The paper trains a 1.3 M-parameter CIFG-LSTM over 10,000 words on 392,000 balanced Stack Overflow users, with 10 canaries
-for each of nine configurations, shared by 4 to 103 users. Here it is a smaller LSTM of the same kind on the #ubuntu chat,
-cut into users of equally many messages; a canary's expected number of users is scaled to what memorises as much.
+The paper trains a 1.3 M-parameter CIFG-LSTM over 10,000 words on 392,000 balanced Stack Overflow users, with 10
+canaries for each of nine configurations, shared by 4 to 103 users. Here it is a smaller LSTM of the same kind on the
+#ubuntu chat, cut into users of equally many messages; a canary's expected number of users is scaled to what memorises
+about as much in central training.
 """
 
 from __future__ import annotations
@@ -225,8 +226,8 @@ def _table(context: Context, title: str, settings: tuple[Setting, ...], quick: t
     rows = [_row(setting, title, done[f"secret-sharer-{setting.name}"]) for setting in wanted]
     first = done[next(iter(cells))]
     note = (
-        f"{size.users:,} users of {size.examples} #ubuntu messages, {size.vocabulary_size:,} words; 90 canaries, each held"
-        f" by {first['users'][0]} to {first['users'][1]} users with {first['copies'][0]} to {first['copies'][1]} copies;"
+        f"{size.users:,} users of {size.examples} #ubuntu messages, {size.vocabulary_size:,} words; 90 canaries, held"
+        f" by {first['users'][0]} to {first['users'][1]} users, {first['copies'][0]} to {first['copies'][1]} copies;"
         f" ranks among {size.references:,} references. Lowest configurations are (expected users, p_e);"
         f" b_u = 500 is {size.users_a_batch} users a round here. {_order(rows)}"
     )
