@@ -4,7 +4,7 @@
     python benchmarks/secret_sharer.py ranks WEIGHTS   # random sampling among 2 million references
     python benchmarks/secret_sharer.py beam WEIGHTS    # beam search, width 5
 
-The long way to the ranks (every reference scored in full batches) is timed on a part and scaled linearly.
+Times are CPU seconds of one thread. The long way to the ranks (every reference scored in full batches) is timed on a part and scaled linearly.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def train(weights: Path, steps: int) -> None:
         rounds=steps // 100,
         optimiser=Adam(learning_rate=1e-3),
     )
-    started = time.perf_counter()
+    started = time.process_time()
     training.run(progress=lambda metrics: print(metrics, flush=True))
-    print(f"{insertion.data}, {steps} steps in {time.perf_counter() - started:.0f} s")
+    print(f"{insertion.data}, {steps} steps in {time.process_time() - started:.0f} s")
     print(f"copies of planted canaries: {sorted(insertion.copies[phrases.planted].tolist())}")
     save_file(training.module().state_dict(), weights)
 
@@ -73,10 +73,10 @@ def queries(weights: Path, *, incremental: bool = True) -> tuple[Queries, np.nda
 
 @contextmanager
 def timed(times: dict[str, float], name: str) -> Iterator[None]:
-    """Seconds of a block, added under a name."""
-    start = time.perf_counter()
+    """CPU seconds of a block, added under a name."""
+    start = time.process_time()
     yield
-    times[name] = times.get(name, 0.0) + time.perf_counter() - start
+    times[name] = times.get(name, 0.0) + time.process_time() - start
 
 
 def naive(module: torch.nn.Module, context: np.ndarray, suffixes: np.ndarray, batch: int = 512) -> np.ndarray:
@@ -96,19 +96,19 @@ def ranks(weights: Path, references: int, limit: int | None, scored: int) -> Non
     asked, phrases, language = queries(weights)
     suffixes = random_suffixes(language, count=references, length=4)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    start = time.process_time()
     found = sampled_ranks(asked, phrases, suffixes, limit=limit)
-    whole = time.perf_counter() - start
+    whole = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     exact = found.among == references
     print(f"{len(phrases)} canaries among {references:,} references, limit {limit}: {whole:.1f} s")
     print(f"memorised {found.memorised.sum()}, ranked among all {exact.sum()}; ranks {np.sort(found.ranks[exact])}")
     print(f"memory: peak {peak / 2**20:.2f} GiB, {(peak - before) / 2**20:.2f} GiB more than before the search")
     module = asked.steps._model  # type: ignore[attr-defined]
-    start = time.perf_counter()
+    start = time.process_time()
     for phrase in phrases[:5]:
         naive(module, np.array([*language.context, phrase[0]]), suffixes[:scored])
-    each = (time.perf_counter() - start) / 5 / scored
+    each = (time.process_time() - start) / 5 / scored
     every = each * references * len(phrases)
     print(
         f"the long way: {1e6 * each:.0f} µs a reference (5 canaries, {scored:,} references), so "
