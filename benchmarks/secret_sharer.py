@@ -15,8 +15,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import resource
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,13 +92,21 @@ def naive(module: torch.nn.Module, context: np.ndarray, suffixes: np.ndarray, ba
     return found
 
 
+def clocked(work: Iterable[int]) -> Iterator[int]:
+    """Passes on what it is given, and says where the time goes."""
+    for i in work:
+        start = time.process_time()
+        yield i
+        print(f"canary {i}: {time.process_time() - start:.1f} s", file=sys.stderr, flush=True)
+
+
 def ranks(weights: Path, references: int, limit: int | None, scored: int) -> None:
     """Time, memory and agreement of random sampling."""
     asked, phrases, language = queries(weights)
     suffixes = random_suffixes(language, count=references, length=4)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
-    found = sampled_ranks(asked, phrases, suffixes, limit=limit)
+    found = sampled_ranks(asked, phrases, suffixes, limit=limit, track=clocked)
     whole = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     exact = found.among == references

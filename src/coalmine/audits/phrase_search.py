@@ -25,6 +25,8 @@ from coalmine.stats.arrays import Bools, Floats, Ints
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 _LOGITS, _ROWS = 1 << 23, 4096  # computed together: 32 MB of logits, and so many states
+_FEW = 4  # children a state, below which a bound on their cost is tried before all of the softmax is computed
+_SLACK = 1e-3  # nats, more than rounding can make of a bound
 _SHARE = 200  # of references that a canary beyond the limit is ranked among: one in so many
 _LEAST = 1000
 
@@ -105,6 +107,10 @@ def _cheaper(
     def look(level: int, state: State, costs: Floats, children: Ints, owners: Ints) -> None:
         nonlocal count
         words = trie.words[level][children]
+        if len(children) < _FEW * len(costs):
+            state, costs, children, owners, words = _hopeful(queries.steps, most, state, costs, children, owners, words)
+            if not len(children):
+                return
         chances = queries.steps.log_probabilities(state)[torch.from_numpy(owners), torch.from_numpy(words).long()]
         paid = costs[owners] - chances.double().numpy()
         alive = paid <= most
@@ -127,6 +133,18 @@ def _cheaper(
         children, owners = trie.children(branch.level, branch.nodes)
         look(branch.level + 1, state, branch.costs, children, owners)
     return count, not stack
+
+
+def _hopeful(
+    steps: Steps, most: float, state: State, costs: Floats, children: Ints, owners: Ints, words: npt.NDArray[np.int32]
+) -> tuple[State, Floats, Ints, Ints, npt.NDArray[np.int32]]:
+    """Only the children that a lower bound on their cost does not rule out, and only the states they need."""
+    floors = steps.cost_floors(state, torch.from_numpy(owners), torch.from_numpy(words).long()).double().numpy()
+    alive = costs[owners] + floors <= most + _SLACK
+    needed, places = np.unique(owners[alive], return_inverse=True)
+    rows = torch.from_numpy(needed)
+    kept = tuple(tensor.index_select(0, rows) for tensor in state)
+    return kept, costs[needed], children[alive], places, words[alive]
 
 
 @dataclass(frozen=True, eq=False)

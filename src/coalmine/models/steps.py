@@ -30,6 +30,10 @@ class Steps(Protocol):
         """Of every token to come next, (n, words)."""
         ...
 
+    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), cheap where the model can say something."""
+        ...
+
 
 class RecomputedSteps:
     """Any module from tokens (n, positions) to logits at each position or at the last: it reads all of them each time.
@@ -48,6 +52,10 @@ class RecomputedSteps:
     def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
         """The tokens and one more."""
         return (torch.cat([state[0].index_select(0, parents), tokens[:, None]], dim=1),)
+
+    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Zero: nothing is known before it is read."""
+        return torch.zeros(len(rows))
 
     @torch.no_grad()
     def log_probabilities(self, state: State) -> Tensor:
