@@ -4,7 +4,8 @@
     python benchmarks/secret_sharer.py ranks WEIGHTS   # random sampling among 2 million references
     python benchmarks/secret_sharer.py beam WEIGHTS    # beam search, width 5
 
-Times are CPU seconds of one thread. The long way to the ranks (every reference scored in full batches) is timed on a part and scaled linearly.
+Times are CPU seconds of one thread. The long way to the ranks (every reference scored in full batches) is timed on a
+part and scaled linearly.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def timed(times: dict[str, float], name: str) -> Iterator[None]:
     times[name] = times.get(name, 0.0) + time.process_time() - start
 
 
-def naive(module: torch.nn.Module, context: np.ndarray, suffixes: np.ndarray, batch: int = 512) -> np.ndarray:
+def naive(module: torch.nn.Module, context: np.ndarray, suffixes: np.ndarray, batch: int = 128) -> np.ndarray:
     """Log-perplexities of references after one prefix as one would write it: whole sequences, full logits."""
     found = np.empty(len(suffixes))
     with torch.no_grad():

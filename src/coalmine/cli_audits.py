@@ -227,7 +227,10 @@ def _show(results: Sequence[AuditResult], out: Path | None, as_json: bool) -> No
 
 
 def _print_result(result: AuditResult) -> None:
-    canaries = f"{result.metrics['planted']:,.0f} canaries planted, {result.metrics['held_out']:,.0f} held out"
+    planted, held_out = (f"{result.metrics[name]:,.0f}" for name in ("planted", "held_out"))
+    canaries = f"{planted} canaries planted, {held_out} held out"
+    if result.view == "users":
+        canaries = f"{planted} users trained on, {held_out} not"
     console.print_estimates(
         list(result.estimates), f"{result.audit}, view {result.view}, score {result.config['score']}: {canaries}"
     )
