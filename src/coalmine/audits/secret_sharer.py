@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.utils import vector_to_parameters
 
 from coalmine.accounting import Theory
-from coalmine.audits.estimates import canary_estimates
+from coalmine.audits.estimates import canary_estimates, normality
 from coalmine.audits.memorisation import Asking, Memorisation, ask
 from coalmine.audits.phrase_search import Track
 from coalmine.audits.result import AuditResult
@@ -150,9 +150,9 @@ def phrase_result(
         )
         whose = "ε is that of all users who share a phrase together"
         estimates = [replace(e, assumes=f"{e.assumes}; {whose}") if e.valid else e for e in estimates]
-        theory = None
+        theory, warnings = None, normality(members, "planted")[1]
     elif unit == "user":
-        copies = _group(users, canaries, theory)
+        copies, warnings = _group(users, canaries, theory), []
         scores = Scores(members, nonmembers)
         bound = simultaneous(scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies)
         whose = f"no phrase was shared by more than {int(np.max(users))} users" if users is not None else ""
@@ -172,6 +172,7 @@ def phrase_result(
         scores=scores,
         theory=theory,
         ceiling=top,
+        warnings=warnings,
         metrics={**_metrics(memorisation), **(metrics or {})},
         config={"score": score, "unit": unit, "length": canaries.length, **vars(memorisation.asking)},
     )
