@@ -1,8 +1,8 @@
 """Tables 1 and 2 of the secret-sharer paper (Thakkar et al. 2020), at the scale of one machine.
 
 The paper trains a 1.3 M-parameter CIFG-LSTM over 10,000 words on 392,000 balanced Stack Overflow users, with 10
-canaries for each of nine configurations, shared by 4 to 103 users. Here it is a smaller LSTM of the same kind on the
-#ubuntu chat, cut into users of equally many messages; a canary's expected number of users is scaled to what memorises
+canaries for each of nine configurations, shared by 4 to 103 users. Here it is a smaller LSTM of the same kind on
+Stack Exchange, cut into users of equally many examples; a canary's expected number of users is scaled to what memorises
 about as much in central training.
 """
 
@@ -120,8 +120,8 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(1500, 20, 1000, 32, 64, (2, 6, 20), 4, 300, 100, 8, 200_000, 1.0, 0.085),
-    "full": Size(4000, 20, 2000, 48, 128, (2, 6, 20), 5, 1000, 1000, 8, 2_000_000, 1.0, 0.05, test_clients=200),
+    "quick": Size(1500, 60, 1000, 32, 64, (1, 4, 12), 2, 375, 75, 8, 200_000, 1.0, 0.085),
+    "full": Size(2300, 60, 2000, 48, 128, (1, 4, 12), 5, 1400, 560, 8, 2_000_000, 1.0, 0.05, test_clients=200),
 }
 _QUICK_1 = ("iid-sgd-32-10", "iid-fedavg-500-10", "non-iid-sgd-32-10", "non-iid-fedavg-500-10")
 _QUICK_2 = ("non-iid-fedavg-5000-100", "non-iid-fedavg-clip-5000-100", "non-iid-dp-fedavg-5000-100")
@@ -140,7 +140,7 @@ def train(cell: Cell) -> dict[str, Any]:
     """Run one training, ask the model, and keep what the tables need."""
     size, setting = cell.size, cell.setting
     splits = load(
-        "ubuntu-irc",
+        "stackexchange",
         partition=f"balanced:{size.examples}",
         vocabulary_size=size.vocabulary_size,
         positions=12,
@@ -203,7 +203,7 @@ def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
         test=splits.test,
         rounds=size.rounds if setting in TABLE_1 else size.long_rounds * setting.epochs // 100,
         cohorts=FixedSizeCohorts(min(len(splits.train), size.users_a_batch * setting.batch // 500)),
-        client=LocalTraining(optimiser=SGD(learning_rate=size.client_rate), batch_size=4),
+        client=LocalTraining(optimiser=SGD(learning_rate=size.client_rate), batch_size=size.examples // 5),
         mechanism=Mechanism(
             clipping=clipping, noise_multiplier=size.noise if setting.optimiser == "DP-FedAvg" else 0.0
         ),
@@ -230,10 +230,10 @@ def _table(context: Context, title: str, settings: tuple[Setting, ...], quick: t
     rows = [_row(setting, title, done[f"secret-sharer-{setting.name}"]) for setting in wanted]
     first = done[next(iter(cells))]
     note = (
-        f"{size.users:,} users of {size.examples} #ubuntu messages, {size.vocabulary_size:,} words; 90 canaries, held"
-        f" by {first['users'][0]} to {first['users'][1]} users, {first['copies'][0]} to {first['copies'][1]} copies;"
-        f" ranks among {size.references:,} references. Lowest configurations are (expected users, p_e);"
-        f" b_u = 500 is {size.users_a_batch} users a round here. {_order(rows)}"
+        f"{size.users:,} users of {size.examples} Stack Exchange sentences, {size.vocabulary_size:,} words. 90 canaries"
+        f" have {_span(first['users'])} users and {_span(first['copies'])} copies, and are ranked among"
+        f" {size.references:,} references. Lowest configurations are (expected users, p_e); b_u = 500 is"
+        f" {size.users_a_batch} users a round here. {_order(rows)}"
     )
     columns = ["setting", "paper: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
     columns += ["ours: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
@@ -260,6 +260,10 @@ def _lowest(pair: list[float] | None, clients: int) -> str:
         return "-"
     configuration = Configuration(*pair)
     return f"{configuration.p_u * clients:.3g}, {100 * configuration.p_e:g}%"
+
+
+def _span(pair: list[int]) -> str:
+    return f"{pair[0]:,} to {pair[1]:,}"
 
 
 def _order(rows: list[list[str]]) -> str:
