@@ -24,6 +24,7 @@ from coalmine.fl import SGD, CentralTraining
 from coalmine.reproductions import REPRODUCTIONS
 from coalmine.reproductions import secret_sharer as reproduction
 from coalmine.sampling import Poisson
+from coalmine.seam import Release
 from coalmine.secret_sharer_runs import run_secret_sharer, set_aside
 from coalmine.stats import estimate
 from federations import texts
@@ -103,6 +104,8 @@ def test_the_rank_of_all_agrees_with_the_rank_among_random_phrases(trained):
 
 def test_the_audit_sees_the_final_model_and_leaves_its_module_alone(trained):
     _, audit, training = trained
+    audit.memorisation()
+    assert np.array_equal(audit._model, training.state.model.numpy())
     again = ask(training.module(), audit.canaries, ASKING)
     np.testing.assert_allclose(again.losses, audit.memorisation().losses, rtol=1e-5)
     fresh = SecretSharer(canaries=audit.canaries, module=audit._module)
@@ -113,6 +116,9 @@ def test_the_audit_sees_the_final_model_and_leaves_its_module_alone(trained):
 def test_a_final_model_that_was_never_seen_is_asked_for(trained):
     audit = SecretSharer(canaries=trained[1].canaries, module=trained[1]._module)
     with pytest.raises(InputError, match="never observed"):
+        audit.result()
+    audit.observe(Release(round=0, kind="model", vector=np.zeros(5, dtype=np.float32)))
+    with pytest.raises(InputError, match="has 5 parameters"):
         audit.result()
 
 

@@ -178,7 +178,10 @@ def ask(
     reference: nn.Module | None = None,
     track: Track = iter,
 ) -> Memorisation:
-    """Ask a language model about every canary; ``reference`` is a model that never saw any of them."""
+    """Ask a language model about every canary; ``reference`` is a model that never saw any of them.
+
+    Both are switched to evaluation (no dropout).
+    """
     how = asking or Asking()
     language = canaries.language
     queries = Queries(steps_of(module, language.size), language, how.prefix)

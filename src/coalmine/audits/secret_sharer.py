@@ -5,6 +5,7 @@ Phrases are in the data and not among the updates: this audit plants nothing in 
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn.utils import vector_to_parameters
 
 from coalmine.accounting import Theory
 from coalmine.audits.estimates import canary_estimates, normality
@@ -69,16 +69,8 @@ class SecretSharer(Audit):
             if self._model is None:
                 raise InputError("the final model was never observed: call observe with what the last round released")
             start = time.perf_counter()
-            before = [parameter.detach().clone() for parameter in self._module.parameters()]
-            try:
-                vector_to_parameters(torch.from_numpy(self._model), self._module.parameters())
-                self._found = ask(
-                    self._module, self.canaries, self.asking, reference=self._reference, track=self._track
-                )
-            finally:
-                with torch.no_grad():
-                    for parameter, old in zip(self._module.parameters(), before, strict=True):
-                        parameter.copy_(old)
+            module = _with_parameters(self._module, self._model)
+            self._found = ask(module, self.canaries, self.asking, reference=self._reference, track=self._track)
             self._seconds = time.perf_counter() - start
         return self._found
 
@@ -115,6 +107,19 @@ class SecretSharer(Audit):
 
     def __repr__(self) -> str:
         return f"SecretSharer({len(self.canaries)} phrases, seed {self.canaries.seed})"
+
+
+def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
+    """A copy of the module with the parameters of a release."""
+    found = copy.deepcopy(module)
+    values = torch.tensor(vector)
+    trained = [parameter for parameter in found.parameters() if parameter.requires_grad]
+    if sum(parameter.numel() for parameter in trained) != len(values):
+        raise InputError(f"the final model has {len(values)} parameters, which is not what the audit's module has")
+    with torch.no_grad():
+        for parameter, part in zip(trained, values.split([p.numel() for p in trained]), strict=True):
+            parameter.copy_(part.view_as(parameter))
+    return found
 
 
 def phrase_result(
