@@ -14,6 +14,7 @@ from coalmine.errors import InputError
 
 if TYPE_CHECKING:
     from coalmine.audits.result import AuditResult
+    from coalmine.secret_sharer_runs import SecretSharerRun
 
 app = typer.Typer(
     help="Run one audit: plant canaries, look at what an adversary sees, report ε.",
@@ -152,6 +153,98 @@ def _make(directory: Path | None) -> None:
             raise InputError(f"{directory} cannot be written to: {error.strerror or error}") from error
 
 
+@app.command("secret-sharer")
+def secret_sharer(
+    settings: Set = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Instead of training: path.py:function, or a model's name.", show_default=False),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.", show_default=False)] = None,
+    canaries: Annotated[
+        Path | None, typer.Option(help="What was planted, as canaries.json of an earlier run.", show_default=False)
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="Weights of a model that never saw the canaries, to calibrate.", show_default=False),
+    ] = None,
+    out: Out = None,
+    list_settings: ListSettings = False,
+    as_json: AsJson = False,
+) -> None:
+    """Random phrases in users' data, then the final model is asked (Thakkar et al. 2020): what does it remember?"""
+    from coalmine.config import settings_from_texts
+    from coalmine.config.secret_sharer import SecretSharerSettings, TextTrainingSettings
+    from coalmine.errors import InputError
+
+    if list_settings:
+        console.print_settings(SecretSharerSettings, TextTrainingSettings)
+        return
+    training, audit = settings_from_texts(settings or [], TextTrainingSettings, SecretSharerSettings)
+    given = [option for option in (model, weights, canaries) if option is not None]
+    if given and len(given) < 3:
+        raise InputError("a model that is there is audited with all of --model, --weights and --canaries")
+
+    from coalmine.secret_sharer_runs import audit_stored, run_secret_sharer
+
+    track = iter if as_json else console.track
+    if model is not None and weights is not None and canaries is not None:
+        named = "model_settings" in training.model_fields_set
+        run = audit_stored(
+            model=model,
+            weights=weights,
+            canaries=canaries,
+            reference=reference,
+            model_settings=training.model_settings if named else None,
+            asking=audit.asking(),
+            delta=audit.delta,
+            confidence=audit.confidence,
+            out=out,
+            track=track,
+        )
+    else:
+        run = run_secret_sharer(
+            training,
+            audit,
+            out=out,
+            progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
+            track=track,
+        )
+    if as_json:
+        console.print_json(run.to_dict())
+        return
+    _print_memorisation(run)
+    shown = [result for result in run.results if result.view in ("exposure:user", "exposure:phrase", "users")]
+    _show(shown, out, None, as_json)
+
+
+def _print_memorisation(run: SecretSharerRun) -> None:
+    found = run.memorisation
+    rows = [
+        [
+            f"{row.configuration.p_u:.4g}",
+            f"{row.configuration.p_e:.4g}",
+            _span(row.users),
+            _span(row.copies),
+            f"{row.sampled} of {row.canaries}",
+            f"{row.extracted} of {row.canaries}",
+            console.number(row.median_exposure, 2),
+        ]
+        for row in found.rows(run.users, run.copies)
+    ]
+    planted = int(found.canaries.planted.sum())
+    title = (
+        f"memorised phrases: {int(found.memorised.sum())} of {planted} by random sampling among "
+        f"{found.sampled.references:,}, {int(found.found.sum())} by beam search"
+    )
+    console.print_table(title, ["p_u", "p_e", "users", "copies", "sampling", "beam", "median exposure"], rows)
+    print()
+
+
+def _span(span: tuple[int, int] | None) -> str:
+    return "-" if span is None else f"{span[0]:,} to {span[1]:,}"
+
+
 def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float | None, as_json: bool) -> None:
     from coalmine.runs import results_to_dict
 
@@ -170,7 +263,10 @@ def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float |
 
 
 def _print_result(result: AuditResult) -> None:
-    canaries = f"{result.metrics['planted']:,.0f} canaries planted, {result.metrics['held_out']:,.0f} held out"
+    planted, held_out = (f"{result.metrics[name]:,.0f}" for name in ("planted", "held_out"))
+    canaries = f"{planted} canaries planted, {held_out} held out"
+    if result.view == "users":
+        canaries = f"{planted} users trained on, {held_out} not"
     console.print_estimates(
         list(result.estimates), f"{result.audit}, view {result.view}, score {result.config['score']}: {canaries}"
     )

@@ -17,7 +17,7 @@ from coalmine.config.one_shot import OneShotSettings
 from coalmine.config.training import TrainingSettings
 from coalmine.fl.checkpoint import holds_one
 from coalmine.fl.flat import parameter_vector
-from coalmine.fl.rounds import Progress
+from coalmine.fl.rounds import Progress, Rounds
 from coalmine.fl.training import Training
 
 _HEADLINE = ("accuracy", "recall@1", "perplexity", "loss")
@@ -65,7 +65,7 @@ def run_one_shot(
     return results
 
 
-def headline(training: Training) -> dict[str, float]:
+def headline(training: Rounds) -> dict[str, float]:
     """How good the model is in the end."""
     last: Mapping[str, float] = training.history[-1] if training.history else {}
     return {name: float(last[name]) for name in _HEADLINE if name in last}

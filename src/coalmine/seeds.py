@@ -11,7 +11,18 @@ import numpy as np
 
 from coalmine.errors import check_count
 
-PURPOSES = ("cohort", "batches", "noise", "clip-count", "central", "participation", "insertion")
+PURPOSES = (
+    "cohort",
+    "batches",
+    "noise",
+    "clip-count",
+    "central",
+    "participation",
+    "insertion",
+    "phrases",
+    "sharers",
+    "references",
+)
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:

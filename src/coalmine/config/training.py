@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from coalmine.errors import InputError
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.data import Splits
+    from coalmine.data import Splits, Task
     from coalmine.fl import LocalTraining, Mechanism, Training
     from coalmine.fl.cohorts import Cohorts
     from coalmine.fl.mechanisms import Clipping, Weighting
@@ -117,8 +117,7 @@ class TrainingSettings(Settings):
         from coalmine import models
 
         task = splits.train.task
-        settings = {name: int(value) if value == int(value) else value for name, value in self.model_settings.items()}
-        return models.build(self.model or models.default_model(task), task, seed=self.seed, **settings)
+        return build_model(self.model or models.default_model(task), task, self.model_settings, seed=self.seed)
 
     def mechanism(self) -> Mechanism:
         """Clipping, weights and noise."""
@@ -152,6 +151,14 @@ class TrainingSettings(Settings):
             seed=self.seed,
             workers=self.workers,
         )
+
+
+def build_model(name: str, task: Task, settings: Mapping[str, float], *, seed: int = 0) -> nn.Module:
+    """The model ``name`` with settings as they are read, all of them numbers; whole ones become integers."""
+    from coalmine import models
+
+    numbers: dict[str, Any] = {key: int(value) if value == int(value) else value for key, value in settings.items()}
+    return models.build(name, task, seed=seed, **numbers)
 
 
 def _clipping(text: str) -> Clipping:

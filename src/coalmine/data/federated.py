@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coalmine.data.appended import Appended
 from coalmine.data.vocabulary import Vocabulary
 from coalmine.errors import InputError, check_count
 
@@ -193,6 +194,19 @@ class FederatedData:
         rows = _checked_rows(rows, len(self.inputs))
         count = len(self.inputs if rows is None else rows)
         return self._sharing(_checked_bounds(bounds, names, count), names, rows)
+
+    def extended(self, extra: Examples, *, bounds: Ints, names: Sequence[str], rows: Ints) -> FederatedData:
+        """The same clients' examples and ``extra`` ones, as ``rows`` deals them out; row ``len(inputs)`` is the first.
+
+        The examples there are stay where they are; only the extra ones and the grouping are checked.
+        """
+        _check_inputs(extra.inputs, self.task)
+        _check_targets(extra.targets, self.task)
+        rows_checked = _checked_rows(rows, len(self.inputs) + len(extra))
+        shared = self._sharing(_checked_bounds(bounds, names, len(rows)), names, rows_checked)
+        for name, more in (("inputs", extra.inputs), ("targets", extra.targets)):
+            object.__setattr__(shared, name, Appended(getattr(self, name), more))
+        return shared
 
     def _sharing(self, bounds: Ints, names: Sequence[str], rows: Ints | None) -> FederatedData:
         shared = object.__new__(FederatedData)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from coalmine.reproductions import gaussian_mechanism, ldp, one_shot
+from coalmine.reproductions import gaussian_mechanism, ldp, one_shot, secret_sharer
 from coalmine.reproductions.table import Context, Scale, Table
 
 __all__ = ["REPRODUCTIONS", "Context", "Scale", "Table", "find"]
@@ -20,6 +20,8 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], Table]] = {
     "ldp-figure-2": ldp.figure_2,
     "ldp-figure-3": ldp.figure_3,
     "ldp-table-3": ldp.table_3,
+    "secret-sharer-table-1": secret_sharer.table_1,
+    "secret-sharer-table-2": secret_sharer.table_2,
 }
 """What ``coalmine reproduce NAME`` can print."""
 

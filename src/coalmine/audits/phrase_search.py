@@ -1,0 +1,269 @@
+"""Ranks of canaries among random phrases, by branch and bound (Thakkar et al. 2020, "random sampling").
+
+The log-perplexity of a phrase is a sum of non-negative terms, one a word: a beginning that already costs more than the
+canary is cut with all that begin so. Beginnings are read once, however many phrases share them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coalmine.audits.references import Trie
+from coalmine.canaries.phrases import Language, PhraseCanaries
+from coalmine.errors import InputError, check_count
+from coalmine.models.steps import State, Steps
+from coalmine.stats.arrays import Bools, Floats, Ints
+
+Track = Callable[[Iterable[Any]], Iterable[Any]]
+
+_LOGITS, _ROWS = 1 << 23, 4096  # computed together: 32 MB of logits, and so many states
+_FEW = 4  # children a state, below which a bound on their cost is tried before all of the softmax is computed
+_SLACK = 1e-3  # nats, more than rounding can make of a bound
+_SHARE = 200  # of references that a canary beyond the limit is ranked among: one in so many
+_LEAST = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """What can be asked about phrases: a model token by token, what stands before them, how many words are given.
+
+    The ``prefix`` is what the adversary knows of a phrase, the suffix what is asked for.
+    """
+
+    steps: Steps
+    language: Language
+    prefix: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("the prefix", self.prefix, least=0)
+        if not self.prefix and self.language.begin is None:
+            raise InputError("without a begin mark the prefix must be at least 1 word long, got 0")
+
+    @property
+    def rows(self) -> int:
+        """How many states are looked at together."""
+        return max(1, min(_ROWS, _LOGITS // self.steps.words))
+
+    def suffix(self, phrases: Ints) -> Ints:
+        """What is asked for, (n, length − prefix)."""
+        if self.prefix >= phrases.shape[1]:
+            raise InputError(
+                f"the prefix of {self.prefix} words is not shorter than the canaries, which have {phrases.shape[1]}"
+            )
+        return phrases[:, self.prefix :]
+
+    def start(self, phrases: Ints) -> State:
+        """States after each phrase's prefix."""
+        given = np.empty((len(phrases), len(self.language.context) + self.prefix), dtype=np.int64)
+        given[:, : len(self.language.context)] = self.language.context
+        given[:, len(self.language.context) :] = phrases[:, : self.prefix]
+        return self.steps.start(torch.from_numpy(given))
+
+    def log_perplexities(self, phrases: Ints) -> Floats:
+        """−log Pr(suffix | prefix) of each phrase, in nats, (n,)."""
+        suffix = self.suffix(phrases)
+        found = np.zeros(len(phrases))
+        for begin in range(0, len(phrases), self.rows):
+            some = slice(begin, begin + self.rows)
+            state, words = self.start(phrases[some]), torch.from_numpy(suffix[some].astype(np.int64))
+            own = torch.arange(len(words))
+            for position, word in enumerate(words.unbind(1)):
+                if position:
+                    state = self.steps.extend(state, own, words[:, position - 1])
+                found[some] -= self.steps.log_probabilities(state)[own, word].double().numpy()
+        return found
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Some nodes of a level of the trie, what they have cost so far, and the states of their parents."""
+
+    level: int
+    nodes: Ints
+    costs: Floats
+    state: State
+    parents: Ints
+
+
+def _cheaper(
+    queries: Queries, start: State, most: float, trie: Trie, own: int | None, limit: float
+) -> tuple[int, bool]:
+    """How many of the trie's sequences cost at most ``most`` after ``start``, and whether all were looked at.
+
+    The cheapest beginnings are followed first; beyond ``limit`` it stops. The sequence ``own`` costs ``most`` itself,
+    and is counted whatever rounding says.
+    """
+    count = 0 if own is None else int(trie.copies[own])
+    stack: list[_Branch] = []
+
+    def look(level: int, state: State, costs: Floats, children: Ints, owners: Ints) -> None:
+        nonlocal count
+        words = trie.words[level][children]
+        if len(children) < _FEW * len(costs):
+            state, costs, children, owners, words = _hopeful(queries.steps, most, state, costs, children, owners, words)
+            if not len(children):
+                return
+        chances = queries.steps.log_probabilities(state)[torch.from_numpy(owners), torch.from_numpy(words).long()]
+        paid = costs[owners] - chances.double().numpy()
+        alive = paid <= most
+        if level + 1 == trie.depth:
+            if own is not None:
+                alive &= children != own
+            count += int(trie.copies[children[alive]].sum())
+            return
+        children, owners, paid = children[alive], owners[alive], paid[alive]
+        order = np.argsort(paid)
+        pieces = [order[i : i + queries.rows] for i in range(0, len(order), queries.rows)]
+        stack.extend(_Branch(level, children[some], paid[some], state, owners[some]) for some in reversed(pieces))
+
+    everything = np.arange(len(trie.words[0]))
+    look(0, start, np.zeros(1), everything, np.zeros_like(everything))
+    while stack and count <= limit:
+        branch = stack.pop()
+        words = torch.from_numpy(trie.words[branch.level][branch.nodes]).long()
+        state = queries.steps.extend(branch.state, torch.from_numpy(branch.parents), words)
+        children, owners = trie.children(branch.level, branch.nodes)
+        look(branch.level + 1, state, branch.costs, children, owners)
+    return count, not stack
+
+
+def _hopeful(
+    steps: Steps, most: float, state: State, costs: Floats, children: Ints, owners: Ints, words: npt.NDArray[np.int32]
+) -> tuple[State, Floats, Ints, Ints, npt.NDArray[np.int32]]:
+    """Only the children that a lower bound on their cost does not rule out, and only the states they need."""
+    floors = steps.cost_floors(state, torch.from_numpy(owners), torch.from_numpy(words).long()).double().numpy()
+    alive = costs[owners] + floors <= most + _SLACK
+    needed, places = np.unique(owners[alive], return_inverse=True)
+    rows = torch.from_numpy(needed)
+    kept = tuple(tensor.index_select(0, rows) for tensor in state)
+    return kept, costs[needed], children[alive], places, words[alive]
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRanks:
+    """The rank of each canary, ``ranks[i]``, among ``among[i]`` random suffixes, and of how many there are in all.
+
+    The rank is 1 + the number of references whose log-perplexity is not higher. It is among all ``references`` where
+    it was found exactly; a canary that is beyond the search's limit is ranked exactly among the first of them instead.
+    """
+
+    ranks: Ints
+    among: Ints
+    references: int
+
+    @property
+    def memorised(self) -> Bools:
+        """Which canaries come before all references."""
+        return np.asarray((self.ranks == 1) & (self.among == self.references))
+
+    @property
+    def exposures(self) -> Floats:
+        """In bits, log2(references) − log2(rank)."""
+        return np.asarray(np.log2(self.among) - np.log2(self.ranks))
+
+
+def sampled_ranks(
+    queries: Queries,
+    phrases: Ints,
+    references: npt.NDArray[np.integer],
+    *,
+    limit: int | None = 1000,
+    track: Track = iter,
+) -> SampledRanks:
+    """The rank of every phrase's suffix among ``references`` (n, suffix), each after the phrase's own prefix.
+
+    Exact: by branch and bound, the same as if every reference were scored. Of a canary that more than ``limit``
+    references come before, only that much is found out, and its rank is taken among one in 200 of them, which is as
+    exact for what is then at most 11 bits of 21; ``limit=None`` ranks all of them among all.
+    """
+    suffixes = queries.suffix(phrases)
+    if references.shape[1] != suffixes.shape[1]:
+        raise InputError(
+            f"references must be as long as what is asked for, {suffixes.shape[1]} words, got {references.shape[1]}"
+        )
+    most = queries.log_perplexities(phrases)
+    start = queries.start(phrases)
+    whole = Trie.of(references)
+    few = min(len(references), max(_LEAST, len(references) // _SHARE))
+    part = Trie.of(references[:few])
+    ranks, among = np.empty(len(phrases), dtype=np.int64), np.empty(len(phrases), dtype=np.int64)
+    for i in track(range(len(phrases))):
+        own = tuple(tensor[i : i + 1] for tensor in start)
+        stop = math.inf if limit is None else limit
+        found, complete = _cheaper(queries, own, float(most[i]), whole, whole.find(suffixes[i]), stop)
+        ranks[i], among[i] = 1 + found, len(references)
+        if not complete:
+            found, _ = _cheaper(queries, own, float(most[i]), part, part.find(suffixes[i]), math.inf)
+            ranks[i], among[i] = 1 + found, few
+    return SampledRanks(ranks, among, len(references))
+
+
+def scored_ranks(queries: Queries, phrases: Ints, references: npt.NDArray[np.integer], *, batch: int = 512) -> Ints:
+    """The same ranks the long way, for comparison: every reference is scored after every prefix, in full batches."""
+    suffixes = queries.suffix(phrases)
+    found = np.empty(len(phrases), dtype=np.int64)
+    for i, (phrase, most) in enumerate(zip(phrases, queries.log_perplexities(phrases), strict=True)):
+        count = 0
+        for some in _batches(references, batch):
+            rows = np.concatenate([np.tile(phrase[: queries.prefix], (len(some), 1)), some], axis=1)
+            same = (some == suffixes[i]).all(axis=1)
+            count += int(((queries.log_perplexities(rows) <= most) | same).sum())
+        found[i] = 1 + count
+    return found
+
+
+def _batches(rows: npt.NDArray[np.integer], size: int) -> Iterator[npt.NDArray[np.integer]]:
+    return (rows[i : i + size] for i in range(0, len(rows), size))
+
+
+def beam_search(queries: Queries, phrases: Ints, *, width: int = 5, track: Track = iter) -> Ints:
+    """The likeliest continuation that a beam search of ``width`` finds after each prefix, (n, length − prefix).
+
+    Only words are tried, no marks: the adversary knows the prefix and how long the phrase is, and nothing else of it.
+    All canaries are searched together.
+    """
+    check_count("the beam's width", width)
+    length = queries.suffix(phrases).shape[1]
+    words = queries.language.words
+    kept = min(width, len(words))
+    step = max(1, queries.rows // kept)
+    found = np.empty((len(phrases), length), dtype=np.int64)
+    for begin in track(range(0, len(phrases), step)):
+        some = slice(begin, min(begin + step, len(phrases)))
+        state = queries.start(phrases[some])
+        count = some.stop - begin
+        scores, paths = torch.zeros(count, 1, dtype=torch.float64), torch.empty(count, 1, 0, dtype=torch.int64)
+        for position in range(length):
+            chances, tokens = _best(queries, state, kept)
+            beams = scores.shape[1]
+            total = (scores[:, :, None] + chances.view(count, beams, kept)).flatten(1)
+            scores, best = total.topk(min(kept, total.shape[1]), dim=1)
+            beam = best // kept
+            token = tokens.view(count, beams * kept).gather(1, best)
+            paths = torch.cat([paths.gather(1, beam[:, :, None].expand(-1, -1, position)), token[:, :, None]], dim=2)
+            if position + 1 < length:
+                parents = (beam + torch.arange(count)[:, None] * beams).flatten()
+                state = queries.steps.extend(state, parents, token.flatten())
+        found[some] = paths[:, 0].numpy()
+    return found
+
+
+def _best(queries: Queries, state: State, kept: int) -> tuple[Tensor, Tensor]:
+    """The likeliest words after each state: a beam's best continuations are among its words' own best."""
+    words = queries.language.words
+    chances, places = queries.steps.log_probabilities(state)[:, words.start : words.stop].topk(kept, dim=1)
+    return chances.double(), places + words.start
+
+
+def extracted(queries: Queries, canaries: PhraseCanaries, *, width: int = 5, track: Track = iter) -> Bools:
+    """Which canaries a beam search gives word by word."""
+    found = beam_search(queries, canaries.phrases, width=width, track=track)
+    return np.asarray((found == queries.suffix(canaries.phrases)).all(axis=1))

@@ -1,0 +1,91 @@
+"""Was this user in the training? A score for each user from all of their own examples.
+
+The secret-sharer paper leaves it as future work: phrases speak of records, and this of a user's whole data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from coalmine.accounting import Theory
+from coalmine.audits.result import AuditResult
+from coalmine.data.federated import Examples, FederatedData, Task
+from coalmine.errors import InputError
+from coalmine.fl.client import ignored_index, tensors
+from coalmine.stats import Scores, ceiling, estimate
+from coalmine.stats.arrays import Floats, Ints
+
+_SPLIT_AT_RANDOM = "training and test users were split at random, and each is one person"
+
+
+def user_attack(
+    module: nn.Module,
+    *,
+    members: FederatedData,
+    nonmembers: FederatedData,
+    own: Mapping[int, Ints] | None = None,
+    reference: nn.Module | None = None,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    theory: Theory | None = None,
+    seed: int = 0,
+) -> AuditResult:
+    """ε from a score for each user: minus the mean loss of their examples, less that of a ``reference`` model.
+
+    ``own`` gives for some members the rows that are theirs, without canaries. Of users that a partition cut into
+    several clients ("name#0", "name#1", …) only the first is taken: the others would not be independent of it.
+    Synthetic clients of shuffled examples have no identity to attack and are refused.
+    """
+    scores = Scores(
+        _scores(module, reference, members, _persons(members), own or {}),
+        _scores(module, reference, nonmembers, _persons(nonmembers), {}),
+    )
+    found = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence)
+    count, others = len(scores.members), len(scores.observed)
+    return AuditResult(
+        audit="secret-sharer",
+        view="users",
+        seed=seed,
+        estimates=[replace(e, assumes=f"{e.assumes}; {_SPLIT_AT_RANDOM}") if e.valid else e for e in found],
+        scores=scores,
+        theory=theory,
+        ceiling=ceiling(count, others, delta=delta, confidence=confidence),
+        metrics={"planted": float(count), "held_out": float(others)},
+        config={"score": "loss of all examples" if reference is None else "calibrated loss of all examples"},
+    )
+
+
+def _persons(data: FederatedData) -> Ints:
+    """One client for each user."""
+    if data.names[0].startswith("iid-"):
+        raise InputError("clients of shuffled examples are nobody: attack natural or balanced users")
+    owners = [name.rpartition("#")[0] or name for name in data.names]
+    return np.sort(np.unique(np.array(owners), return_index=True)[1])
+
+
+def _scores(
+    module: nn.Module, reference: nn.Module | None, data: FederatedData, clients: Ints, own: Mapping[int, Ints]
+) -> Floats:
+    found = []
+    for client in clients.tolist():
+        rows = own.get(client)
+        examples = data.client(client) if rows is None else Examples(data.inputs[rows], data.targets[rows])
+        if not len(examples):
+            continue
+        loss = _mean_loss(module, data.task, examples)
+        calm = 0.0 if reference is None else _mean_loss(reference, data.task, examples)
+        found.append(calm - loss)
+    return np.array(found)
+
+
+@torch.no_grad()
+def _mean_loss(module: nn.Module, task: Task, examples: Examples) -> float:
+    inputs, targets = tensors(examples, task)
+    logits = module.eval()(inputs).flatten(0, -2)
+    return float(F.cross_entropy(logits, targets.flatten(), ignore_index=ignored_index(task)))

@@ -1,0 +1,343 @@
+"""The secret-sharer audit, from planting to ε."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from coalmine import cli, models
+from coalmine.accounting import theory
+from coalmine.audits.memorisation import Asking, Memorisation, ask
+from coalmine.audits.phrase_search import SampledRanks
+from coalmine.audits.secret_sharer import SecretSharer, phrase_result
+from coalmine.audits.user_attack import user_attack
+from coalmine.canaries.insertion import insert
+from coalmine.canaries.phrases import Configuration, Language, draw_phrases, grid
+from coalmine.config import settings_from_texts
+from coalmine.config.secret_sharer import SecretSharerSettings, TextTrainingSettings
+from coalmine.data import Balanced, Iid, generated_text
+from coalmine.errors import InputError
+from coalmine.fl import SGD, CentralTraining
+from coalmine.reproductions import REPRODUCTIONS
+from coalmine.reproductions import secret_sharer as reproduction
+from coalmine.sampling import Poisson
+from coalmine.seam import Release
+from coalmine.secret_sharer_runs import run_secret_sharer, set_aside
+from coalmine.stats import estimate
+from federations import texts
+
+ASKING = Asking(references=5000)
+SMALL = [
+    "--set", "vocabulary_size=120", "--set", "rounds=3", "--set", "model_settings.embedding=8",
+    "--set", "model_settings.units=12", "--set", "references=3000", "--set", "each=3", "--set", "clients=40",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return generated_text(users=60, sentences=10, vocabulary_size=150, positions=8)
+
+
+@pytest.fixture(scope="module")
+def trained(splits):
+    """A model that has seen some phrases often and others never."""
+    canaries = draw_phrases(
+        Language.of(splits.train), configurations=grid([0.05, 0.15], [0.05, 1.0]), each=4, twins=3, seed=1
+    )
+    insertion = insert(splits.train, canaries)
+    audit = SecretSharer(
+        canaries=canaries, module=small(splits), users=insertion.users, asking=Asking(references=5000, whole_space=300)
+    )
+    training = CentralTraining(
+        model=small(splits), data=insertion.data, rounds=8, steps=50, batch_size=32,
+        optimiser=SGD(learning_rate=1.0, momentum=0.5), audits=[audit],
+    )  # fmt: skip
+    training.run()
+    return insertion, audit, training
+
+
+def small(splits, seed=0):
+    return models.build("word-lstm", splits.train.task, embedding=16, units=48, seed=seed)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["coalmine", *arguments])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_phrases_planted_often_are_memorised_and_twins_are_not(trained):
+    insertion, audit, _ = trained
+    found = audit.memorisation()
+    often = insertion.copies > 30
+    assert often.sum() >= 4
+    assert found.memorised[often].all()
+    assert found.found[often].all()
+    assert not found.sampled.memorised[~insertion.phrases.planted].any()
+    assert np.median(found.sampled.exposures[~insertion.phrases.planted]) < 3
+
+
+def test_what_beam_search_extracts_is_first_among_random_phrases(trained):
+    found = trained[1].memorisation()
+    assert np.all(found.sampled.ranks[found.extracted] == 1)
+
+
+def test_the_rank_of_all_agrees_with_the_rank_among_random_phrases(trained):
+    found = trained[1].memorisation()
+    for rank, interval in zip(found.sampled.ranks, found.spaces, strict=True):
+        if interval.high == 1:
+            assert rank == 1
+    assert any(interval.exact for interval in found.spaces)
+
+
+def test_the_audit_sees_the_final_model_and_leaves_its_module_alone(trained):
+    _, audit, training = trained
+    audit.memorisation()
+    assert np.array_equal(audit._model, training.state.model.numpy())
+    again = ask(training.module(), audit.canaries, ASKING)
+    np.testing.assert_allclose(again.losses, audit.memorisation().losses, rtol=1e-5)
+    fresh = SecretSharer(canaries=audit.canaries, module=audit._module)
+    fresh.restore(audit.state())
+    assert np.array_equal(fresh._model, audit._model)
+
+
+def test_a_final_model_that_was_never_seen_is_asked_for(trained):
+    audit = SecretSharer(canaries=trained[1].canaries, module=trained[1]._module)
+    with pytest.raises(InputError, match="never observed"):
+        audit.result()
+    audit.observe(Release(round=0, kind="model", vector=np.zeros(5, dtype=np.float32)))
+    with pytest.raises(InputError, match="has 5 parameters"):
+        audit.result()
+
+
+def test_the_phrase_bound_is_large_and_that_of_one_user_is_shared_among_all_who_hold_it(trained):
+    _, audit, _ = trained
+    phrase, user = audit.result(unit="phrase"), audit.result(unit="user")
+    assert phrase.bound.epsilon > 0.5
+    assert user.bound.epsilon < phrase.bound.epsilon
+    assert user.bound.valid
+    assert "no phrase was shared by more than" in user.bound.assumes
+    assert all(not e.valid for e in user.estimates if e.method == "median-exposure")
+    assert phrase.metrics["memorised by random sampling"] == audit.memorisation().memorised.sum()
+
+
+def test_scores_calibrated_by_a_model_that_saw_nothing_tell_more(splits, trained):
+    insertion, _, training = trained
+    calm = CentralTraining(model=small(splits), data=splits.train, rounds=4, steps=50, optimiser=SGD(learning_rate=1.0))
+    calm.run()
+    found = ask(training.module(), insertion.phrases, ASKING, reference=calm.module())
+    assert found.possible_scores == ("exposure", "loss", "calibrated")
+
+    def separation(score):
+        members, others = found.scores(score)
+        return (members.mean() - others.mean()) / others.std()
+
+    assert separation("calibrated") > separation("loss") > 0
+
+
+def made_up(values, planted, references=1000):
+    """What a model could have said: scores without a model."""
+    data = texts([5], positions=6, tokens=300)
+    drawn = draw_phrases(Language.of(data), configurations=[Configuration(0.1, 0.1)], each=int(planted.sum()), twins=1)
+    ranks = np.argsort(np.argsort(values)) + 1
+    return Memorisation(
+        canaries=drawn,
+        asking=ASKING,
+        losses=values,
+        sampled=SampledRanks(ranks, np.full(len(values), references), references),
+        extracted=np.zeros(len(values), dtype=bool),
+    )
+
+
+def test_bounds_hold_when_nothing_was_memorised():
+    planted = np.arange(80) < 40
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(200):
+        found = made_up(rng.normal(40, 5, 80), planted)
+        wrong += phrase_result(found, users=np.ones(80), score="loss", delta=0.0).bound.epsilon > 0
+    # nominal 5%: more than 21 of 200 would be seen once in 1,000 times at exactly 5%
+    assert wrong <= 21
+
+
+def test_twins_against_twins_of_a_trained_model_show_nothing(trained):
+    found = trained[1].memorisation()
+    twins = found.scores("loss")[1]
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(100):
+        order = rng.permutation(len(twins))
+        half = len(twins) // 2
+        first = estimate(twins[order[:half]], twins[order[half:]], delta=0.0)[0]
+        assert first.valid
+        wrong += first.epsilon > 0
+    assert wrong <= 13  # once in 1,000 at exactly 5%
+
+
+def test_group_privacy_doubles_where_theory_adds_and_removes():
+    found = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
+    users = np.full(80, 3)
+    promise = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
+    alone = phrase_result(found, users=users, delta=0.0)
+    compared = phrase_result(found, users=users, delta=0.0, theory=promise)
+    whole = phrase_result(found, users=users, delta=0.0, unit="phrase")
+    assert alone.bound.epsilon == pytest.approx(whole["simultaneous"].epsilon / 3, rel=1e-3)
+    assert compared.bound.epsilon == pytest.approx(alone.bound.epsilon / 2, rel=1e-3)
+    with pytest.raises(InputError, match="how many users hold"):
+        phrase_result(found, users=None)
+    with pytest.raises(InputError, match="user or phrase"):
+        phrase_result(found, users=users, unit="word")
+    with pytest.raises(InputError, match="the score must be one of exposure, loss"):
+        phrase_result(found, users=users, score="calibrated")
+
+
+def test_the_lowest_configuration_is_the_rarest_with_a_canary(trained):
+    found = trained[1].memorisation()
+    canaries = found.canaries
+    nothing = np.zeros(len(canaries), dtype=bool)
+    assert found.lowest(nothing) is None
+    everything = nothing | True
+    assert found.lowest(everything) == canaries.configurations[0]
+    assert sum(row.canaries for row in found.rows()) == canaries.planted.sum()
+    assert json.dumps(found.to_dict())
+
+
+def test_users_in_training_are_told_from_others(splits):
+    few = splits.train.subset(range(12))
+    training = CentralTraining(
+        model=small(splits), data=few, rounds=6, steps=60, optimiser=SGD(learning_rate=1.0, momentum=0.8)
+    )
+    training.run()
+    others = splits.train.subset(range(12, 40))
+    found = user_attack(training.module(), members=few, nonmembers=others)
+    assert found.scores.members.mean() > found.scores.observed.mean() + 1
+    assert found.bound.epsilon > 0.3
+    untrained = user_attack(small(splits), members=few, nonmembers=others)
+    assert untrained.bound.epsilon == 0
+    dealt = Iid(5).apply(few)
+    with pytest.raises(InputError, match="are nobody"):
+        user_attack(small(splits), members=dealt, nonmembers=others)
+
+
+def test_users_set_aside_are_whole_users(splits):
+    pieces = Balanced(2).apply(splits.train)
+    kept, aside = set_aside(pieces, 0.3)
+    assert len(kept) + len(aside) == len(pieces)
+    assert not {n.split("#")[0] for n in kept.names} & {n.split("#")[0] for n in aside.names}
+    assert set_aside(pieces, 0.0) == (pieces, None)
+    with pytest.raises(InputError, match="reference_share"):
+        set_aside(pieces, 1.0)
+
+
+def test_a_directory_keeps_what_another_audit_needs(run, tmp_path):
+    out = tmp_path / "run"
+    code, text, _ = run("audit", "secret-sharer", *SMALL, "--out", str(out))
+    assert code == 0
+    for part in ("memorised phrases", "by random sampling", "median exposure", "exposure:user", "users", "perplexity"):
+        assert part in text
+    first = json.loads((out / "memorisation.json").read_text())
+    code, text, err = run(
+        "audit", "secret-sharer", "--model", "word-lstm", "--weights", str(out / "weights.safetensors"),
+        "--canaries", str(out / "canaries.json"), "--set", "references=3000", "--json",
+        "--set", "model_settings.embedding=8", "--set", "model_settings.units=12",
+        "--reference", str(out / "weights.safetensors"),
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    again = json.loads(text)
+    assert [c["rank"] for c in again["memorisation"]["canaries"]] == [c["rank"] for c in first["canaries"]]
+    assert {result["view"] for result in again["results"]} == {
+        f"{score}:{unit}" for score in ("exposure", "loss", "calibrated") for unit in ("user", "phrase")
+    }
+    assert np.load(out / "scores-exposure-user.npz")["members"].size == 12
+
+
+def test_a_model_of_ones_own_is_audited_after_the_fact(run, tmp_path):
+    (tmp_path / "my.py").write_text(
+        "from torch import nn\n\ndef build():\n"
+        "    return nn.Sequential(nn.Embedding(30, 6), nn.Linear(6, 30))\n\n"
+        "def wide():\n    return nn.Sequential(nn.Embedding(30, 6), nn.Linear(6, 31))\n"
+    )
+    torch.manual_seed(0)
+    save_file(nn.Sequential(nn.Embedding(30, 6), nn.Linear(6, 30)).state_dict(), tmp_path / "w.safetensors")
+    rng = np.random.default_rng(0)
+    canaries = [{"tokens": rng.integers(4, 30, 4).tolist(), "planted": i < 5} for i in range(10)]
+    (tmp_path / "canaries.json").write_text(json.dumps({"size": 30, "canaries": canaries}))
+    given = ["--weights", str(tmp_path / "w.safetensors"), "--canaries", str(tmp_path / "canaries.json")]
+    few = ["--set", "references=500", "--set", "length=4"]
+    code, text, _ = run("audit", "secret-sharer", "--model", f"{tmp_path}/my.py:build", *given, *few)
+    assert code == 0
+    assert "of 5 by random sampling among 500" in text
+    for model, more, sentence in (
+        (f"{tmp_path}/my.py:wide", [], "31"),
+        (f"{tmp_path}/my.py:build", ["--set", "prefix=4"], "not shorter"),
+    ):
+        code, _, err = run("audit", "secret-sharer", "--model", model, *given, *few, *more)
+        assert code == 2
+        assert sentence in err
+    (tmp_path / "w.safetensors").write_bytes(b"nothing")
+    code, _, err = run("audit", "secret-sharer", "--model", f"{tmp_path}/my.py:build", *given, *few)
+    assert code == 2
+    assert "not a safetensors file" in err
+    code, _, err = run("audit", "secret-sharer", "--model", "word-lstm")
+    assert code == 2
+    assert "--weights" in err
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("p_u=1.5", "p_u must be in"),
+        ("p_e=-0.1", "p_e must be in"),
+        ("prefix=5", "not shorter"),
+        ("data=digits", "cannot be loaded|text"),
+        ("positions=6,7", "positions"),
+        ("length=40", "does not fit"),
+        ("reference_share=1", "reference_share"),
+        ("widht=3", "did you mean width"),
+    ],
+)
+def test_wrong_settings_are_sentences(run, setting, sentence):
+    code, _, err = run("audit", "secret-sharer", *SMALL, "--set", setting)
+    assert code == 2
+    assert any(part in err for part in sentence.split("|"))
+
+
+def test_central_training_and_shuffled_users_are_regimes(tmp_path):
+    texts = [s for s in SMALL if s != "--set"]
+    for more in (["regime=central", "steps=5"], ["users=shuffled"], ["clip=0.5", "noise=1.0", "reference_share=0.3"]):
+        training, audit = settings_from_texts([*texts, *more], TextTrainingSettings, SecretSharerSettings)
+        found = run_secret_sharer(training, audit)
+        views = [result.view for result in found.results]
+        assert ("users" in views) == ("users=shuffled" not in more)
+        assert ("calibrated:user" in views) == ("reference_share=0.3" in more)
+        private = next(result for result in found.results if result.view == "exposure:user").theory
+        assert (private is not None) == ("noise=1.0" in more)
+    training, audit = settings_from_texts(
+        [*texts, "regime=central", "clip=1"], TextTrainingSettings, SecretSharerSettings
+    )
+    with pytest.raises(InputError, match="neither clips"):
+        run_secret_sharer(training, audit)
+
+
+def test_settings_are_listed(run):
+    code, out, _ = run("audit", "secret-sharer", "--settings")
+    assert code == 0
+    assert "reference_share" in out
+
+
+def test_the_paper_s_settings_are_all_there():
+    assert len(reproduction.TABLE_1) == 16
+    assert len(reproduction.TABLE_2) == 10
+    assert {"secret-sharer-table-1", "secret-sharer-table-2"} <= set(REPRODUCTIONS)
