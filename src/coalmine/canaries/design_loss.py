@@ -56,7 +56,9 @@ class LikelihoodRatioLoss:
     def metric(self, pool: Pool) -> Tensor:
         """W, (m, m)."""
         ridge = len(pool) * self.noise_multiplier**2 / self.cohort
-        return torch.linalg.inv(ridge * torch.eye(len(pool), dtype=torch.float64) + pool.gram / pool.clip_norm**2)
+        noise = ridge * torch.eye(len(pool), dtype=torch.float64)
+        inverse: Tensor = torch.linalg.inv(noise + pool.gram / pool.clip_norm**2)
+        return inverse
 
 
 Loss = MeanLoss | CovarianceLoss | LikelihoodRatioLoss

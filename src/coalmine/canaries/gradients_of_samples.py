@@ -19,9 +19,11 @@ Box = tuple[slice, ...]
 
 
 class SampleGradients(Protocol):
-    """A way to compute them. ``boxes`` has the part of each parameter outside which its gradient is always zero."""
+    """A way to compute them."""
 
-    boxes: Sequence[Box]
+    @property
+    def boxes(self) -> Sequence[Box]:
+        """The part of each parameter outside which its gradient is always zero."""
 
     def of(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
         """A tensor (k, *part of the parameter) for each parameter.
@@ -137,7 +139,7 @@ def _prepared(module: nn.Module, tape: Tape | None) -> nn.Module:
     for parent in list(found.modules()):
         for name, layer in list(parent.named_children()):
             if hasattr(layer, "inplace"):
-                layer.inplace = False
+                layer.inplace = False  # type: ignore[assignment]
             if tape is not None or isinstance(layer, nn.Embedding):
                 replaced = recorded(layer, tape or Tape())
                 if replaced is not None:

@@ -18,6 +18,7 @@ from coalmine.fl.client import Client, LocalTraining
 from coalmine.fl.kernels.choice import choose_kernel
 from coalmine.fl.seeds import generator
 from coalmine.fl.workers import one_thread
+from coalmine.stats.arrays import Ints
 
 Index = tuple[slice | Tensor, ...]
 """A part of a parameter: some taps of a kernel, some rows of a table; ``()`` is all of it."""
@@ -169,9 +170,9 @@ def check_apart(pool: FederatedData, clients: FederatedData) -> None:
         )
 
 
-def _addresses(data: FederatedData) -> np.ndarray:
+def _addresses(data: FederatedData) -> Ints:
     start = data.inputs.__array_interface__["data"][0]
-    return start + data.indices * data.inputs.strides[0]
+    return np.asarray(start + data.indices * data.inputs.strides[0])
 
 
 def _nonzero(piece: Tensor) -> Index:

@@ -24,7 +24,7 @@ class Use:
     """One use of a layer: its ``output``, and how the gradients by ``parameters`` follow from the deltas by it."""
 
     output: Tensor
-    parameters: tuple[nn.Parameter, ...]
+    parameters: tuple[Tensor, ...]
     gradients: Formed
 
 
@@ -34,7 +34,7 @@ class Tape:
 
     uses: list[Use] = field(default_factory=list)
 
-    def note(self, output: Tensor, parameters: tuple[nn.Parameter, ...], gradients: Formed) -> Tensor:
+    def note(self, output: Tensor, parameters: tuple[Tensor, ...], gradients: Formed) -> Tensor:
         """Remember a use; returns its output."""
         if not output.requires_grad:
             output.requires_grad_()
@@ -195,9 +195,7 @@ class RecordedLSTM(nn.Module):
         hidden, cells = (torch.stack(each) for each in zip(*last, strict=True))
         return states if self.batch_first else states.transpose(0, 1), (hidden, cells)
 
-    def _layer(
-        self, inputs: Tensor, w_ih: nn.Parameter, w_hh: nn.Parameter, *biases: nn.Parameter
-    ) -> tuple[Tensor, Tensor]:
+    def _layer(self, inputs: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor]:
         bias = biases[0] + biases[1] if biases else None
         shares = F.linear(inputs, w_ih, bias)
         if not shares.requires_grad:
@@ -247,7 +245,7 @@ def _products(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _reach(side: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[slice, tuple[int, int]]:
-    """The taps of a kernel that meet pixels along one side of an image, and the padding that they need before it and after."""
+    """The taps of a kernel that meet pixels along one side of an image, and the padding they need before and after."""
     outputs = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     met = [
         tap

@@ -107,15 +107,13 @@ def likelihood_ratio_direction(
     )
 
 
-def held_out_sigma(
-    direction: ScoreDirection, held_out: Pool, *, noise_multiplier: float, cohort: float, signal: float | None = None
-) -> float:
-    """The effective σ of scores along ``direction`` in rounds of clients like ``held_out``, none of them in the pool."""
+def held_out_sigma(direction: ScoreDirection, held_out: Pool, *, noise_multiplier: float, cohort: float) -> float:
+    """The effective σ of scores along ``direction`` in rounds of clients like ``held_out``, who are not in the pool."""
     noise, cohort = _checked(noise_multiplier, cohort)
     vector = torch.from_numpy(direction.vector).double()
     square = cohort * float(held_out.dots(vector[None]).square().mean())
     square += (noise * held_out.clip_norm) ** 2 * float(vector @ vector)
-    return math.sqrt(square) / (direction.signal if signal is None else signal)
+    return math.sqrt(square) / direction.signal
 
 
 def _unit(update: Vector, pool: Pool) -> tuple[Tensor, float]:
