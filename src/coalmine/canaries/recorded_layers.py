@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coalmine.canaries.recurrence import Recurrence
+
 Formed = Callable[[Tensor, int], tuple[Tensor, ...]]
 """The gradients (k, …) by a layer's parameters, from the deltas by its outputs and the number k of examples."""
 
@@ -175,7 +177,7 @@ class Standardised(torch.autograd.Function):
 
 
 class RecordedLSTM(nn.Module):
-    """``nn.LSTM`` from a zero state, position by position: the gates are needed, which torch's own does not show."""
+    """``nn.LSTM`` from a zero state: the deltas by its gates are needed, which torch's own does not show."""
 
     def __init__(self, layer: nn.LSTM, tape: Tape) -> None:
         super().__init__()
@@ -185,37 +187,29 @@ class RecordedLSTM(nn.Module):
             for number, weight in enumerate(weights):
                 self.register_parameter(f"weight_{depth}_{number}", weight)
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The last layer's states, and the last state and cell of each."""
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, None]]:
+        """The last layer's states, and the last state of each layer, but not their cells."""
         states = inputs if self.batch_first else inputs.transpose(0, 1)
         last = []
         for weights in self._stack:
-            states, cell = self._layer(states, *weights)
-            last.append((states[:, -1], cell))
-        hidden, cells = (torch.stack(each) for each in zip(*last, strict=True))
-        return states if self.batch_first else states.transpose(0, 1), (hidden, cells)
+            states = self._layer(states, *weights)
+            last.append(states[:, -1])
+        return states if self.batch_first else states.transpose(0, 1), (torch.stack(last), None)
 
-    def _layer(self, inputs: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor]:
+    def _layer(self, inputs: Tensor, w_ih: Tensor, w_hh: Tensor, *biases: Tensor) -> Tensor:
         bias = biases[0] + biases[1] if biases else None
         shares = F.linear(inputs, w_ih, bias)
         if not shares.requires_grad:
             shares.requires_grad_()
-        hidden = cell = inputs.new_zeros(len(inputs), self.hidden_size)
-        before, recurrent = [hidden], w_hh.t()
-        for position, share in enumerate(shares.unbind(1)):
-            gates = torch.addmm(share, hidden, recurrent) if position else share
-            i, f, g, o = gates.chunk(4, 1)
-            cell = torch.addcmul(f.sigmoid() * cell, i.sigmoid(), g.tanh()) if position else i.sigmoid() * g.tanh()
-            hidden = o.sigmoid() * cell.tanh()
-            before.append(hidden)
-        states = torch.stack(before, 1)
+        states: Tensor = Recurrence.apply(shares, w_hh)  # type: ignore[no-untyped-call]
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            found = [_products(deltas, inputs), _products(deltas, states[:, :-1])]
-            return (*found, *[deltas.sum(1)] * len(biases))
+            # before the first position the state is zero
+            by_recurrent = _products(deltas[:, 1:], states[:, :-1])
+            return (_products(deltas, inputs), by_recurrent, *[deltas.sum(1)] * len(biases))
 
         self._tape.note(shares, (w_ih, w_hh, *biases), gradients)
-        return states[:, 1:], cell
+        return states
 
 
 def recorded(layer: nn.Module, tape: Tape) -> nn.Module | None:

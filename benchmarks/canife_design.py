@@ -1,0 +1,245 @@
+"""Time and memory of one design iteration against the reference's formulation. Prints a Markdown table.
+
+python benchmarks/canife_design.py [--only NAME] [--naive-pool 100]
+
+The baseline is written after the formulation of facebookresearch/canife (no code of it is used): the canary's parameter
+gradient with a graph, normalised, multiplied with every update of the pool element by element and summed, the loss
+d · meanᵢ⟨uᵢ, C g/‖g‖⟩² + d · max(c − ‖g‖, 0)² sent back through all of it, one step of Adam. It designs one canary at a
+time. *two-stage* is coalmine's way for any module, *by layers* the one it takes for these models by itself.
+
+Every contender runs in a process of its own with one thread; a time is the median of the processor time of an
+iteration, which other processes disturb less than the clock's, memory the process's highest (ru_maxrss). All see the same model, pool (100 mock clients of one random example) and canary; *difference* is
+the largest one between the derivatives by the canary, over the largest entry. ``--naive-pool`` gives the baseline fewer
+updates where 18 GB are too much, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coalmine import models
+from coalmine.canaries.design import DesignSettings, descend
+from coalmine.canaries.gradients_of_samples import FromLayers, TwiceBack
+from coalmine.canaries.pool import Pool, updates
+from coalmine.data.federated import FederatedData, Task
+from coalmine.fl import SGD, LocalTraining
+from coalmine.fl.workers import one_thread
+
+MOCK_CLIENTS = 100
+CLIENT = LocalTraining(
+    optimiser=SGD(learning_rate=1.0)
+)  # at other rates the reference and coalmine mean different norms
+CLIP_NORM = 1.0
+COLOUR = Task(input_shape=(3, 32, 32), classes=2)
+TEXT = Task(input_shape=(25,), classes=2, tokens=101)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, and how many times as fast as the baseline a canary should be: alone, and one of 16."""
+
+    name: str
+    model: str
+    task: Task
+    iterations: int
+    bars: tuple[float | None, float | None]
+
+
+WORKLOADS = [
+    Workload("ResNet18-GN, 32 × 32 × 3", "resnet18-gn", COLOUR, 5, (10, 80)),
+    Workload("LEAF CNN, 32 × 32 × 3", "leaf-cnn", COLOUR, 60, (None, 3)),
+    Workload("LSTM, 25 of 101 characters", "sent140-lstm", TEXT, 30, (6, 30)),
+]
+
+
+def mock_clients(task: Task, count: int) -> FederatedData:
+    """Clients of one random example."""
+    draw = np.random.default_rng(0)
+    inputs = draw.random((count, *task.input_shape), dtype=np.float32)
+    return FederatedData(
+        inputs=inputs if task.tokens is None else draw.integers(task.tokens, size=inputs.shape),
+        targets=draw.integers(task.classes, size=count),
+        bounds=np.stack([np.arange(count), np.arange(1, count + 1)], axis=1),
+        names=[str(i) for i in range(count)],
+        task=task,
+    )
+
+
+def start_of(task: Task, count: int) -> tuple[Tensor, Tensor]:
+    """Pixels, or logits of tokens, and labels."""
+    draw = torch.Generator().manual_seed(0)
+    shape = (count, *task.input_shape) if task.tokens is None else (count, *task.input_shape, task.tokens)
+    numbers = torch.rand(shape, generator=draw)
+    return (numbers if task.tokens is None else 3 * numbers), torch.arange(count) % task.classes
+
+
+class Naive:
+    """One canary, the reference's way."""
+
+    def __init__(self, work: Workload, module: nn.Module, pool: int) -> None:
+        self.work, self.module = work, module
+        self.parameters = list(module.parameters())
+        dim = sum(p.numel() for p in self.parameters)
+        self.pool = torch.empty(pool, dim)
+        for row, update in zip(
+            self.pool, updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM), strict=True
+        ):
+            row.copy_(update)
+        canary, self.label = start_of(work.task, 1)
+        self.canary = canary.requires_grad_()
+        self.optimiser = torch.optim.Adam([self.canary], lr=1.0 if work.task.tokens is None else 0.1)
+
+    def loss(self, inputs: Tensor) -> Tensor:
+        """Of pixels or of distributions over tokens, with a graph through everything."""
+        if self.work.task.tokens is not None:
+            logits = self.module.forward_embedded(inputs @ self.module.embedding.weight)
+        else:
+            logits = self.module(inputs)
+        gradients = torch.autograd.grad(F.cross_entropy(logits, self.label), self.parameters, create_graph=True)
+        gradient = torch.cat([piece.flatten() for piece in gradients])
+        short = (1.0 - gradient.norm()).clamp(min=0).square()
+        unit = F.normalize(gradient, dim=0) * CLIP_NORM
+        return len(gradient) * (short + (unit[None] * self.pool).sum(1).square().mean())
+
+    def derivative(self) -> Tensor:
+        """By the inputs, at the start, of the loss without its factor d."""
+        inputs = self.canary.detach() if self.work.task.tokens is None else self.canary.detach().softmax(-1)
+        inputs.requires_grad_()
+        return torch.autograd.grad(self.loss(inputs), inputs)[0] / self.pool.shape[1]
+
+    def iterate(self, times: int) -> list[float]:
+        """The seconds that each iteration takes."""
+        found = []
+        for _ in range(times):
+            start = time.process_time()
+            self.optimiser.zero_grad()
+            inputs = self.canary if self.work.task.tokens is None else F.gumbel_softmax(self.canary)
+            self.loss(inputs).backward()
+            self.optimiser.step()
+            found.append(time.process_time() - start)
+        return found
+
+
+class Coalmine:
+    """``count`` canaries, by one of coalmine's ways."""
+
+    def __init__(self, work: Workload, module: nn.Module, way: str, count: int) -> None:
+        self.work = work
+        shapes = [p.shape for p in module.parameters()]
+        mock = updates(module, mock_clients(work.task, MOCK_CLIENTS), CLIENT, CLIP_NORM)
+        pool = Pool.of(mock, shapes, clip_norm=CLIP_NORM)
+        self.canaries, self.labels = start_of(work.task, count)
+        inputs = self.canaries if work.task.tokens is None else self.canaries.softmax(-1)
+        self.gradients = TwiceBack(module) if way == "two-stage" else FromLayers(module, inputs[:1], self.labels[:1])
+        self.loss = DesignSettings().loss_for(pool, CLIENT, self.gradients)
+
+    def derivative(self) -> Tensor:
+        """By the first canary's inputs, at the start."""
+        inputs = self.canaries[:1] if self.work.task.tokens is None else self.canaries[:1].softmax(-1)
+        inputs = inputs.clone().requires_grad_()
+        rows = self.gradients.of(inputs, self.labels[:1])
+        valued = self.loss.derivative([some.detach() for some in rows])
+        return torch.autograd.grad(rows, inputs, valued.derivatives)[0]
+
+    def iterate(self, times: int) -> list[float]:
+        """The seconds that each iteration takes."""
+        ends = [time.process_time()]
+
+        def samples(values: list[Tensor]) -> tuple[Tensor, Tensor]:
+            return (values[0] if self.work.task.tokens is None else F.gumbel_softmax(values[0])), self.labels
+
+        with one_thread():
+            descend(
+                [self.canaries],
+                samples,
+                self.gradients,
+                self.loss,
+                DesignSettings(iterations=times),
+                usual_rate=0.1,
+                project=lambda _: ends.append(time.process_time()),
+            )
+        return np.diff(ends).tolist()
+
+
+def run_one(work: Workload, way: str, count: int, pool: int, file: Path) -> None:
+    """A contender alone in this process: its figures on stdout, its derivative in ``file``."""
+    torch.set_num_threads(1)
+    module = models.build(work.model, work.task)
+    contender = Naive(work, module, pool) if way == "naive" else Coalmine(work, module, way, count)
+    np.save(file, contender.derivative().numpy())
+    times = contender.iterate(work.iterations + 1)[1:]  # the first one warms up
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"ms": 1e3 * float(np.median(times)) / count, "gigabytes": peak / 1e6}))
+
+
+def measure(work: Workload, naive_pool: int) -> None:
+    """Print a row for each contender."""
+    contenders = [("naive", 1), ("two-stage", 1), ("by layers", 1), ("by layers", 16)]
+    with tempfile.TemporaryDirectory() as directory:
+        found = {}
+        for way, count in contenders:
+            file = Path(directory) / f"{way}-{count}.npy"
+            one = ["--contender", work.name, way, str(count), str(file), "--naive-pool", str(naive_pool)]
+            done = subprocess.run([sys.executable, __file__, *one], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            found[way, count] = json.loads(done.stdout.splitlines()[-1]) | {"derivative": np.load(file)}
+    naive = found["naive", 1]
+    for (way, count), figures in found.items():
+        bar = {("by layers", 1): work.bars[0], ("by layers", 16): work.bars[1]}.get((way, count))
+        ratio = naive["ms"] / figures["ms"]
+        shown = (
+            "—"
+            if way == "naive"
+            else f"{ratio:.1f}×" + ("" if bar is None else f" (≥ {bar:g}{'' if ratio >= bar else ', missed'})")
+        )
+        apart = np.abs(figures["derivative"] - naive["derivative"]).max() / np.abs(naive["derivative"]).max()
+        difference = f"{apart:.0e}" if naive_pool == MOCK_CLIENTS and way != "naive" else "—"
+        pool = naive_pool if way == "naive" else MOCK_CLIENTS
+        row = [
+            work.name,
+            way,
+            str(count),
+            str(pool),
+            f"{figures['ms']:.1f}",
+            shown,
+            f"{figures['gigabytes']:.1f}",
+            difference,
+        ]
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--only", metavar="NAME", default="", help="rows whose name contains this")
+    parser.add_argument("--naive-pool", type=int, default=MOCK_CLIENTS, help="updates that the baseline gets")
+    parser.add_argument("--contender", nargs=4, metavar=("WORK", "WAY", "COUNT", "FILE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contender:
+        name, way, count, file = options.contender
+        (work,) = [work for work in WORKLOADS if work.name == name]
+        run_one(work, way, int(count), options.naive_pool, Path(file))
+        return
+    columns = ["model", "way", "canaries", "pool", "ms per iteration and canary", "faster", "GB", "difference"]
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for work in WORKLOADS:
+        if options.only.lower() in work.name.lower():
+            measure(work, options.naive_pool)
+
+
+if __name__ == "__main__":
+    main()
