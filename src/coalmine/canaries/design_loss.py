@@ -22,6 +22,7 @@ from torch import Tensor
 from coalmine.canaries.gradients_of_samples import Box
 from coalmine.canaries.pool import Block, Index, Pool
 from coalmine.errors import InputError, check_positive
+from coalmine.fl import flat
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class DesignLoss:
         count = len(gradients[0])
         squares, dots = (torch.zeros(size, dtype=torch.float64) for size in ((count,), (count, len(self._metric))))
         for rows, where, piece in zip(self._rows, self._where, gradients, strict=True):
-            squares += piece.flatten(1).square().sum(1, dtype=torch.float64)
+            squares += flat.norms(piece.flatten(1)).square()
             dots += piece[(slice(None), *where)].reshape(count, -1) @ rows.T
         length = squares.sqrt()
         b = dots / (torch.where(length > 0, length, 1.0) * self._clip_norm)[:, None]

@@ -86,6 +86,16 @@ class Pool:
         """What the updates take in memory."""
         return sum(block.rows.nbytes for block in self.blocks)
 
+    def check_fits(self, model: nn.Module) -> None:
+        """Refuse a model whose trainable parameters are not those of the updates."""
+        shapes = [value.shape for value in model.parameters() if value.requires_grad]
+        if shapes != [block.shape for block in self.blocks]:
+            count = sum(shape.numel() for shape in shapes)
+            raise InputError(
+                f"the design pool was made with another model: its updates have {self.dim:,} numbers in "
+                f"{len(self.blocks)} parameters, the model trains {count:,} in {len(shapes)}"
+            )
+
     def dots(self, vectors: Tensor) -> Tensor:
         """(k, m) float64: the product of each of ``vectors`` (k, d) with each update."""
         found = torch.zeros(len(vectors), len(self), dtype=torch.float64)

@@ -46,6 +46,7 @@ def design_samples(
     if task.tokens is not None:
         raise InputError("the inputs are tokens, which cannot be moved by a little: design_texts designs texts")
     settings, began = checked_settings(settings, count, seed), time.perf_counter()
+    pool.check_fits(model)
     if valid is not None and not valid[0] < valid[1]:
         raise InputError(f"valid must be a range (lowest, highest), got {valid}")
     inputs, targets = _starts(task, count, start, valid or (0.0, 1.0), np.random.default_rng(seed))

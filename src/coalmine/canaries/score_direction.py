@@ -7,14 +7,13 @@ pool's m updates U, Σ ≈ Uᵀ U / m, and by Woodbury's identity it is, up to a
 
     w = u − Uᵀ (λ I + U Uᵀ)⁻¹ U u,    λ = m σ² / n :
 
-one m × m system in place of a d × d matrix. λ is the noise's share; a larger one trusts the pool less.
+one m × m system in place of a d × d matrix. λ is the noise's share: without noise, w leaves the pool's span altogether.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,8 +23,11 @@ from coalmine.canaries.pool import Pool
 from coalmine.errors import InputError, check_number, check_positive
 from coalmine.seam import Vector
 
-# Candidates for λ, from the noise's share upwards.
-_RIDGES = 40
+# Of the largest eigenvalue: what is smaller is rounding.
+_ROUNDING = 1e-12
+
+# So small a share of an update outside the pool's span is rounding, too.
+_SPANNED = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,55 +57,36 @@ def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, coho
 
 
 def likelihood_ratio_direction(
-    update: Vector,
-    pool: Pool,
-    *,
-    noise_multiplier: float,
-    cohort: float,
-    ridge: float | Literal["noise", "leave-one-out"] = "leave-one-out",
+    update: Vector, pool: Pool, *, noise_multiplier: float, cohort: float, ridge: float | None = None
 ) -> ScoreDirection:
-    """The likelihood ratio's direction for the canary's ``update``, noise of ``noise_multiplier`` clip norms, and
-    ``cohort`` clients expected in a round.
+    """The likelihood ratio's direction for the canary's ``update``.
 
-    ``ridge`` is λ in squared clip norms; "noise" is m σ²/n; "leave-one-out" is what has the smallest
-    ``effective_sigma``, from there upwards: new clients also move along directions that no client of the pool took.
+    ``noise_multiplier`` is the noise on the sum in clip norms, ``cohort`` the number of clients expected in a round.
+    ``ridge`` is λ in squared clip norms, m σ²/n unless another is asked for; without any noise, next to nothing.
     """
     unit, length = _unit(update, pool)
     noise, cohort = _checked(noise_multiplier, cohort)
-    square = pool.clip_norm**2
-    values, vectors = torch.linalg.eigh(pool.gram / square)
+    values, vectors = torch.linalg.eigh(pool.gram / pool.clip_norm**2)
     values = values.clamp(min=0)
+    least = max(len(pool) * noise**2 / cohort, _ROUNDING * float(values[-1]))
+    ridge = least if ridge is None else check_positive("ridge", ridge)
+    inverse = (vectors / (values + ridge)) @ vectors.T
     dots = pool.dots(unit[None])[0] / pool.clip_norm
-    least = len(pool) * noise**2 / cohort
-    if ridge == "leave-one-out":
-        top = max(float(values[-1]), least) * 1e3
-        lowest = max(least, float(values[-1]) * 1e-12)
-        candidates = np.geomspace(lowest, top, _RIDGES).tolist()
-    elif ridge == "noise":
-        candidates = [max(least, float(values[-1]) * 1e-12)]
-    else:
-        candidates = [check_positive("ridge", ridge)]
-    chosen, best, weights = 0.0, math.inf, dots
-    for candidate in candidates:
-        inverse = (vectors / (values + candidate)) @ vectors.T
-        found = inverse @ dots
-        # Of ⟨w, uᵢ⟩ with w made without client i, as in ridge regression; the mean of their squares is n Σ along w.
-        left_out = found / inverse.diagonal()
-        along = 1 - float(dots @ found)  # ⟨w, û⟩
-        norm = along - candidate * float(found @ found)  # ‖w‖² = ⟨w, û⟩ − λ ‖found‖²
-        variance = cohort * float(left_out.square().mean()) + noise**2 * norm
-        sigma = math.sqrt(max(variance, 0.0)) / along * pool.clip_norm / length if along > 0 else math.inf
-        if sigma < best:
-            chosen, best, weights = candidate, sigma, found
-    if math.isinf(best):
-        raise InputError("the canary's update lies in what the pool's span: no score can tell it from theirs")
+    weights = inverse @ dots
+    along = 1 - float(dots @ weights)  # ⟨w, û⟩
+    if along <= _SPANNED:
+        raise InputError("the canary's update lies in the span of the pool's: no score tells it from theirs")
+    # ⟨w, uᵢ⟩ of each client with w made without it, as in ridge regression: no client is needed for it but the pool's.
+    left_out = weights / inverse.diagonal()
+    square = along - ridge * float(weights @ weights)  # ‖w‖²
+    variance = cohort * float(left_out.square().mean()) + noise**2 * square
     whole = unit - pool.combined(weights[None])[0] / pool.clip_norm
     size = float(whole.norm())
     return ScoreDirection(
         vector=(whole / size).float().numpy(),
         signal=float(whole @ unit) / size * length,
-        effective_sigma=best,
-        ridge=chosen,
+        effective_sigma=math.sqrt(variance) / along * pool.clip_norm / length,
+        ridge=ridge,
     )
 
 

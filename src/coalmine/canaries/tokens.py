@@ -51,6 +51,7 @@ def design_texts(
     if task.tokens is None:
         raise InputError("the inputs are numbers, not tokens: design_samples designs these")
     settings, began = checked_settings(settings, count, seed), time.perf_counter()
+    pool.check_fits(model)
     check_positive("temperature", temperature)
     check_count("draws", draws)
     draw = torch.Generator().manual_seed(seed)
