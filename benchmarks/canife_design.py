@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from coalmine import models
 from coalmine.canaries.design import DesignSettings, descend
+from coalmine.canaries.design_loss import CovarianceLoss
 from coalmine.canaries.gradients_of_samples import FromLayers, TwiceBack
 from coalmine.canaries.pool import Pool, updates
 from coalmine.data.federated import FederatedData, Task
@@ -145,7 +146,7 @@ class Coalmine:
         self.canaries, self.labels = start_of(work.task, count)
         inputs = self.canaries if work.task.tokens is None else self.canaries.softmax(-1)
         self.gradients = TwiceBack(module) if way == "two-stage" else FromLayers(module, inputs[:1], self.labels[:1])
-        self.loss = DesignSettings().loss_for(pool, CLIENT, self.gradients)
+        self.loss = DesignSettings(loss=CovarianceLoss()).loss_for(pool, CLIENT, self.gradients)
 
     def derivative(self) -> Tensor:
         """By the first canary's inputs, at the start."""

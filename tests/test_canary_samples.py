@@ -276,7 +276,8 @@ def test_design_makes_the_canary_orthogonal_to_new_clients():
 def test_a_canarys_loss_is_that_of_what_its_client_sends():
     data = federation([4] * 8)
     pool = pool_updates(cnn(), data, CLIENT, 0.3)
-    design = design_samples(cnn(), pool, task=data.task, client=CLIENT, settings=DesignSettings(iterations=10))
+    settings = DesignSettings(iterations=10, loss=CovarianceLoss())
+    design = design_samples(cnn(), pool, task=data.task, client=CLIENT, settings=settings)
     (canary,) = design.canaries
     sent = next(updates(cnn(), design.clients, CLIENT, 1e6)).double()
     b = pool.dots(sent[None] / sent.norm())[0] / 0.3

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 from torch import nn
 
@@ -44,7 +45,7 @@ def lstm(seed=0, task=LABELLED):
     return models.build("sent140-lstm", task, seed=seed, embedding=5, hidden=4, layers=2)
 
 
-@settings(max_examples=10)
+@examples(max_examples=10)
 @given(positions=st.integers(1, 4), count=st.integers(1, 3), units=st.integers(1, 3), seed=st.integers(0, 9))
 def test_the_recurrence_can_be_differentiated_twice(positions, count, units, seed):
     draw = torch.Generator().manual_seed(seed)
@@ -142,9 +143,8 @@ def test_a_text_is_valued_as_what_its_client_sends(name):
     module, task = model_and_texts(name)
     data = tweets(8) if name == "labelled" else texts([3] * 8, positions=6, tokens=13)
     pool = pool_updates(module, data, CLIENT, 0.2)
-    made = design_texts(
-        module, pool, task=task, client=CLIENT, count=2, settings=DesignSettings(iterations=12), draws=6
-    )
+    settings = DesignSettings(iterations=12, loss=CovarianceLoss())
+    made = design_texts(module, pool, task=task, client=CLIENT, count=2, settings=settings, draws=6)
     for canary, sent in zip(made.canaries, updates(module, made.clients, CLIENT, 1e6), strict=True):
         b = pool.dots(sent[None].double() / sent.double().norm())[0] / 0.2
         norm = float(sent.double().norm()) / 0.2
@@ -189,7 +189,7 @@ def test_more_draws_are_never_worse():
     pool = pool_updates(module, data, CLIENT, 0.05)
     kwargs = {"task": LABELLED, "client": CLIENT, "settings": DesignSettings(iterations=20)}
     few, many = (design_texts(module, pool, draws=draws, **kwargs).canaries[0].loss for draws in (1, 64))
-    assert many <= few
+    assert many <= few * (1 + 1e-6)
 
 
 def test_the_same_seed_gives_the_same_texts():

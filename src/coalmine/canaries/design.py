@@ -36,9 +36,9 @@ class DesignSettings:
     ``patience`` iterations. ``norm_constant`` is the length, in clip norms, that a canary's update should reach.
     """
 
-    loss: Loss = field(default_factory=CovarianceLoss)
+    loss: Loss = field(default_factory=LikelihoodRatioLoss)
     norm_constant: float = 1.0
-    iterations: int = 300
+    iterations: int = 200
     learning_rate: float | None = None
     schedule: Literal["cosine", "constant"] = "cosine"
     patience: int = 50

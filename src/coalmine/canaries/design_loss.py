@@ -45,10 +45,13 @@ class CovarianceLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class LikelihoodRatioLoss:
-    """The share of ĝ that is lost in the likelihood-ratio direction, for this noise and expected cohort."""
+    """The share of ĝ that is lost in the likelihood-ratio direction, for this noise and expected cohort.
 
-    noise_multiplier: float
-    cohort: float
+    With little noise, as by default, it is the share that lies in the pool's span.
+    """
+
+    noise_multiplier: float = 0.01
+    cohort: float = 100
 
     def __post_init__(self) -> None:
         check_positive("noise_multiplier", self.noise_multiplier)

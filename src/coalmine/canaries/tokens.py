@@ -22,7 +22,7 @@ from coalmine.errors import InputError, check_count, check_positive
 from coalmine.fl.client import LocalTraining
 from coalmine.fl.workers import one_thread
 
-_RATE = 0.1
+_RATE = 1.0
 
 # By how much the logit of a start's own tokens exceeds the others', beyond what makes them as likely as all others.
 _START_LOGIT = 2.0
