@@ -17,8 +17,8 @@ from coalmine.canaries.design_loss import CovarianceLoss, DesignLoss, Likelihood
 from coalmine.canaries.gradients_of_samples import FromLayers, TwiceBack, sample_gradients
 from coalmine.canaries.pool import Pool, check_apart, pool_updates, updates
 from coalmine.canaries.recorded_layers import RecordedConv2d, Standardised, Tape
-from coalmine.canaries.samples import design_samples
-from coalmine.data.federated import Task
+from coalmine.canaries.samples import design_samples, valid_range
+from coalmine.data.federated import FederatedData, Task
 from coalmine.errors import InputError
 from coalmine.fl import SGD, Adam, LocalTraining
 from federations import cnn, federation, mlp, naive_sum
@@ -367,6 +367,25 @@ def test_a_design_that_is_no_longer_finite_stops_and_keeps_the_best_until_then()
     assert math.isfinite(canary.loss)
     assert canary.loss == pytest.approx(np.nanmin(design.losses), rel=1e-4)
     assert canary.loss < canary.initial_loss
+
+
+def test_the_valid_range_is_that_of_pixels_or_of_the_numbers():
+    data = federation([4])
+    assert valid_range(data) == (float(data.inputs.min()), float(data.inputs.max()))
+    pixels = FederatedData(
+        inputs=np.full((1, 1, 8, 8), 7, np.uint8), targets=np.zeros(1, int), bounds=[[0, 1]], names=["a"], task=TASK
+    )
+    assert valid_range(pixels) == (0.0, 1.0)
+
+
+def test_a_model_in_double_precision_is_designed_for_as_it_trains():
+    data = federation([4] * 4)
+    pools = [pool_updates(module, data, CLIENT, 0.3) for module in (mlp(), mlp().double())]
+    single, double = (
+        design_samples(module, pool, task=data.task, client=CLIENT, settings=DesignSettings(iterations=5))
+        for module, pool in zip((mlp(), mlp().double()), pools, strict=True)
+    )
+    np.testing.assert_allclose(single.canaries[0].inputs, double.canaries[0].inputs, atol=1e-4)
 
 
 def test_health_is_the_share_of_the_loss_taken_away():

@@ -138,6 +138,17 @@ def test_the_way_by_layers_is_taken_where_it_holds(name, way):
     assert type(sample_gradients(module, *samples)) is way
 
 
+def test_a_row_for_padding_is_never_learned():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(13, 6, padding_idx=0), nn.Linear(6, 13))
+    chances = torch.randn(2, 7, 13).softmax(-1)
+    for way in (TwiceBack(module), FromLayers(module, chances[:, :-1], chances[:, 1:])):
+        table = way.of(chances[:, :-1], chances[:, 1:])[0]
+        assert not table[:, 0].any()
+        assert table[:, 1:].any()
+    assert type(sample_gradients(module, chances[:, :-1], chances[:, 1:])) is FromLayers
+
+
 @pytest.mark.parametrize("name", ["labelled", "characters", "tied"])
 def test_a_text_is_valued_as_what_its_client_sends(name):
     module, task = model_and_texts(name)

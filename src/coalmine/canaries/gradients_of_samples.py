@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coalmine.canaries.recorded_layers import RecordedConv2d, Tape, recorded
+from coalmine.canaries.recorded_layers import RecordedConv2d, SoftEmbedding, Tape, recorded
 from coalmine.errors import InputError
 from coalmine.fl.flat import check_module, stateless
 
@@ -97,6 +97,7 @@ def sample_gradients(module: nn.Module, inputs: Tensor, targets: Tensor) -> Samp
     only if it gives there what the general one gives. A module that cannot be differentiated twice is refused.
     """
     check_module(module, private=True)
+    module = copy.deepcopy(module).to(inputs.dtype)
     inputs, targets = (torch.cat([some, some])[:2].detach() for some in (inputs, targets))
     general = TwiceBack(module)
     gradients, moved = _tried(general, inputs, targets)
@@ -140,10 +141,11 @@ def _prepared(module: nn.Module, tape: Tape | None) -> nn.Module:
         for name, layer in list(parent.named_children()):
             if hasattr(layer, "inplace"):
                 layer.inplace = False  # type: ignore[assignment]
-            if tape is not None or isinstance(layer, nn.Embedding):
-                replaced = recorded(layer, tape or Tape())
-                if replaced is not None:
-                    setattr(parent, name, replaced)
+            replaced = recorded(layer, tape) if tape is not None else None
+            if replaced is None and isinstance(layer, nn.Embedding) and layer.max_norm is None:
+                replaced = SoftEmbedding(layer)
+            if replaced is not None:
+                setattr(parent, name, replaced)
     return found
 
 

@@ -64,22 +64,39 @@ class RecordedLinear(nn.Module):
         return self._tape.note(F.linear(inputs, self.weight, self.bias), parameters, gradients)
 
 
-class RecordedEmbedding(nn.Module):
+class SoftEmbedding(nn.Module):
     """``nn.Embedding`` that also takes distributions over its tokens, (k, positions, tokens): their mean vectors."""
 
-    def __init__(self, layer: nn.Embedding, tape: Tape) -> None:
+    def __init__(self, layer: nn.Embedding) -> None:
         super().__init__()
-        self.weight, self._tape = layer.weight, tape
+        self.weight = layer.weight
         self.num_embeddings, self.embedding_dim = layer.num_embeddings, layer.embedding_dim
+        learned = torch.ones(layer.num_embeddings, 1, dtype=torch.bool)
+        if layer.padding_idx is not None:
+            learned[layer.padding_idx] = False
+        self._learned = learned
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Vectors (k, positions, width)."""
-        chances = tokens
-        if not tokens.is_floating_point():
-            chances = F.one_hot(tokens, self.num_embeddings).to(self.weight.dtype)
+        return self._chances(tokens) @ torch.where(self._learned, self.weight, self.weight.detach())
+
+    def _chances(self, tokens: Tensor) -> Tensor:
+        return tokens if tokens.is_floating_point() else F.one_hot(tokens, self.num_embeddings).to(self.weight.dtype)
+
+
+class RecordedEmbedding(SoftEmbedding):
+    """The same, noting what it does."""
+
+    def __init__(self, layer: nn.Embedding, tape: Tape) -> None:
+        super().__init__(layer)
+        self._tape = tape
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Vectors (k, positions, width)."""
+        chances = self._chances(tokens)
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            return (_products(_by_example(chances, count), _by_example(deltas, count)),)
+            return (_products(_by_example(chances, count), _by_example(deltas, count)) * self._learned,)
 
         return self._tape.note(chances @ self.weight, (self.weight,), gradients)
 
@@ -219,7 +236,7 @@ def recorded(layer: nn.Module, tape: Tape) -> nn.Module | None:
             return RecordedConv2d(layer, tape)
         case nn.GroupNorm() if layer.affine and layer.bias is not None:
             return RecordedGroupNorm(layer, tape)
-        case nn.Embedding() if layer.max_norm is None and not layer.scale_grad_by_freq and layer.padding_idx is None:
+        case nn.Embedding() if layer.max_norm is None and not layer.scale_grad_by_freq:
             return RecordedEmbedding(layer, tape)
         case nn.LSTM() if not (layer.bidirectional or layer.proj_size or layer.dropout):
             return RecordedLSTM(layer, tape)

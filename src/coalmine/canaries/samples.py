@@ -40,8 +40,9 @@ def design_samples(
     """Design ``count`` canaries for ``model`` as it is now, all in one batch.
 
     They start from random numbers, or from examples of ``start`` (that keep their class where ``target`` is
-    "random"). ``valid`` is the range that pixels stay in; None leaves them free, as in the paper. ``client`` is what
-    clients do with their examples: the canary's, like the others', takes its steps and is clipped.
+    "random"). ``valid`` is the range that numbers stay in, that of pixels unless given (``valid_range`` finds that of
+    data); None leaves them free, as in the paper. ``client`` is what clients do with their examples: the canary's,
+    like the others', takes its steps and is clipped.
     """
     if task.tokens is not None:
         raise InputError("the inputs are tokens, which cannot be moved by a little: design_texts designs texts")
@@ -94,6 +95,13 @@ def design_samples(
         way=type(gradients).__name__,
         seconds=time.perf_counter() - began,
     )
+
+
+def valid_range(data: FederatedData) -> tuple[float, float]:
+    """The range of what a model is given of ``data``: that of pixels, 0 to 1, or of the numbers that occur."""
+    if data.inputs.dtype == np.uint8:
+        return 0.0, 1.0
+    return float(data.inputs.min()), float(data.inputs.max())
 
 
 def checked_class(target: int, task: Task) -> int:
