@@ -181,16 +181,16 @@ def descend(
     for iteration in range(settings.iterations):
         leaves = [value.requires_grad_() for value in now]
         rows = gradients.of(*samples(leaves))
-        valued = loss.derivative([some.detach() for some in rows])
-        moves = list(torch.autograd.grad(rows, leaves, valued.derivatives))
+        here = loss.derivative([some.detach() for some in rows])
+        moves = list(torch.autograd.grad(rows, leaves, here.derivatives))
         del rows
         now = [value.detach() for value in now]
-        finite = bool(valued.losses.isfinite().all()) and all(bool(move.isfinite().all()) for move in moves)
-        better = valued.losses < lowest  # never true of NaN
+        finite = bool(here.losses.isfinite().all()) and all(bool(move.isfinite().all()) for move in moves)
+        better = here.losses < lowest  # never true of NaN
         for kept, value in zip(best, now, strict=True):
             kept[better] = value[better]
-        lowest = torch.where(better, valued.losses, lowest)
-        history.append(valued.losses)
+        lowest = torch.where(better, here.losses, lowest)
+        history.append(here.losses)
         bests.append(lowest)
         if not finite:
             return Descent(best, best, torch.stack(history).numpy(), iteration + 1)

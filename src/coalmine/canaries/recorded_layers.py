@@ -113,17 +113,15 @@ class RecordedConv2d(nn.Module):
         assert not isinstance(layer.padding, str)
         self._sizes = list(zip(layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True))
         self.taps: tuple[slice, slice] | None = None
-        self._cropped = layer.weight
+        self._cropped = layer.weight.detach()
 
     def forward(self, images: Tensor) -> Tensor:
         """As in torch."""
         rows, columns = (_reach(side, *sizes) for side, sizes in zip(images.shape[2:], self._sizes, strict=True))
         taps = (rows[0], columns[0])
         if self.taps is None:
-            self.taps, self._cropped = (
-                taps,
-                nn.Parameter(self.weight.detach()[:, :, taps[0], taps[1]].contiguous(), requires_grad=False),
-            )
+            self.taps = taps
+            self._cropped = self.weight.detach()[:, :, taps[0], taps[1]].contiguous()
         if taps != self.taps:
             raise ValueError("a convolution is used on images of different sizes")
         (top, bottom), (left, right) = rows[1], columns[1]
