@@ -13,6 +13,7 @@ from canary_models import random_pool, small_resnet
 from coalmine import models
 from coalmine.canaries.design_loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
 from coalmine.canaries.gradients_of_samples import FromLayers, TwiceBack, sample_gradients
+from coalmine.canaries.pool import Block, Pool
 from coalmine.canaries.recorded_layers import RecordedConv2d, Standardised, Tape
 from coalmine.data.federated import Task
 from coalmine.fl import SGD, LocalTraining
@@ -107,6 +108,22 @@ def test_the_likelihood_ratio_loss_is_what_the_noise_and_the_pool_leave_of_the_s
     lost = b @ loss.metric(pool) @ b
     covariance = 30 / len(rows) * rows.T @ rows / 0.8**2 + 0.2**2 * torch.eye(len(g), dtype=torch.float64)
     assert float(1 - lost) == pytest.approx(float(0.2**2 * g @ torch.linalg.solve(covariance, g)), rel=1e-9)
+
+
+def test_the_derivative_stays_exact_where_all_updates_are_alike():
+    draw = torch.Generator().manual_seed(0)
+    common, own = torch.randn(1, 300_000, generator=draw), torch.randn(9, 300_000, generator=draw)
+    rows = common + 0.03 * own
+    rows *= 0.7 / rows.norm(dim=1, keepdim=True)
+    gradient = common + 0.03 * torch.randn(1, 300_000, generator=draw)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        pool = Pool(blocks=[Block(torch.Size([300_000]), (), rows.to(dtype))], clip_norm=0.8)
+        loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0, boxes=[()])
+        found.append(loss.derivative([gradient.to(dtype)]).derivatives[0].double())
+    assert (found[0] - found[1]).norm() < 1e-4 * found[1].norm()
+    along = gradient.double() / gradient.double().norm()
+    assert abs(float((found[0] * along).sum())) < 1e-6 * float(found[0].norm())
 
 
 def test_a_canary_without_a_gradient_stays_where_it_is():

@@ -92,32 +92,38 @@ class DesignLoss:
 
     def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The losses and norms of gradients [(k, *part), …]."""
-        losses, norms, _, _ = self._parts(gradients)
+        losses, norms, _ = self._parts(gradients)
         return losses, norms
 
     def derivative(self, gradients: Sequence[Tensor]) -> Valued:
-        """With v = ∂L/∂g: (2/‖g‖) (Uᵀ W b − (bᵀ W b) ĝ) − 2 max(c − s, 0) (step/C) ĝ."""
-        losses, norms, weighted, orthogonal = self._parts(gradients)
+        """With v = ∂L/∂g: (2/(‖g‖ C)) (I − ĝ ĝᵀ) Uᵀ W b − 2 max(c − s, 0) (step/C) ĝ.
+
+        Where the updates and the canary's are much alike, the projection leaves little of what it is taken of: what
+        lies along ĝ is measured on the very vector that it is taken from, and not computed as bᵀ W b, which it is but
+        for rounding.
+        """
+        losses, norms, weighted = self._parts(gradients)
         length = norms * self._clip_norm / self._step
         safe = torch.where(length > 0, length, 1.0)
-        along = -2 * orthogonal / safe**2
-        along -= 2 * (self._constant - norms).clamp(min=0) * self._step / (self._clip_norm * safe)
-        dtype = gradients[0].dtype
-        across = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(dtype)
-        along = torch.where(length > 0, along, 0.0).to(dtype)
+        across = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients[0].dtype)
+        along = -2 * (self._constant - norms).clamp(min=0) * self._step / (self._clip_norm * safe)
         found = []
         for rows, where, piece in zip(self._rows, self._where, gradients, strict=True):
-            factors = along.view(-1, *[1] * (piece.ndim - 1))
+            part = across @ rows
             if where:
-                found.append(piece * factors)
-                part = found[-1][(slice(None), *where)]
-                found[-1][(slice(None), *where)] = part + (across @ rows).view(part.shape)
+                whole = torch.zeros_like(piece)
+                whole[(slice(None), *where)] = part.view(whole[(slice(None), *where)].shape)
             else:
-                found.append((across @ rows).view(piece.shape).addcmul_(piece, factors))
+                whole = part.view(piece.shape)
+            found.append(whole)
+            along -= (whole * piece).flatten(1).sum(1) / safe**2
+        along = torch.where(length > 0, along, 0.0).to(across.dtype)
+        for whole, piece in zip(found, gradients, strict=True):
+            whole.addcmul_(piece, along.view(-1, *[1] * (piece.ndim - 1)))
         return Valued(losses, norms, found)
 
-    def _parts(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The losses, the norms s, W b and bᵀ W b, in float64."""
+    def _parts(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The losses, the norms s, and W b, in float64."""
         count = len(gradients[0])
         squares, dots = (torch.zeros(size, dtype=torch.float64) for size in ((count,), (count, len(self._metric))))
         for rows, where, piece in zip(self._rows, self._where, gradients, strict=True):
@@ -128,7 +134,7 @@ class DesignLoss:
         weighted = b @ self._metric
         orthogonal = (weighted * b).sum(1)
         norms = length * self._step / self._clip_norm
-        return orthogonal + (self._constant - norms).clamp(min=0).square(), norms, weighted, orthogonal
+        return orthogonal + (self._constant - norms).clamp(min=0).square(), norms, weighted
 
 
 def _within(block: Block, box: Box) -> Index:
