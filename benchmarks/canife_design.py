@@ -9,9 +9,10 @@ time. *two-stage* is coalmine's way for any module, *by layers* the one it takes
 
 Every contender runs in a process of its own with one thread. A time is the least processor time of an iteration, which
 other processes disturb less than the clock's median; memory is the process's highest (ru_maxrss). All see the same
-model, pool (100 mock clients of one random example) and canary; *difference* is the largest one between the derivatives
-by the canary, over the largest entry. ``--naive-pool`` gives the baseline fewer updates where 18 GB are too much, and
-the table says so.
+model, pool (100 mock clients of one random example) and canary. *Difference* is the largest one between the derivative
+by the canary and that of the baseline's formulation in float64, over the largest entry, for a pool of six: the baseline
+itself is off where all updates are much alike. ``--naive-pool`` gives the baseline fewer updates where its memory is
+too much, and the table says so.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from coalmine import models
 from coalmine.canaries.design import DesignSettings, descend
@@ -41,6 +42,7 @@ from coalmine.fl import SGD, LocalTraining
 from coalmine.fl.workers import one_thread
 
 MOCK_CLIENTS = 100
+FEW = 6  # mock clients of the comparison in float64
 CLIENT = LocalTraining(
     optimiser=SGD(learning_rate=1.0)
 )  # at other rates the reference and coalmine mean different norms
@@ -91,17 +93,18 @@ def start_of(task: Task, count: int) -> tuple[Tensor, Tensor]:
 class Naive:
     """One canary, the reference's way."""
 
-    def __init__(self, work: Workload, module: nn.Module, pool: int) -> None:
-        self.work, self.module = work, module
+    def __init__(self, work: Workload, pool: int, dtype: torch.dtype = torch.float32) -> None:
+        self.work, module = work, models.build(work.model, work.task)
+        self.module = module.to(dtype)
         self.parameters = list(module.parameters())
         dim = sum(p.numel() for p in self.parameters)
-        self.pool = torch.empty(pool, dim)
+        self.pool = torch.empty(pool, dim, dtype=dtype)
         for row, update in zip(
             self.pool, updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM), strict=True
         ):
             row.copy_(update)
         canary, self.label = start_of(work.task, 1)
-        self.canary = canary.requires_grad_()
+        self.canary = canary.to(dtype).requires_grad_()
         self.optimiser = torch.optim.Adam([self.canary], lr=1.0 if work.task.tokens is None else 0.1)
 
     def loss(self, inputs: Tensor) -> Tensor:
@@ -138,15 +141,15 @@ class Naive:
 class Coalmine:
     """``count`` canaries, by one of coalmine's ways."""
 
-    def __init__(self, work: Workload, module: nn.Module, way: str, count: int) -> None:
-        self.work = work
+    def __init__(self, work: Workload, pool: int, way: str, count: int) -> None:
+        self.work, module = work, models.build(work.model, work.task)
         shapes = [p.shape for p in module.parameters()]
-        mock = updates(module, mock_clients(work.task, MOCK_CLIENTS), CLIENT, CLIP_NORM)
-        pool = Pool.of(mock, shapes, clip_norm=CLIP_NORM)
+        mock = updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM)
+        rows = Pool.of(mock, shapes, clip_norm=CLIP_NORM)
         self.canaries, self.labels = start_of(work.task, count)
         inputs = self.canaries if work.task.tokens is None else self.canaries.softmax(-1)
         self.gradients = TwiceBack(module) if way == "two-stage" else FromLayers(module, inputs[:1], self.labels[:1])
-        self.loss = DesignSettings(loss=CovarianceLoss()).loss_for(pool, CLIENT, self.gradients)
+        self.loss = DesignSettings(loss=CovarianceLoss()).loss_for(rows, CLIENT, self.gradients)
 
     def derivative(self) -> Tensor:
         """By the first canary's inputs, at the start."""
@@ -177,35 +180,47 @@ class Coalmine:
 
 
 def run_one(work: Workload, way: str, count: int, pool: int, file: Path) -> None:
-    """A contender alone in this process: its figures on stdout, its derivative in ``file``."""
+    """A contender alone in this process: its figures on stdout, its derivative for a small pool in ``file``."""
     torch.set_num_threads(1)
-    module = models.build(work.model, work.task)
-    contender = Naive(work, module, pool) if way == "naive" else Coalmine(work, module, way, count)
-    np.save(file, contender.derivative().numpy())
-    times = contender.iterate(work.iterations + 1)[1:]  # the first one warms up
+    if way == "exact":
+        np.save(file, Naive(work, FEW, torch.float64).derivative().numpy())
+        print(json.dumps({}))
+        return
+
+    def contender(size: int) -> Naive | Coalmine:
+        return Naive(work, size) if way == "naive" else Coalmine(work, size, way, count)
+
+    np.save(file, contender(FEW).derivative().numpy())
+    times = contender(pool).iterate(work.iterations + 1)[1:]  # the first one warms up
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"ms": 1e3 * min(times) / count, "gigabytes": peak / 1e6}))
 
 
-def measure(work: Workload, naive_pool: int) -> None:
+def measure(work: Workload, naive_pool: int, ways: str) -> None:
     """Print a row for each contender, as it comes."""
     bars = {("by layers", 1): work.bars[0], ("by layers", 16): work.bars[1]}
+    contenders = [("exact", 1), ("naive", 1), ("two-stage", 1), ("by layers", 1), ("by layers", 16)]
+    naive_ms = None
     with tempfile.TemporaryDirectory() as directory:
-        for way, count in (("naive", 1), ("two-stage", 1), ("by layers", 1), ("by layers", 16)):
-            file = Path(directory) / f"{way}-{count}.npy"
-            one = ["--contender", work.name, way, str(count), str(file), "--naive-pool", str(naive_pool)]
+        for way, count in contenders:
+            if way != "exact" and ways not in way:
+                continue
+            file, pool = Path(directory) / f"{way}-{count}.npy", naive_pool if way == "naive" else MOCK_CLIENTS
+            one = ["--contender", work.name, way, str(count), str(file), str(pool)]
             done = subprocess.run([sys.executable, __file__, *one], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise SystemExit(done.stderr)
             figures, derivative = json.loads(done.stdout.splitlines()[-1]), np.load(file)
-            pool, faster, difference = MOCK_CLIENTS, "—", "—"
+            if way == "exact":
+                exact = derivative
+                continue
+            faster = "—"
             if way == "naive":
-                naive, expected, pool = figures, derivative, naive_pool
-            else:
-                ratio, bar = naive["ms"] / figures["ms"], bars.get((way, count))
+                naive_ms = figures["ms"]
+            elif naive_ms is not None:
+                ratio, bar = naive_ms / figures["ms"], bars.get((way, count))
                 faster = f"{ratio:.1f}×" + ("" if bar is None else f" (≥ {bar:g}{'' if ratio >= bar else ', missed'})")
-                if naive_pool == MOCK_CLIENTS:
-                    difference = f"{np.abs(derivative - expected).max() / np.abs(expected).max():.0e}"
+            difference = f"{np.abs(derivative - exact).max() / np.abs(exact).max():.0e}"
             row = [work.name, way, str(count), str(pool), f"{figures['ms']:.1f}", faster]
             print("| " + " | ".join([*row, f"{figures['gigabytes']:.1f}", difference]) + " |", flush=True)
 
@@ -215,18 +230,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--only", metavar="NAME", default="", help="rows whose name contains this")
     parser.add_argument("--naive-pool", type=int, default=MOCK_CLIENTS, help="updates that the baseline gets")
-    parser.add_argument("--contender", nargs=4, metavar=("WORK", "WAY", "COUNT", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--ways", default="", metavar="WAY", help="only ways whose name contains this")
+    parser.add_argument(
+        "--contender", nargs=5, metavar=("WORK", "WAY", "COUNT", "FILE", "POOL"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.contender:
-        name, way, count, file = options.contender
+        name, way, count, file, pool = options.contender
         (work,) = [work for work in WORKLOADS if work.name == name]
-        run_one(work, way, int(count), options.naive_pool, Path(file))
+        run_one(work, way, int(count), int(pool), Path(file))
         return
     columns = ["model", "way", "canaries", "pool", "ms per iteration and canary", "faster", "GB", "difference"]
     print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for work in WORKLOADS:
         if options.only.lower() in work.name.lower():
-            measure(work, options.naive_pool)
+            measure(work, options.naive_pool, options.ways)
 
 
 if __name__ == "__main__":
