@@ -123,7 +123,7 @@ def test_the_derivative_stays_exact_where_all_updates_are_alike():
         found.append(loss.derivative([gradient.to(dtype)]).derivatives[0].double())
     assert (found[0] - found[1]).norm() < 1e-4 * found[1].norm()
     along = gradient.double() / gradient.double().norm()
-    assert abs(float((found[0] * along).sum())) < 1e-6 * float(found[0].norm())
+    assert abs(float((found[0] * along).sum())) < 1e-5 * float(found[0].norm())
 
 
 def test_a_canary_without_a_gradient_stays_where_it_is():
