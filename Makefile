@@ -22,8 +22,9 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/trainer.py
 
-API := data models fl seam canaries.hadamard stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
-	audits.gaussian_mechanism audits.exposure scorefile words reproductions errors
+API := data models fl seam config runs canaries.hadamard canaries.gaussian canaries.updates stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
+	audits audits.one_shot audits.participation audits.evidence audits.estimates audits.result audits.gaussian_mechanism \
+	audits.exposure scorefile words reproductions reproductions.one_shot usercode seeds errors
 docs: $(VENV)/.docs
 	$(BIN)/python -m pdoc $(addprefix coalmine.,$(API)) -o site
 

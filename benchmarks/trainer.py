@@ -40,9 +40,9 @@ from coalmine.fl import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mec
 from coalmine.fl.client import ignored_index, tensors
 from coalmine.fl.kernels.choice import choose_kernel
 from coalmine.fl.kernels.partial_sum import PartialSum, scales
-from coalmine.fl.seeds import generator
 from coalmine.fl.workers import ClientWork, Job, Workers
 from coalmine.models import build
+from coalmine.seeds import generator
 
 try:
     from pfl.aggregate.simulate import SimulatedBackend

@@ -4,16 +4,36 @@ import doctest
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_page_on_training_shows_real_output(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "least"), [("training", 15), ("one-shot", 10)])
+def test_pages_show_real_output(page, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = doctest.testfile(str(ROOT / "docs" / "training.md"), module_relative=False, encoding="utf-8")
-    assert found.attempted > 15
+    found = doctest.testfile(str(ROOT / "docs" / f"{page}.md"), module_relative=False, encoding="utf-8")
+    assert found.attempted > least
     assert found.failed == 0
+
+
+def test_the_readmes_own_loop_runs_as_shown(capsys):
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "plant(" in c]
+    rng = np.random.default_rng(0)
+    mine = {
+        "model": np.zeros(5000, dtype=np.float32),
+        "T": 8,
+        "C": 0.5,
+        "z": 1.0,
+        "n": 20,
+        "clip": lambda update, norm: update * min(1.0, norm / np.linalg.norm(update)),
+        "client_updates": lambda model, t: rng.standard_normal((20, 5000)).astype(np.float32),
+        "noise": lambda t: rng.normal(0, 1.0 * 0.5, 5000),
+    }
+    exec(code, mine)
+    assert "confidence" in capsys.readouterr().out or mine["audit"]
+    assert mine["audit"].result().bound is not None
 
 
 def test_the_readmes_training_runs_as_shown(tmp_path, monkeypatch, capsys):

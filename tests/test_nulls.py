@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coalmine.errors import InputError
-from coalmine.stats import CosineNull, NormalNull
+from coalmine.errors import InputError, NotApplicableError
+from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Scores, gaussian_fit
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,44 @@ def test_bad_dimensions_and_cosines_are_refused():
         CosineNull(5).log_sf([0.5, 1.5])
     with pytest.raises(InputError, match="std"):
         NormalNull(0, 0)
+
+
+def test_the_largest_of_several_is_never_larger_than_its_null_says() -> None:
+    rng = np.random.default_rng(0)
+    for correlation in (0.0, 0.9, -0.2):
+        covariance = np.full((5, 5), correlation) + (1 - correlation) * np.eye(5)
+        largest = rng.multivariate_normal(np.zeros(5), covariance, 50_000).max(axis=1)
+        null = LargestOfNull(NormalNull(), 5)
+        for t in (-1.0, 0.0, 1.0, 2.0, 3.0):
+            above = float(np.mean(largest >= t))
+            assert above <= np.exp(null.log_sf(t)) + 4 * np.sqrt(max(above, 1e-4) / 50_000)
+
+
+def test_both_tails_of_the_largest_make_up_one() -> None:
+    null, t = LargestOfNull(CosineNull(100), 7), np.linspace(-0.9, 0.9, 41)
+    np.testing.assert_allclose(np.exp(null.log_sf(t)) + np.exp(null.log_cdf(t)), 1.0, atol=1e-12)
+
+
+def test_a_likelihood_ratio_exceeds_t_no_more_often_than_its_null_says() -> None:
+    rng, null = np.random.default_rng(0), LikelihoodRatioNull()
+    x = rng.standard_normal(200_000)
+    ratio = np.logaddexp(np.log(0.5) + (x - 0.5), np.log(0.5) + (2 * x - 2))  # a mixture against N(0, 1)
+    for t in (-1.0, 0.0, 0.5, 1.0, 2.0):
+        assert np.mean(ratio >= t) <= np.exp(null.log_sf(t))
+    t = np.array([-3.0, 0.0, 0.1, 5.0, 50.0])
+    np.testing.assert_allclose(np.exp(null.log_sf(t)) + np.exp(null.log_cdf(t)), 1.0)
+    with pytest.raises(NotApplicableError, match="mean of a log-likelihood ratio"):
+        gaussian_fit(Scores(np.arange(20.0), null=null), delta=1e-5)
+
+
+def test_the_largest_of_one_is_that_one() -> None:
+    t = np.linspace(-3, 3, 13)
+    np.testing.assert_allclose(LargestOfNull(NormalNull(), 1).log_sf(t), NormalNull().log_sf(t))
+
+
+def test_the_largest_of_several_has_no_mean_to_fit() -> None:
+    scores = Scores(np.arange(20.0), null=LargestOfNull(NormalNull(), 3))
+    with pytest.raises(NotApplicableError, match="mean of the largest"):
+        gaussian_fit(scores, delta=1e-5)
+    with pytest.raises(InputError, match="count must be"):
+        LargestOfNull(NormalNull(), 0)

@@ -53,7 +53,7 @@ def test_a_setting_given_twice_is_refused():
 def test_training_settings_build_the_training_they_describe():
     (settings,) = settings_from_texts(
         ["partition=iid:30", "clients=20", "rounds=2", "cohort=epoch:2", "clip=adaptive:0.5", "noise=1",
-         "client.batch_size=all", "client.epochs=1", "server.optimiser=adam", "server.momentum=0",
+         "weights=size:30", "client.batch_size=all", "client.epochs=1", "server.optimiser=adam", "server.momentum=0",
          "model_settings.hidden=16"],
         TrainingSettings,
     )  # fmt: skip
@@ -68,6 +68,9 @@ def test_training_settings_build_the_training_they_describe():
     ("text", "message"),
     [
         ("clip=big", "clip must be a norm"),
+        ("weights=fair", "weights must be equal, size or size:CAP"),
+        ("weights=size:x", "weights must be equal, size or size:CAP"),
+        ("weights=size", "weights by size need a cap"),
         ("clip=-1", "clip norm"),
         ("cohort=half", "cohort must be poisson:Q"),
         ("cohort=poisson:2", "0, 1"),
@@ -77,6 +80,10 @@ def test_training_settings_build_the_training_they_describe():
 )
 def test_wrong_values_of_a_training_are_sentences(text, message):
     (settings,) = settings_from_texts([text], TrainingSettings)
-    with pytest.raises(InputError, match=message):
+
+    def build():
         splits = settings.splits()
-        settings.training(splits, settings.module(splits))
+        return settings.training(splits, settings.module(splits))
+
+    with pytest.raises(InputError, match=message):
+        build()

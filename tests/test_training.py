@@ -527,7 +527,7 @@ def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(
         training(data=shuffled).load(tmp_path)
     with pytest.raises(InputError, match="there the first model is"):
         training(model=mlp(seed=1)).load(tmp_path)
-    with pytest.raises(InputError, match=r"there audits is \[\], here \['Spy'\]"):
+    with pytest.raises(InputError, match=r"there audits is \[\], here \[Spy\]"):
         training(audits=[Spy()]).load(tmp_path)
     with pytest.raises(InputError, match="there kind is Training, here CentralTraining"):
         CentralTraining(model=mlp(), data=DATA, rounds=6).load(tmp_path)

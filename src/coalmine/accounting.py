@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
-from coalmine.errors import InputError, check_count, check_delta
+from coalmine.errors import InputError, check_count, check_delta, check_number
 from coalmine.sampling import LEAST_NOISE, MOST_NOISE, EveryRound, FixedSize, Sampling
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
@@ -49,6 +49,22 @@ class Theory:
         """The fields, ready for JSON: an infinite number is the string ``"inf"``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: "inf" if value == math.inf else value for name, value in values.items()}
+
+
+def claimed(epsilon: float, delta: float) -> Theory:
+    """A promise as it was made, whoever made it: for a mechanism whose inside is not known."""
+    if not check_number("the claimed epsilon", epsilon) >= 0:
+        raise InputError(f"the claimed epsilon must be 0 or more, got {epsilon}")
+    return Theory(
+        epsilon=float(epsilon),
+        delta=check_delta(delta),
+        accountant="claimed",
+        noise_multiplier=None,
+        sampling="as claimed",
+        q=None,
+        rounds=1,
+        adjacency="add-or-remove-one",
+    )
 
 
 def theory(

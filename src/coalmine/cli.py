@@ -27,6 +27,13 @@ app = typer.Typer(
 app.add_typer(cli_audits.app, name="audit")
 
 
+class Scale(StrEnum):
+    """How much a reproduction takes."""
+
+    quick = "quick"
+    full = "full"
+
+
 class Design(StrEnum):
     """How members were chosen among the canaries."""
 
@@ -324,16 +331,27 @@ def exposure(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="one-shot-table-1")],
+    name: Annotated[str | None, typer.Argument(help="Which; all names are listed if not given.")] = None,
+    scale: Annotated[Scale, typer.Option(help="quick (10 minutes at most) or full (up to a few hours).")] = Scale.quick,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulations.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for parts that are done: a run that was stopped goes on from there.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
 ) -> None:
-    """A paper's table or figure, beside the paper's numbers. NAME is one-shot-table-1."""
-    from coalmine.reproductions import REPRODUCTIONS
+    """A paper's table or figure, beside the paper's numbers."""
+    from coalmine.reproductions import REPRODUCTIONS, Context, find
 
-    if name not in REPRODUCTIONS:
-        raise InputError(f"there is no reproduction {name!r}; there is: {', '.join(REPRODUCTIONS)}")
-    title, columns, rows = REPRODUCTIONS[name](seed, console.track)
-    console.print_table(title, columns, rows)
+    if name is None:
+        print("\n".join(REPRODUCTIONS))
+        return
+    found = find(name)
+    if found is None:
+        raise InputError(f"there is no reproduction {name!r}; there are: {', '.join(REPRODUCTIONS)}")
+    table = REPRODUCTIONS[found](Context(seed, scale.value, console.track, out, workers))
+    console.print_table(table.title, table.columns, table.rows)
+    if table.note:
+        console.print_sentence(table.note)
 
 
 def _parse_null(text: str | None) -> Null | None:

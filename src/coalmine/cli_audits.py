@@ -2,10 +2,184 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+from coalmine import console
+from coalmine.errors import InputError
+
+if TYPE_CHECKING:
+    from coalmine.audits.result import AuditResult
 
 app = typer.Typer(
     help="Run one audit: plant canaries, look at what an adversary sees, report ε.",
     no_args_is_help=True,
     add_completion=False,
 )
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="A setting as key=value; may be given again. --settings lists them.", show_default=False
+    ),
+]
+ListSettings = Annotated[bool, typer.Option("--settings", help="List all settings with their defaults, and stop.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory for result, scores and checkpoint; a killed run goes on from there.", show_default=False
+    ),
+]
+MaxEpsilon = Annotated[
+    float | None,
+    typer.Option(help="Exit with code 1 where the bound to quote exceeds this ε, for CI.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+
+
+@app.command("one-shot")
+def one_shot(
+    settings: Set = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the adversary sees: final, final-change, updates, every:ROUNDS or rounds:A,B,…; may be given"
+            " again.",
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Train without canaries too, to see what they cost in accuracy.")
+    ] = False,
+    out: Out = None,
+    max_epsilon: MaxEpsilon = None,
+    list_settings: ListSettings = False,
+    as_json: AsJson = False,
+) -> None:
+    """Random updates as extra clients of one training run (Andrew et al. 2023): no retraining, any model."""
+    from coalmine.config import TrainingSettings, settings_from_texts
+    from coalmine.config.one_shot import OneShotSettings
+
+    if list_settings:
+        console.print_settings(OneShotSettings, TrainingSettings)
+        return
+    training, audit = settings_from_texts(settings or [], TrainingSettings, OneShotSettings)
+    if view:
+        if any(text.partition("=")[0].strip() == "view" for text in settings or []):
+            raise InputError("the view is given twice: by --view and by --set view=")
+        audit = audit.model_copy(update={"view": tuple(view)})
+
+    from coalmine.runs import run_one_shot
+
+    results = run_one_shot(
+        training,
+        audit,
+        baseline=baseline,
+        out=out,
+        progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
+    )
+    _show(results, out, max_epsilon, as_json)
+
+
+@app.command()
+def gaussian(
+    sigma: Annotated[
+        float | None, typer.Option(help="Standard deviation of the noise on each coordinate.", show_default=False)
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(help="Instead of --sigma: path.py:function, from a sum to a noisy sum.", show_default=False),
+    ] = None,
+    dim: Annotated[int, typer.Option(help="Number of coordinates.")] = 1_000_000,
+    canaries: Annotated[int, typer.Option(help="Number of canaries in the sum.")] = 1000,
+    family: Annotated[
+        str | None, typer.Option(help="hadamard or gaussian; by the dimension if not given.", show_default=False)
+    ] = None,
+    claim: Annotated[
+        float | None,
+        typer.Option(help="The ε that the mechanism promises at δ, to be put to the test.", show_default=False),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-5,
+    confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of canaries and noise.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Directory for result and scores.", show_default=False)] = None,
+    max_epsilon: MaxEpsilon = None,
+    as_json: AsJson = False,
+) -> None:
+    """One application of a mechanism to a sum of canaries, as a black box (Andrew et al. 2023, Section 3)."""
+    from coalmine import accounting
+    from coalmine.audits.gaussian_mechanism import audit_mechanism, gaussian_mechanism
+    from coalmine.runs import save
+    from coalmine.sampling import EveryRound
+    from coalmine.usercode import load_function
+
+    if (sigma is None) == (mechanism is None):
+        raise InputError("give one of --sigma and --mechanism path.py:function")
+    noisy = gaussian_mechanism(sigma, seed) if sigma is not None else load_function(str(mechanism))
+    theory = None
+    if claim is not None:
+        theory = accounting.claimed(claim, delta)
+    elif sigma:
+        theory = accounting.theory(noise_multiplier=sigma, sampling=EveryRound(), rounds=1, delta=delta)
+    with console.busy("applying the mechanism"):
+        result = audit_mechanism(
+            noisy,
+            dim=dim,
+            canaries=canaries,
+            family=family,
+            delta=delta,
+            confidence=confidence,
+            theory=theory,
+            seed=seed,
+        )
+    if out is not None:
+        save([result], out)
+    _show([result], out, max_epsilon, as_json)
+
+
+def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float | None, as_json: bool) -> None:
+    from coalmine.runs import results_to_dict
+
+    if as_json:
+        console.print_json(results_to_dict(results))
+    else:
+        for result in results:
+            _print_result(result)
+        _print_facts(results[0])
+        if out is not None:
+            print(f"\nwritten to {out}")
+    largest = max(result.bound.epsilon for result in results if result.bound is not None)
+    if max_epsilon is not None and largest > max_epsilon:
+        print(f"coalmine: the bound of {largest:.4g} exceeds {max_epsilon:g}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _print_result(result: AuditResult) -> None:
+    canaries = f"{result.metrics['planted']:,.0f} canaries planted, {result.metrics['held_out']:,.0f} held out"
+    console.print_estimates(
+        list(result.estimates), f"{result.audit}, view {result.view}, score {result.config['score']}: {canaries}"
+    )
+    console.print_sentence(result.meaning)
+    if result.theory is not None:
+        t = result.theory
+        times = "1 round" if t.rounds == 1 else f"{t.rounds:,} rounds"
+        console.print_sentence(
+            f"Theory: ε = {t.epsilon:.4g} at δ = {t.delta:g} ({t.accountant}, {t.sampling}, {times})."
+        )
+    for warning in result.warnings:
+        console.print_sentence(f"Careful: {warning}.")
+    print()
+
+
+def _print_facts(result: AuditResult) -> None:
+    """What is the same for all views of a training."""
+    own = ("planted", "held_out", "anderson_darling", "anderson_darling_p")
+    facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in own]
+    if "train_s" in result.timing:
+        facts.append(f"{result.timing['audit_s']:.2g} s for the audit in {result.timing['train_s']:.3g} s of training")
+    if facts:
+        console.print_sentence("; ".join(facts))

@@ -6,13 +6,14 @@ import json
 import math
 import shutil
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from coalmine import __version__
 
 if TYPE_CHECKING:
+    from coalmine.config.settings import Settings
     from coalmine.stats import Estimate
 
 
@@ -22,7 +23,7 @@ def track(work: Iterable[Any]) -> Iterable[Any]:
     from rich.progress import track
 
     console = Console(stderr=True)
-    return track(list(work), console=console, transient=True, disable=not console.is_terminal)
+    return track(work, console=console, transient=True, disable=not console.is_terminal)
 
 
 def busy(what: str) -> AbstractContextManager[Any]:
@@ -31,6 +32,27 @@ def busy(what: str) -> AbstractContextManager[Any]:
 
     console = Console(stderr=True)
     return console.status(what) if console.is_terminal else nullcontext()
+
+
+def round_bar(rounds: int, done: int, what: str) -> Callable[[Mapping[str, float]], None] | None:
+    """What to call after each round so that a bar moves on standard error; None where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task(what, total=rounds, completed=done)
+    bar.start()
+
+    def advance(metrics: Mapping[str, float]) -> None:
+        bar.update(task, completed=metrics["round"] + 1)
+        if metrics["round"] + 1 == rounds:
+            bar.stop()
+
+    return advance
 
 
 def number(value: float | None, digits: int) -> str:
@@ -75,6 +97,20 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         # A pipe has no width to fit into: nothing is wrapped.
         console = Console(width=240)
     console.print(table)
+
+
+def print_settings(*groups: type[Settings]) -> None:
+    """All settings with their defaults and what they mean."""
+    rows = [
+        [name, _default(default), description] for group in groups for name, default, description in group.described()
+    ]
+    print_table("settings: --set key=value", ["key", "default", "what it is"], rows)
+
+
+def _default(value: object) -> str:
+    if value is None or value == {}:
+        return "-"
+    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
 
 
 def print_sentence(text: str) -> None:

@@ -30,11 +30,12 @@ class Contribution:
     """What an audit adds to a round's sum: ``total``, the sum of planted updates, each no longer than the clip norm.
 
     ``clients`` is how many clients they count as in the average. Where an audit must not show by it whether a canary
-    is there, it gives the same number either way.
+    is there, it gives the same number either way; ``updates`` is then how many were really summed.
     """
 
     total: Vector
     clients: float = 1.0
+    updates: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,33 +44,39 @@ class Release:
 
     ``model`` is the global model after the round, ``update`` the round's noisy average before the server's optimiser.
     ``trial`` numbers the frozen rounds held before round ``round``; it is None where the training itself goes on.
+    ``divisor`` is what the round's sum was divided by, where that is public.
     """
 
     round: int
     kind: Kind
     vector: Vector
     trial: int | None = None
+    divisor: float | None = None
 
 
 @dataclass(frozen=True)
 class View:
     """What an adversary may see of a training: a ``kind`` of release after every ``every`` rounds, and the last.
 
-    ``every=None`` is the last alone: the final model.
+    ``every=None`` is the last alone: the final model. ``at`` are rounds seen besides, counted from 0.
     """
 
     kind: Kind
     every: int | None = 1
+    at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("model", "update"):
             raise InputError(f"a view shows model or update, got {self.kind!r}")
         if self.every is not None:
             check_count("every", self.every)
+        for round in self.at:
+            check_count("a round that is seen", round, least=0)
 
     def shows(self, round: int, rounds: int) -> bool:
         """Whether it sees what round ``round`` of ``rounds`` releases."""
-        return round == rounds - 1 or (self.every is not None and (round + 1) % self.every == 0)
+        regular = self.every is not None and (round + 1) % self.every == 0
+        return regular or round == rounds - 1 or round in self.at
 
 
 class Audit:
@@ -77,6 +84,9 @@ class Audit:
 
     views: Sequence[View] = ()
     """What this adversary may see."""
+
+    plants_as: str | None = None
+    """What it plants, in words: two audits of one training that plant the same would double it, and are refused."""
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """What to add to the sum of round ``round``, or of its frozen round ``trial``; None for nothing.
@@ -87,6 +97,9 @@ class Audit:
 
     def observe(self, release: Release) -> None:
         """Take in what was released."""
+
+    def discard(self, round: int) -> None:
+        """Round ``round`` failed after it was planted, and does not count: it may be planted again."""
 
     def frozen_rounds(self, round: int) -> int:
         """How many rounds to hold before round ``round`` on the model as it is, with fresh cohorts and fresh noise.
@@ -102,12 +115,16 @@ class Audit:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go back to what ``state`` gave."""
 
+    def __repr__(self) -> str:
+        """What it is, with all that must be the same for a checkpoint to be resumed."""
+        return type(self).__name__
+
 
 def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: float, round: int) -> Contribution:
     """Return the contribution if it is a finite vector of ``dim`` numbers that so many clients could have sent.
 
-    Whether each planted update is within the clip norm cannot be seen from their sum; that the sum is within
-    ``clients`` times it (one at least) can.
+    Whether each planted update is within the clip norm cannot be seen from their sum; that the sum is within as many
+    times it as there are updates (one at least) can.
     """
     check_kind("what an audit plants", contribution, Contribution, "a Contribution or None")
     total, clients = contribution.total, contribution.clients
@@ -118,10 +135,11 @@ def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: flo
     norm = float(np.linalg.norm(total.astype(np.float64)))
     if not math.isfinite(norm):
         raise InputError(f"an audit planted a vector that is not finite in round {round}")
-    bound = clip_norm * max(1.0, clients)
+    updates = clients if contribution.updates is None else contribution.updates
+    bound = clip_norm * max(1.0, updates)
     if norm > bound * (1 + 1e-5):
         raise InputError(
-            f"an audit planted updates of norm {norm:.6g} in round {round}, where {clients:g} clients may send up to "
+            f"an audit planted updates of norm {norm:.6g} in round {round}, where {updates:g} clients may send up to "
             f"{bound:.6g}"
         )
     return contribution

@@ -1,1 +1,23 @@
 """One file a method: plant → observe → score → estimate."""
+
+from coalmine.audits.one_shot import OneShot
+from coalmine.audits.participation import (
+    EpochParticipation,
+    FixedShareParticipation,
+    LastRoundsParticipation,
+    Participation,
+    PoissonParticipation,
+    ScheduledParticipation,
+)
+from coalmine.audits.result import AuditResult
+
+__all__ = [
+    "AuditResult",
+    "EpochParticipation",
+    "FixedShareParticipation",
+    "LastRoundsParticipation",
+    "OneShot",
+    "Participation",
+    "PoissonParticipation",
+    "ScheduledParticipation",
+]

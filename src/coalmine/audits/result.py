@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from coalmine.accounting import Theory
+from coalmine.errors import InputError, check_kind
 from coalmine.stats import Estimate, Scores
 from coalmine.words import meaning
 
@@ -43,6 +44,13 @@ class AuditResult:
         """The first bound that holds: the one to quote."""
         return next((e for e in self.estimates if e.valid), None)
 
+    def __getitem__(self, method: str) -> Estimate:
+        """The figure of a method by its name, such as ``result["gaussian-shift"]``."""
+        found = next((e for e in self.estimates if e.method == method), None)
+        if found is None:
+            raise InputError(f"there is no figure {method!r}; there are {', '.join(e.method for e in self.estimates)}")
+        return found
+
     @property
     def refuted(self) -> bool:
         """Whether that bound exceeds what theory promises."""
@@ -56,7 +64,7 @@ class AuditResult:
             return text
         if self.refuted:
             return f"{text} The promise of ε = {self.theory.epsilon:.4g} is refuted: the mechanism has a bug."
-        return f"{text} That agrees with the promise of ε = {self.theory.epsilon:.4g}."
+        return f"{text} That does not contradict the promise of ε = {self.theory.epsilon:.4g}."
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, without the scores."""
@@ -75,6 +83,16 @@ class AuditResult:
             "config": dict(self.config),
             "environment": environment(),
         }
+
+
+def common_delta(delta: float | None, theory: Theory | None) -> float:
+    """The δ of a result: as given, else that of ``theory``, else 1e-5; two that differ are refused."""
+    if theory is None:
+        return 1e-5 if delta is None else delta
+    check_kind("theory", theory, Theory, "a Theory, as audit.theory(...) or coalmine.theory(...) give")
+    if delta is not None and delta != theory.delta:
+        raise InputError(f"the result is asked for at delta = {delta:g}, but the theory is for {theory.delta:g}")
+    return theory.delta
 
 
 @lru_cache(maxsize=1)

@@ -28,6 +28,17 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), arbitrary_types_allowed=True)
 
+    @classmethod
+    def described(cls) -> Iterator[tuple[str, Any, str]]:
+        """The path, the default and the description of each setting."""
+        defaults = cls()
+        for path in _paths(cls):
+            value, group = defaults, cls
+            *parts, name = path.split(".")
+            for part in parts:
+                value, group = getattr(value, part), type(getattr(value, part))
+            yield path, getattr(value, name), group.model_fields[name].description or ""
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return self.model_dump(mode="json")
@@ -90,11 +101,13 @@ def _sentence(error: ValidationError, known: Sequence[str]) -> str:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
         return f"the setting {path}: {cause}"
+    if first["type"] == "dict_type":
+        return f"the setting {path} has parts: give {path}.name=value"
     expected = str(first["msg"])[:1].lower() + str(first["msg"])[1:]
     return f"the setting {path} = {first['input']!r:.60} is wrong: {expected}"
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
     return f"there is no setting {name!r}; {hint}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coalmine.data import Splits
     from coalmine.fl import LocalTraining, Mechanism, Training
     from coalmine.fl.cohorts import Cohorts
-    from coalmine.fl.mechanisms import Clipping
+    from coalmine.fl.mechanisms import Clipping, Weighting
     from coalmine.fl.optimisers import Optimiser
     from coalmine.seam import Audit
 
@@ -76,7 +76,9 @@ class TrainingSettings(Settings):
     model: str | None = Field(
         None, description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given"
     )
-    model_settings: dict[str, float] = Field(default_factory=dict, description="the model's own, such as hidden=64")
+    model_settings: dict[str, float] = Field(
+        default_factory=dict, description="the model's own: --set model_settings.hidden=64"
+    )
     rounds: int = Field(40, description="number of rounds")
     cohort: str = Field(
         "poisson:0.5", description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once in so many)"
@@ -85,7 +87,7 @@ class TrainingSettings(Settings):
     server: ServerSettings = Field(default_factory=ServerSettings, description="what the server does")
     clip: str = Field("1.0", description="clip norm; or none, or adaptive:START (follows the median norm)")
     noise: float = Field(2.0, description="noise multiplier: noise on the sum over the clip norm")
-    weights: Literal["equal", "size"] = Field("equal", description="how clients are weighed")
+    weights: str = Field("equal", description="how clients are weighed: equal, size, or size:CAP, which noise needs")
     evaluate_every: int | None = Field(None, description="rounds between evaluations; the last only if not given")
     seed: int = Field(0, description="of everything random")
     workers: int = Field(1, description="processes")
@@ -120,13 +122,13 @@ class TrainingSettings(Settings):
 
     def mechanism(self) -> Mechanism:
         """Clipping, weights and noise."""
-        from coalmine.fl import EqualWeights, Mechanism, WeightsBySize
+        from coalmine.fl import Mechanism
 
-        return Mechanism(
-            clipping=_clipping(self.clip),
-            noise_multiplier=self.noise,
-            weighting=EqualWeights() if self.weights == "equal" else WeightsBySize(),
-        )
+        if self.clip == "none" and self.noise > 0:
+            raise InputError("noise is measured by the clip norm: set clip to a norm, or noise=0")
+        if not self.noise >= 0:
+            raise InputError(f"noise must be 0 or more, got {self.noise}")
+        return Mechanism(clipping=_clipping(self.clip), noise_multiplier=self.noise, weighting=_weighting(self.weights))
 
     def cohorts(self) -> Cohorts:
         """Who comes."""
@@ -166,6 +168,21 @@ def _clipping(text: str) -> Clipping:
         if isinstance(error, InputError):
             raise
         raise InputError(f"clip must be a norm such as 1.0, adaptive:START or none, got {text!r}") from error
+
+
+def _weighting(text: str) -> Weighting:
+    from coalmine.fl import EqualWeights, WeightsBySize
+
+    kind, _, cap = text.partition(":")
+    try:
+        if text == "equal":
+            return EqualWeights()
+        if kind == "size":
+            return WeightsBySize(int(cap) if cap else None)
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+    raise InputError(f"weights must be equal, size or size:CAP, got {text!r}")
 
 
 def _cohorts(text: str) -> Cohorts:

@@ -18,9 +18,9 @@ from coalmine.fl.checkpoint import TrainingState
 from coalmine.fl.client import loss_of, tensors
 from coalmine.fl.optimisers import SGD, Adam, Optimiser
 from coalmine.fl.rounds import Rounds
-from coalmine.fl.seeds import generator
 from coalmine.sampling import EveryRound
 from coalmine.seam import Audit
+from coalmine.seeds import generator
 from coalmine.stats.arrays import Ints
 
 
@@ -83,7 +83,7 @@ class CentralTraining(Rounds):
                     "of clients' updates: put canaries into the data"
                 )
 
-    def _round(self) -> tuple[TrainingState, Tensor]:
+    def _round(self) -> tuple[TrainingState, Tensor, None]:
         number, state = self.state.round, self.state
         self._model.load(state.model)
         self._model.reset_buffers()
@@ -111,7 +111,7 @@ class CentralTraining(Rounds):
             round=number + 1,
             history=[*state.history, {"round": number, "train_loss": float(np.mean(losses))}],
         )
-        return after, model - state.model
+        return after, model - state.model, None
 
     def _batch(self, step: int) -> Examples:
         epoch, part = divmod(step, -(-len(self._records) // self.batch_size))

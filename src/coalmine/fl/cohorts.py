@@ -12,8 +12,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_number
-from coalmine.fl.seeds import generator
 from coalmine.sampling import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling
+from coalmine.seeds import generator
 from coalmine.stats.arrays import Ints
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive, check_probability
-from coalmine.fl.seeds import generator
 from coalmine.seam import Vector
+from coalmine.seeds import generator
 from coalmine.stats.arrays import Floats, Ints
 
 # Where squares of float32 numbers neither vanish nor overflow.

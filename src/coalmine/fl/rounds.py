@@ -56,6 +56,12 @@ class Rounds(ABC):
         for audit in audits:
             check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.seam.Audit")
             check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
+        planted = [audit.plants_as for audit in audits if audit.plants_as is not None]
+        if len(set(planted)) < len(planted):
+            raise InputError(
+                f"two audits would plant the same {planted[0]}: give them different seeds, or let one look at the "
+                "other's canaries"
+            )
         if test is None and evaluate_every is not None:
             raise InputError("evaluate_every needs test data to evaluate on: give test=, or leave it out")
         self.data, self.test, self.audits = data, test, tuple(audits)
@@ -74,8 +80,11 @@ class Rounds(ABC):
         """What an accountant promises for this configuration."""
 
     @abstractmethod
-    def _round(self) -> tuple[TrainingState, Tensor]:
-        """Compute the next round: the state after it, and the update that led there. Changes nothing."""
+    def _round(self) -> tuple[TrainingState, Tensor, float | None]:
+        """Compute the next round: the state after it, the update that led there, what that was divided by.
+
+        It changes nothing.
+        """
 
     @abstractmethod
     def _settings(self) -> dict[str, object]:
@@ -179,14 +188,29 @@ class Rounds(ABC):
             "the number of parameters": self.dim,
             "the first model": self._start,
             "data": f"{self.data} {_digest_of_data(self.data)}",
-            "audits": [type(audit).__name__ for audit in self.audits],
+            "audits": list(self.audits),
         }
         return {name: str(value) for name, value in (common | self._settings()).items()}
 
     def _advance(self) -> None:
         number = self.state.round
         self._before_round()
-        state, update = self._round()
+        try:
+            state, update, divisor = self._round()
+            self._measure(state, number)
+        except BaseException:
+            for audit in self.audits:
+                audit.discard(number)
+            raise
+        self.state = state
+        for audit in self.audits:
+            for view in audit.views:
+                if view.shows(number, self.rounds):
+                    shown = state.model if view.kind == "model" else update
+                    audit.observe(Release(round=number, kind=view.kind, vector=read_only(shown), divisor=divisor))
+
+    def _measure(self, state: TrainingState, number: int) -> None:
+        """Evaluate the model of round ``number`` where it is time to, and refuse one that has diverged."""
         last = number + 1 == self.rounds
         finite = math.isfinite(float(flat.norms(state.model[None])))
         if finite and self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
@@ -195,12 +219,6 @@ class Rounds(ABC):
             raise InputError(
                 f"the model diverged in round {number}, which does not count: lower the learning rates or the noise"
             )
-        self.state = state
-        for audit in self.audits:
-            for view in audit.views:
-                if view.shows(number, self.rounds):
-                    shown = state.model if view.kind == "model" else update
-                    audit.observe(Release(round=number, kind=view.kind, vector=read_only(shown)))
 
 
 def optimised(server: Optimiser, state: TrainingState, update: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:

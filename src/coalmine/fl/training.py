@@ -134,13 +134,16 @@ class Training(Rounds):
             for trial in range(frozen):
                 planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
                 own = (index << 32) + trial + 1  # each audit's are numbered apart; 0 is the training's own round
-                update, _, _ = self._noisy_mean([] if planted is None else [planted], trial=own)
-                audit.observe(Release(round=self.state.round, kind="update", vector=read_only(update), trial=trial))
+                update, divisor, _, _ = self._noisy_mean([] if planted is None else [planted], trial=own)
+                shown = read_only(update)
+                audit.observe(
+                    Release(round=self.state.round, kind="update", vector=shown, trial=trial, divisor=divisor)
+                )
 
-    def _round(self) -> tuple[TrainingState, Tensor]:
+    def _round(self) -> tuple[TrainingState, Tensor, float]:
         state, number = self.state, self.state.round
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
-        update, norms, losses = self._noisy_mean([found for found in planted if found is not None])
+        update, divisor, norms, losses = self._noisy_mean([found for found in planted if found is not None])
         model, memory = optimised(self.server, state, update)
         metrics: Metrics = {"round": number, "clients": len(norms)}
         if len(norms):
@@ -155,10 +158,10 @@ class Training(Rounds):
             round=number + 1,
             history=[*state.history, metrics],
         )
-        return after, update
+        return after, update, divisor
 
-    def _noisy_mean(self, planted: Sequence[Contribution], trial: int = 0) -> tuple[Tensor, Floats, Floats]:
-        """What the mechanism makes of a round, and the norms and losses of its clients."""
+    def _noisy_mean(self, planted: Sequence[Contribution], trial: int = 0) -> tuple[Tensor, float, Floats, Floats]:
+        """What the mechanism makes of a round, what the sum was divided by, the norms and losses of its clients."""
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
@@ -181,7 +184,8 @@ class Training(Rounds):
             divisor += expected
         else:
             divisor += float(weights.sum())
-        return total.div_(divisor or 1.0), np.concatenate(norms), np.concatenate(losses)
+        divisor = divisor or 1.0
+        return total.div_(divisor), divisor, np.concatenate(norms), np.concatenate(losses)
 
     def _check_finite(self, job: Job, norms: Floats, losses: Floats) -> None:
         bad = np.flatnonzero(~(np.isfinite(norms) & np.isfinite(losses)))

@@ -24,7 +24,7 @@ from coalmine.data.federated import FederatedData
 from coalmine.errors import InputError, check_count
 from coalmine.fl.client import Client
 from coalmine.fl.kernels.partial_sum import Kernel, PartialSum
-from coalmine.fl.seeds import generator
+from coalmine.seeds import generator
 from coalmine.stats.arrays import Floats, Ints
 
 # From where on glibc's malloc gives memory back to the system: blocks of so many bytes, so many free bytes at the end.

@@ -17,6 +17,7 @@ from torch import nn
 from coalmine.data.federated import Task
 from coalmine.errors import InputError, check_count
 from coalmine.models import images, resnet, text, transformer, user, word_lstm
+from coalmine.usercode import load_function
 
 __all__ = ["MODELS", "Model", "build", "default_model", "settings_of"]
 
@@ -52,7 +53,7 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if user.is_user_model(name):
-            function = user.load_function(name)
+            function = load_function(name, "model")
             _check_settings(name, function, settings)
             return user.call(name, function, task, settings)
         builder = _known(name).build

@@ -14,7 +14,8 @@ from coalmine.stats.gaussian import (
     sigma_gaussian,
     threshold_epsilon_between_gaussians,
 )
-from coalmine.stats.nulls import CosineNull, NormalNull, Null
+from coalmine.stats.normality import AndersonDarling, anderson_darling
+from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null
 from coalmine.stats.rates import (
     Counts,
     epsilon_from_counts,
@@ -37,15 +38,19 @@ from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, group_parameters
 
 __all__ = [
     "METHODS",
+    "AndersonDarling",
     "ApproximateDP",
     "CosineNull",
     "Counts",
     "Estimate",
     "GaussianDP",
     "Guesses",
+    "LargestOfNull",
+    "LikelihoodRatioNull",
     "NormalNull",
     "Null",
     "Scores",
+    "anderson_darling",
     "best_threshold",
     "ceiling",
     "epsilon_between_gaussians",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.errors import InputError, NotApplicableError, check_count, check_number, check_positive
 from coalmine.stats.arrays import Floats
 
 
@@ -113,6 +113,70 @@ class CosineNull:
                 tail = np.where(far, front - np.log(_fraction(a, 0.5, np.where(far, x, 0.0))), tail)
         result: Floats = tail
         return result
+
+
+@dataclass(frozen=True)
+class LargestOfNull:
+    """Never below the largest of ``count`` scores that each follow ``each``, however they depend on one another.
+
+    P(largest ≥ t) is at most P(null ≥ t) = min(1, count · P(one ≥ t)). A claim allows more true positives where there
+    are more false ones, so bounds on ε that take this null for the true one hold. Its mean and standard deviation say
+    nothing of the scores, and are refused.
+    """
+
+    each: Null
+    count: int
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count)
+
+    def log_sf(self, score: ArrayLike) -> Floats:
+        """ln P(null ≥ score)."""
+        return np.minimum(0.0, self.each.log_sf(score) + math.log(self.count))
+
+    def log_cdf(self, score: ArrayLike) -> Floats:
+        """ln P(null < score)."""
+        with np.errstate(divide="ignore"):
+            return np.log1p(-np.exp(self.log_sf(score)))
+
+    @property
+    def mean(self) -> float:
+        """Not known."""
+        raise NotApplicableError("the mean of the largest of several dependent scores is not known")
+
+    @property
+    def std(self) -> float:
+        """Not known."""
+        raise NotApplicableError("the standard deviation of the largest of several dependent scores is not known")
+
+
+@dataclass(frozen=True)
+class LikelihoodRatioNull:
+    """Never below the logarithm of a likelihood ratio where the first hypothesis is true.
+
+    The ratio itself has a mean of at most 1 there, so P(ln ratio ≥ t) is at most P(null ≥ t) = min(1, e⁻ᵗ) by Markov's
+    inequality. Mean and standard deviation say nothing of the scores, and are refused.
+    """
+
+    def log_sf(self, score: ArrayLike) -> Floats:
+        """ln P(null ≥ score)."""
+        result: Floats = np.minimum(0.0, -np.asarray(score, dtype=float))
+        return result
+
+    def log_cdf(self, score: ArrayLike) -> Floats:
+        """ln P(null < score)."""
+        with np.errstate(divide="ignore"):
+            return np.log(-np.expm1(self.log_sf(score)))
+
+    @property
+    def mean(self) -> float:
+        """Not known."""
+        raise NotApplicableError("the mean of a log-likelihood ratio is not known")
+
+    @property
+    def std(self) -> float:
+        """Not known."""
+        raise NotApplicableError("the standard deviation of a log-likelihood ratio is not known")
 
 
 def _fraction(a: float, b: float, x: Floats) -> Floats:

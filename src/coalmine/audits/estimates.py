@@ -1,0 +1,70 @@
+"""From the scores of planted and held-out canaries to all figures that apply, in the order they are to be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coalmine.errors import NotApplicableError
+from coalmine.stats import (
+    METHODS,
+    CosineNull,
+    Estimate,
+    NormalNull,
+    Null,
+    Scores,
+    anderson_darling,
+    ceiling,
+    estimate,
+)
+from coalmine.stats.arrays import Floats
+from coalmine.stats.rank_tests import Design
+
+# The order of reading: a closed-form null shows most; the bound for one run rests on least.
+_ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
+_FROM_NULL = ("exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound")
+_EXACT, _BOUNDED = "their null distribution is exact", "their null distribution is bounded from above"
+_SIGNS = "; random signs are as good as directions uniform on the sphere (see docs/one-shot.md)"
+
+_SUSPECT = 0.01
+
+
+def canary_estimates(
+    members: Floats,
+    nonmembers: Floats,
+    *,
+    null: Null | None,
+    signs: bool,
+    design: Design,
+    delta: float,
+    confidence: float,
+) -> tuple[list[Estimate], Scores, float | None]:
+    """Every figure that applies, the scores they came from, and how large a bound from held-out canaries can get.
+
+    Where the law of a held-out score is known (``null``), the bound from it comes first, and the paper's estimates are
+    taken from it; the held-out canaries serve the others. ``signs`` says that the canaries are made of random signs.
+    """
+    found = {e.method: e for e in estimate(members, nonmembers, delta=delta, confidence=confidence, design=design)}
+    if null is not None:
+        exact = isinstance(null, CosineNull | NormalNull)
+        known = estimate(members, null=null, delta=delta, confidence=confidence)
+        for e in known:
+            if e.method == "exact-null" or (exact and e.method in _FROM_NULL):
+                assumes = e.assumes if exact else e.assumes.replace(_EXACT, _BOUNDED)
+                found[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
+    top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
+    return [found[name] for name in _ORDER if name in found], Scores(members, nonmembers), top
+
+
+def normality(scores: Floats, whose: str) -> tuple[dict[str, float], list[str]]:
+    """The Anderson–Darling statistic of ``scores``, and a warning where a Gaussian fit is a poor one."""
+    try:
+        test = anderson_darling(scores)
+    except NotApplicableError:
+        return {}, []
+    measured = {"anderson_darling": test.statistic, "anderson_darling_p": test.p_value}
+    if test.p_value >= _SUSPECT:
+        return measured, []
+    return measured, [
+        f"the scores of the {whose} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
+        f"{test.p_value:.2g}): do not rely on gaussian-shift and gaussian-fit"
+    ]

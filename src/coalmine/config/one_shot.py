@@ -1,0 +1,97 @@
+"""The one-shot audit, as settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BeforeValidator, Field
+
+from coalmine.audits.one_shot import VIEWS, OneShot, parse_view
+from coalmine.audits.participation import ACCEPTED
+from coalmine.config.settings import Settings
+from coalmine.config.training import TrainingSettings
+from coalmine.errors import InputError
+
+
+def _views(value: object) -> object:
+    # A comma before a letter begins another view; one before a digit belongs to rounds:3,9.
+    return re.split(r",\s*(?=[a-z])", value) if isinstance(value, str) else value
+
+
+class OneShotSettings(Settings):
+    """Random updates planted as extra clients."""
+
+    canaries: int | None = Field(
+        None,
+        description="how many are planted (as many more are held out); a tenth of the clients, but 100 to 1,000, if not"
+        " given",
+    )
+    view: Annotated[tuple[str, ...], BeforeValidator(_views)] = Field(
+        ("final",), description=f"what adversaries see, one or several: {VIEWS}"
+    )
+    participation: str = Field("clients", description=f"when canaries take part: clients (as they do), {ACCEPTED}")
+    score: str | None = Field(
+        None,
+        description="cosine, max, sum or likelihood-ratio; for the view updates the last, else the first that fits",
+    )
+    design: Literal["coin-flips", "fixed"] = Field(
+        "coin-flips", description="how the planted ones are chosen: coin-flips or fixed (exactly so many)"
+    )
+    family: Literal["hadamard", "gaussian"] | None = Field(
+        None, description="how canaries are made: hadamard or gaussian; by the model's size if not given"
+    )
+    canary_norm: float | None = Field(
+        None, description="their length where nothing is clipped, their largest where something is"
+    )
+    delta: float = Field(1e-5, description="the δ at which ε is stated")
+    confidence: float = Field(0.95, description="of bounds and intervals")
+
+    def audits(self, training: TrainingSettings, initial: npt.ArrayLike, population: int) -> list[OneShot]:
+        """The audits of such a training, one a view, whose model starts as ``initial``."""
+        if training.clip == "none" and self.canary_norm is None:
+            raise InputError("nothing is clipped, so canaries have no length to take: give canary_norm=")
+        start = np.asarray(initial, dtype=np.float32)
+        first, *others = self.view
+        audit = OneShot(
+            dim=start.size,
+            rounds=training.rounds,
+            canaries=min(1000, max(100, population // 10)) if self.canaries is None else self.canaries,
+            view=first,
+            participation=self._participation(training, population),
+            score=self._score(first),
+            design=self.design,
+            family=self.family,
+            initial=start if _compares(first) else None,
+            norm=self.canary_norm,
+            seed=training.seed,
+        )
+        return [audit] + [
+            audit.seen_by(view, score=self._score(view), initial=start if _compares(view) else None) for view in others
+        ]
+
+    def _score(self, view: str) -> str | None:
+        """Where there are several views, the score is for those that see several releases."""
+        return None if len(self.view) > 1 and view.startswith("final") else self.score
+
+    def _participation(self, training: TrainingSettings, population: int) -> str:
+        if self.participation != "clients":
+            return self.participation
+        kind, _, rest = training.cohort.partition(":")
+        match kind:
+            case "poisson":
+                return training.cohort
+            case "fixed":
+                return f"fixed:{int(rest) / population!r}"
+            case "epoch" if training.rounds % int(rest) == 0:
+                return f"epochs:{training.rounds // int(rest)}"
+        raise InputError(
+            f"canaries cannot take part as clients do where the cohort is {training.cohort} and there are "
+            f"{training.rounds} rounds: choose participation={ACCEPTED}"
+        )
+
+
+def _compares(view: str) -> bool:
+    return parse_view(view).kind == "model" and view != "final"

@@ -1,0 +1,30 @@
+"""Tables and figures of the papers, computed again and printed beside the papers' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from coalmine.reproductions import gaussian_mechanism, one_shot
+from coalmine.reproductions.table import Context, Scale, Table
+
+__all__ = ["REPRODUCTIONS", "Context", "Scale", "Table", "find"]
+
+REPRODUCTIONS: Mapping[str, Callable[[Context], Table]] = {
+    "one-shot-table-1": gaussian_mechanism.table_1,
+    "one-shot-table-2": one_shot.table_2,
+    "one-shot-table-3": one_shot.table_3,
+    "one-shot-table-4": one_shot.table_4,
+    "one-shot-figure-1": one_shot.figure_1,
+    "one-shot-figure-2": one_shot.figure_2,
+}
+"""What ``coalmine reproduce NAME`` can print."""
+
+
+def find(name: str) -> str | None:
+    """The full name of a reproduction: "one-shot-table3" and "one-shot-fig1" are understood as well."""
+    wanted = _plain(name)
+    return next((known for known in REPRODUCTIONS if _plain(known) == wanted), None)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("figure", "fig")

@@ -1,0 +1,59 @@
+import json
+
+import pytest
+
+from coalmine.reproductions import REPRODUCTIONS, Context, find, one_shot
+from coalmine.reproductions.one_shot import Size
+
+TINY = Size("generated-text", 200, 8, 12, 4, 60, 6, 30, 10)
+
+
+def doubled(part):
+    return {"value": 2 * part}
+
+
+def test_parts_that_are_done_are_not_done_again(tmp_path):
+    context = Context(seed=3, directory=tmp_path)
+    assert context.parts(doubled, {"a": 1, "b": 2}) == {"a": {"value": 2}, "b": {"value": 4}}
+    assert json.loads((tmp_path / "quick-3-a.json").read_text()) == {"value": 2}
+    again = context.parts(lambda part: {"value": -part}, {"a": 1, "c": 5})
+    assert again == {"a": {"value": 2}, "c": {"value": -5}}
+    other = Context(seed=4, directory=tmp_path).parts(lambda part: {"value": -part}, {"a": 1})
+    assert other == {"a": {"value": -1}}
+
+
+def test_parts_are_the_same_in_several_processes():
+    parts = {str(i): i for i in range(5)}
+    assert Context(workers=2).parts(doubled, parts) == Context().parts(doubled, parts)
+
+
+def test_names_are_found_however_they_are_written():
+    assert find("one-shot-table3") == find("one-shot-table-3") == "one-shot-table-3"
+    assert find("one-shot-fig1") == "one-shot-figure-1"
+    assert find("one-shot-table-9") is None
+
+
+def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, monkeypatch):
+    monkeypatch.setitem(one_shot.SIZES, "quick", TINY)
+    context = Context(directory=tmp_path)
+    table = one_shot.table_3(context)
+    assert len(table.rows) == 5
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    estimated = [float(row[table.columns.index("ours: theory") + 2]) for row in table.rows]
+    assert estimated[0] > estimated[-1]  # no noise shows more than much noise
+    monkeypatch.setattr(one_shot, "FIGURE_NOISE", (0.0,))
+    monkeypatch.setattr(one_shot, "REPETITIONS", (1, 2))
+    monkeypatch.setattr(one_shot, "_TABLE_4", ((0.464, 0.590),))
+    one_shot.table_4(context)
+    assert sorted(file.name for file in tmp_path.iterdir() if "0.0-" in file.name) == [
+        "quick-0-noise-0.0-times-1.json",
+        "quick-0-noise-0.0-times-2.json",
+    ]
+    for figure in (one_shot.figure_1, one_shot.figure_2):
+        drawn = figure(context)
+        assert all(len(row) == len(drawn.columns) for row in drawn.rows)
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_every_reproduction_has_a_docstring(name):
+    assert REPRODUCTIONS[name].__doc__
