@@ -11,7 +11,7 @@ import numpy as np
 
 from coalmine.errors import check_count
 
-PURPOSES = ("cohort", "batches", "noise", "clip-count", "central", "participation", "insertion")
+PURPOSES = ("cohort", "batches", "noise", "clip-count", "central", "participation", "insertion", "design", "coins")
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:

@@ -115,9 +115,14 @@ class Design:
     def clients(self) -> FederatedData:
         """Each canary as a client of its own, whose only example it is."""
         inputs, targets = (np.stack([getattr(c, name) for c in self.canaries]) for name in ("inputs", "targets"))
-        bounds = np.stack([np.arange(len(inputs)), np.arange(1, len(inputs) + 1)], axis=1)
-        names = [f"canary-{i}" for i in range(len(inputs))]
-        return FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=names, task=self.task)
+        return clients_of(inputs, targets, self.task)
+
+
+def clients_of(inputs: Array, targets: Array, task: Task) -> FederatedData:
+    """Each of these examples as a client of its own."""
+    bounds = np.stack([np.arange(len(inputs)), np.arange(1, len(inputs) + 1)], axis=1)
+    names = [f"canary-{i}" for i in range(len(inputs))]
+    return FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=names, task=task)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from coalmine.errors import InputError, check_count, check_positive
 from coalmine.fl import flat
 from coalmine.fl.client import Client, LocalTraining
 from coalmine.fl.kernels.choice import choose_kernel
-from coalmine.fl.seeds import generator
 from coalmine.fl.workers import one_thread
+from coalmine.seeds import generator
 from coalmine.stats.arrays import Ints
 
 Index = tuple[slice | Tensor, ...]
