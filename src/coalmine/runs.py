@@ -23,6 +23,7 @@ from coalmine.fl.checkpoint import holds_one
 from coalmine.fl.flat import parameter_vector
 from coalmine.fl.rounds import Progress
 from coalmine.fl.training import Training
+from coalmine.sampling import AtMost, Sampling
 
 ForTraining = Callable[[Training], Progress | None]
 """Gives what to call after each round of a training."""
@@ -83,16 +84,16 @@ def run_canife(
     splits = settings.splits(training)
     module = training.module(splits)
     audits = settings.audits(training, splits, module)
-    trained, timing = _run(training.training(splits, module, audits), out, progress)
-    noise = trained.mechanism.noise_multiplier
-    sampling = trained.cohorts.sampling(len(trained.data), trained.rounds, trained.seed)
-    theory = trained.theory(settings.delta) if trained.mechanism.private else None
+    trained = training.training(splits, module, audits)
+    sampling = _sampling(trained)
+    theory = trained.theory(settings.delta, sampling=sampling) if trained.mechanism.private else None
+    trained, timing = _run(trained, out, progress)
     results = []
     for audit in audits:
         found = audit.result(
             delta=settings.delta,
             confidence=settings.confidence,
-            noise_multiplier=noise,
+            noise_multiplier=trained.mechanism.noise_multiplier,
             sampling=sampling,
             theory=theory,
             metrics=headline(trained),
@@ -104,6 +105,15 @@ def run_canife(
         for audit in audits:
             _save_trials(audit, out)
     return results
+
+
+def _sampling(trained: Training) -> Sampling:
+    """By which this training is accounted: where cohorts have no analysis, an upper bound."""
+    terms = len(trained.data), trained.rounds, trained.seed
+    try:
+        return trained.cohorts.sampling(*terms)
+    except InputError:
+        return AtMost(trained.cohorts.exposures(*terms))
 
 
 def _save_trials(audit: Canife, directory: Path) -> None:

@@ -13,7 +13,7 @@ from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.audits.result import AuditResult
 from coalmine.errors import InputError, NotApplicableError
-from coalmine.sampling import EveryRound, FixedSize, Sampling
+from coalmine.sampling import EveryRound, FixedSize, OncePerEpoch, Sampling
 from coalmine.stats import Estimate, Scores, estimate
 from coalmine.stats.arrays import Bools, Floats
 
@@ -139,16 +139,14 @@ class CanifeResult(AuditResult):
         """What it says, in words."""
         text = f"Of a single round, for a client known to take part in it: {super().meaning}"
         if self.ceiling is not None and self.bound is not None and self.bound.method == "one-run":
-            text += f" With so many scores that bound could not exceed {self.ceiling:.3g}."
+            text += f" With so many scores the one-run bound could not exceed {self.ceiling:.3g}."
         if not self.composed:
             return text
         shown = {c.method: c.epsilon for c in self.composed if c.inversion == "exact"}
         parts = [f"{number(shown[name])} by {name}" for name in _COMPOSED if name in shown]
         text += f" Composed over the training, ε̂ is {', '.join(parts)}: estimates, none of them a bound."
         if "ceiling" in shown:
-            text += (
-                f" With so many trials rates cannot compose to more than {number(shown['ceiling'])}, whoever attacks."
-            )
+            text += f" With so many trials, rates cannot compose to more than {number(shown['ceiling'])}."
         if self.training is not None:
             text += f" The promise for the training is ε = {number(self.training.epsilon)}."
         return text
@@ -161,7 +159,7 @@ class CanifeResult(AuditResult):
             "rounds": [period.to_dict() for period in self.periods],
             "composed": [one.to_dict() for one in self.composed],
             "designs": [
-                {name: [None if math.isnan(v) else v for v in values] for name, values in design.items()}
+                {name: [v if math.isfinite(v) else None for v in values] for name, values in design.items()}
                 for design in self.designs
             ],
         }
@@ -198,7 +196,7 @@ def canife_result(
     if whole.scores is None:
         raise InputError("coin flips planted a canary in all rounds or in none: take more trials, or another seed")
     composed, warnings = ([], []) if sampling is None else compose(found, sampling=sampling, delta=delta)
-    theory = None if noise_multiplier is None else round_theory(noise_multiplier, delta)
+    theory = round_theory(noise_multiplier, delta) if noise_multiplier else None
     measured = {"planted": float(whole.scores.members.size), "held_out": float(whole.scores.observed.size)}
     measured |= {"attack_accuracy": whole.scores.max_accuracy}
     measured |= {"std_with": whole.with_canary[2], "std_without": whole.without_canary[2]}
@@ -215,7 +213,7 @@ def canife_result(
         theory=theory,
         ceiling=whole.ceiling,
         warnings=[*_about_periods(found), *warnings, *_about_designs(facts, every)],
-        metrics=measured | dict(metrics),
+        metrics={name: value for name, value in measured.items() if math.isfinite(value)} | dict(metrics),
         timing=timing,
         config=config,
         periods=found,
@@ -242,21 +240,13 @@ def round_estimate(period: Period, *, independent: bool, delta: float, confidenc
     found = _estimates(members, nonmembers, independent, delta, confidence)
     m, n = members.size, nonmembers.size
     # What the bound to quote would be of scores that separate perfectly.
-    quoted = next(e.method for e in found if e.valid)
-    apart = estimate(
-        np.arange(n, n + m),
-        np.arange(n),
-        delta=delta,
-        confidence=confidence,
-        design="coin-flips",
-        methods=[quoted],
-    )
+    apart = _estimates(np.arange(n, n + m, dtype=float), np.arange(n, dtype=float), independent, delta, confidence)
     return RoundEstimate(
         round=period.round,
         rounds=period.rounds,
         estimates=found,
         scores=scores,
-        ceiling=apart[0].epsilon,
+        ceiling=next((e.epsilon for e in apart if e.valid), None),
         rate_ceiling=rate_ceiling(m, n, delta),
         accuracy=scores.max_accuracy,
     )
@@ -314,6 +304,8 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
         series = _series(periods, method)
         if series is None:
             continue
+        if not isinstance(sampling, OncePerEpoch):
+            series = _merged(series)
         for name, (inversion, accountant) in _WAYS.items():
             try:
                 epsilon = accounting.compose_rounds(
@@ -345,6 +337,14 @@ def _series(periods: Sequence[RoundEstimate], method: str) -> list[tuple[float, 
         last = last if value is None else value
         found.append((last, period.rounds))
     return found
+
+
+def _merged(series: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Rounds of the same ε̂ᵣ together: each costs the accountant a while, and the order only matters within epochs."""
+    rounds: dict[float, int] = {}
+    for epsilon, count in series:
+        rounds[epsilon] = rounds.get(epsilon, 0) + count
+    return list(rounds.items())
 
 
 def _about_periods(periods: Sequence[RoundEstimate]) -> list[str]:

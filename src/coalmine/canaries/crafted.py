@@ -104,21 +104,21 @@ class GivenUpdates:
 def looked_at_apart(updates: npt.NDArray[np.float32], directions: Floats, effective_sigma: Floats) -> Crafted:
     """Keep canaries out of one another's way: each direction less its components along the others' updates."""
     rows, found = updates.astype(np.float64), np.array(directions, dtype=np.float64)
-    sigma, lengths = np.array(effective_sigma, dtype=np.float64), np.linalg.norm(rows, axis=1)
+    sigma = np.array(effective_sigma, dtype=np.float64)
     for i in range(len(rows)):
         before = float(found[i] @ rows[i])
         others = np.delete(rows, i, axis=0)
         if len(others):
             basis, _ = np.linalg.qr(others.T)
             found[i] -= basis @ (basis.T @ found[i])
-            found[i] -= basis @ (basis.T @ found[i])
-            found[i] /= max(float(np.linalg.norm(found[i])), np.finfo(float).tiny)
-        signal = float(found[i] @ rows[i])
-        if not signal > _SPANNED * lengths[i]:
+            found[i] -= basis @ (basis.T @ found[i])  # once more for what rounding left
+        size, signal = float(np.linalg.norm(found[i])), float(found[i] @ rows[i])
+        if size <= _SPANNED or signal <= _SPANNED * before:
             raise InputError(
                 f"canary {i} of {len(rows)} cannot be told from the others: their updates span its own; take fewer"
             )
-        sigma[i] *= before / signal
+        found[i] /= size
+        sigma[i] *= before / (signal / size)
     vectors = found.astype(np.float32)
     signals = np.einsum("kd,kd->k", vectors, rows)
     return Crafted(updates=updates, directions=vectors, signals=signals, effective_sigma=sigma)

@@ -106,6 +106,8 @@ class CanifeSettings(Settings):
         for size in sizes:
             if not 1 <= size <= len(splits.pool):
                 raise InputError(f"pool_clients must be between 1 and {len(splits.pool)}, got {size}")
+        expected = training.cohorts().expected(len(splits.train), 0)
+        noise = training.mechanism().update_noise(expected)
         adversaries = list(product(sizes, self.design.iterations))
         found = []
         for index, (size, iterations) in enumerate(adversaries):
@@ -113,8 +115,8 @@ class CanifeSettings(Settings):
                 model=module,
                 pool=splits.pool.subset(range(size)),
                 client=training.client.local(),
-                noise_multiplier=training.noise,
-                cohort=training.cohorts().expected(len(splits.train), 0),
+                noise_multiplier=noise,
+                cohort=expected,
                 clients=splits.train,
                 count=self.canaries,
                 score=self.score,
