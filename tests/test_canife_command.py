@@ -7,8 +7,12 @@ import pytest
 
 from coalmine import cli
 
-FAST = ["partition=iid:40", "rounds=4", "every=2", "trials=12", "client.epochs=1", "client.batch_size=all"]
-FAST = [part for text in [*FAST, "model_settings.hidden=16", "design.iterations=5"] for part in ("--set", text)]
+FAST = ["partition=iid:40", "rounds=4", "every=2", "client.epochs=1", "client.batch_size=all"]
+FAST += ["model_settings.hidden=16", "design.iterations=5"]
+
+
+def sets(*texts):
+    return [part for text in texts for part in ("--set", text)]
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def run(monkeypatch, capsys):
 
 
 def test_the_table_has_rounds_ceilings_composition_and_what_they_mean(run, tmp_path):
-    code, out, _ = run("audit", "canife", *FAST, "--out", str(tmp_path))
+    code, out, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))
     assert code == 0
     for part in ("0–1", "2–3", "ceiling", "valid bound", "best-threshold", "as in the paper", "Of a single round"):
         assert part in out
@@ -37,7 +41,7 @@ def test_the_table_has_rounds_ceilings_composition_and_what_they_mean(run, tmp_p
     trials = np.load(tmp_path / "trials-frozen.npz", allow_pickle=False)
     assert trials["scores"].shape == trials["present"].shape == (24, 1)
     assert trials["inputs"].shape[0] == 1
-    code, _, _ = run("audit", "canife", *FAST, "--out", str(tmp_path))
+    code, _, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))
     assert code == 0
     second = json.loads((tmp_path / "result.json").read_text())
     assert second["rounds"] == first["rounds"]
@@ -47,9 +51,11 @@ def test_the_table_has_rounds_ceilings_composition_and_what_they_mean(run, tmp_p
 
 def test_several_adversaries_of_a_running_training_come_as_json(run):
     code, out, err = run(
-        "audit", "canife", *FAST, "--set", "mode=running", "--set", "trials=4", "--set", "canaries=3",
-        "--set", "pool_clients=3,8", "--set", "noise=0", "--json",
-    )  # fmt: skip
+        "audit",
+        "canife",
+        *sets(*FAST, "mode=running", "trials=4", "canaries=3", "pool_clients=3,8", "noise=0"),
+        "--json",
+    )
     assert (code, err) == (0, "")
     found = json.loads(out)["results"]
     assert [r["view"] for r in found] == ["running, pool 3, 5 iterations", "running, pool 8, 5 iterations"]
@@ -74,6 +80,8 @@ def test_settings_are_listed_with_defaults(run):
     [
         ("trial=3", "did you mean trials"),
         ("mode=thawed", "mode"),
+        ("trials=1", "trials must be a whole number of at least 2"),
+        ("trials=0", "trials must be"),
         ("clip=none", "clip"),
         ("pool_fraction=0", "pool_fraction must be in (0, 1)"),
         ("pool_clients=999", "pool_clients must be between 1 and"),
@@ -82,8 +90,7 @@ def test_settings_are_listed_with_defaults(run):
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(run, setting, message):
-    plain = [part for part in FAST if part != "--set" and not part.startswith(setting.partition("=")[0])]
-    code, _, err = run("audit", "canife", *[p for text in [*plain, setting, "noise=0"] for p in ("--set", text)])
+    code, _, err = run("audit", "canife", *sets(*FAST, setting, "noise=0"))
     assert code == 2
     assert message in err
     assert "Traceback" not in err

@@ -98,7 +98,15 @@ def run_canife(
             theory=theory,
             metrics=headline(trained),
         )
-        config = training.to_dict() | settings.to_dict() | {"maker": repr(audit.canaries)}
+        config = (
+            training.to_dict()
+            | settings.to_dict()
+            | {
+                "every": audit.every,
+                "trials": audit.trials,
+                "maker": repr(audit.canaries),
+            }
+        )
         results.append(replace(found, timing=timing | dict(found.timing), config=config))
     if out is not None:
         save(results, out)

@@ -15,7 +15,7 @@ from coalmine.data.federated import FederatedData
 from coalmine.errors import InputError, check_count, check_positive
 from coalmine.fl import flat
 from coalmine.fl.client import Client, LocalTraining
-from coalmine.fl.kernels.choice import choose_kernel
+from coalmine.fl.kernels.loop import Loop
 from coalmine.fl.workers import one_thread
 from coalmine.seeds import generator
 from coalmine.stats.arrays import Ints
@@ -156,13 +156,12 @@ def updates(
     flat.check_module(model, private=True)
     check_positive("clip_norm", clip_norm)
     check_count("seed", seed, least=0)
-    with one_thread():
-        kernel = choose_kernel(model, data, client)
+    loop = Loop(model, data.task, client)  # the others are for many clients at once
     weights = flat.parameter_vector(model)
     for i, name in enumerate(data.names):
         with one_thread():
             part = Client(data.client(i), 1.0, partial(generator, seed, "batches", i))
-            found = kernel.clipped_sum(weights, [part], clip_norm, torch.empty_like(weights))
+            found = loop.clipped_sum(weights, [part], clip_norm, torch.empty_like(weights))
         if not math.isfinite(found.norms[0]):
             raise InputError(f"the update of client {name!r} is not finite: lower the clients' learning rate")
         yield found.total

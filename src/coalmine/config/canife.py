@@ -76,8 +76,14 @@ class CanifeSettings(Settings):
     mode: Literal["frozen", "running"] = Field(
         "frozen", description="frozen (rounds held on a frozen model) or running (the training's own rounds)"
     )
-    every: int = Field(10, description="rounds from one design to the next; frozen: from one estimate to the next")
-    trials: int = Field(100, description="scores an estimate and canary: frozen rounds held, or rounds of the training")
+    every: int | None = Field(
+        None,
+        description="rounds from one design (and, frozen, estimate) to the next; 10 frozen, 40 running if not given",
+    )
+    trials: int | None = Field(
+        None,
+        description="scores an estimate and canary: frozen rounds held, or rounds of the training; 100 if not given",
+    )
     canaries: int = Field(1, description="how many at once, each with its own coin")
     score: Literal["likelihood-ratio", "plain"] = Field(
         "likelihood-ratio", description="direction: likelihood-ratio, or plain (the canary's own, as in the paper)"
@@ -106,6 +112,10 @@ class CanifeSettings(Settings):
         for size in sizes:
             if not 1 <= size <= len(splits.pool):
                 raise InputError(f"pool_clients must be between 1 and {len(splits.pool)}, got {size}")
+        # Not given, they are what is usual, or what so short a training has room for.
+        frozen = self.mode == "frozen"
+        every = min(10 if frozen else 40, training.rounds) if self.every is None else self.every
+        trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials
         expected = training.cohorts().expected(len(splits.train), 0)
         noise = training.mechanism().update_noise(expected)
         adversaries = list(product(sizes, self.design.iterations))
@@ -131,8 +141,8 @@ class CanifeSettings(Settings):
                 Canife(
                     canaries=maker,
                     rounds=training.rounds,
-                    every=self.every,
-                    trials=self.trials,
+                    every=every,
+                    trials=trials,
                     mode=self.mode,
                     name=named if len(adversaries) > 1 else None,
                     seed=training.seed + index,
