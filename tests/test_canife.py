@@ -10,7 +10,8 @@ from torch import nn
 
 from coalmine import accounting
 from coalmine.audits.canife import Canife
-from coalmine.audits.canife_result import Period, canife_result, compose, rate_ceiling, round_estimate
+from coalmine.audits.canife_result import canife_result, compose
+from coalmine.audits.canife_rounds import Period, rate_ceiling, round_estimate
 from coalmine.canaries import designed
 from coalmine.canaries.crafted import GivenUpdates, looked_at_apart
 from coalmine.canaries.design import DesignSettings
@@ -207,7 +208,7 @@ def test_running_rounds_are_cut_into_estimates_and_the_last_takes_the_rest():
 def test_only_what_needs_no_independence_is_valid_where_scores_share_rounds():
     draw = np.random.default_rng(0)
     present = draw.random((60, 1)) < 0.5
-    period = Period(0, 5, present + draw.normal(0, 0.3, present.shape), present)
+    period = Period(0, 5, present + draw.normal(0, 0.3, present.shape), present, np.full(present.shape, 0.3))
     alone = round_estimate(period, independent=True, delta=1e-5, confidence=0.95)
     shared = round_estimate(period, independent=False, delta=1e-5, confidence=0.95)
     assert [e.method for e in alone.estimates if e.valid] == ["simultaneous", "one-run"]
@@ -215,8 +216,22 @@ def test_only_what_needs_no_independence_is_valid_where_scores_share_rounds():
     assert "not so here" in next(e.assumes for e in shared.estimates if e.method == "simultaneous")
 
 
+def test_trials_that_tell_little_do_not_drown_those_that_tell_much():
+    draw = np.random.default_rng(0)
+    present, sigma = draw.random((200, 1)) < 0.5, np.where(np.arange(200) < 60, 0.3, 20.0)[:, None]
+    period = Period(0, 5, present + sigma * draw.standard_normal((200, 1)), present, sigma)
+    weighed = round_estimate(period, independent=False, delta=1e-5, confidence=0.95)
+    raw = round_estimate(replace(period, sigma=np.ones((200, 1))), independent=False, delta=1e-5, confidence=0.95)
+    assert weighed.bound.epsilon > 1 > 3 * raw.bound.epsilon
+    assert period.faded
+    same = replace(period, sigma=np.full((200, 1), 0.3))
+    assert np.allclose(same.comparable, same.scores)
+    assert not same.faded
+
+
 def figures(scores, present, **changes):
-    period = Period(0, 10, np.asarray(scores, dtype=float)[:, None], np.asarray(present)[:, None])
+    values = np.asarray(scores, dtype=float)[:, None]
+    period = Period(0, 10, values, np.asarray(present)[:, None], np.full_like(values, np.nan))
     terms = {
         "independent": True, "view": "frozen", "seed": 0, "delta": 1e-5, "confidence": 0.95, "noise_multiplier": 1.0,
         "sampling": None, "training": None, "facts": [], "every": 10, "metrics": {}, "timing": {}, "config": {},
@@ -275,12 +290,9 @@ def test_rates_cannot_exceed_the_papers_ceiling():
 def test_a_period_without_figures_takes_those_of_its_neighbour():
     draw = np.random.default_rng(0)
     scores = PRESENT + draw.normal(0, 0.5, 100)
-    told = round_estimate(
-        Period(0, 4, scores[:, None], PRESENT[:, None]), independent=True, delta=1e-5, confidence=0.95
-    )
-    empty = round_estimate(
-        Period(4, 3, np.zeros((2, 1)), np.ones((2, 1), dtype=bool)), independent=True, delta=1e-5, confidence=0.95
-    )
+    terms = {"independent": True, "delta": 1e-5, "confidence": 0.95}
+    told = round_estimate(Period(0, 4, scores[:, None], PRESENT[:, None], np.ones((100, 1))), **terms)
+    empty = round_estimate(Period(4, 3, np.zeros((2, 1)), np.ones((2, 1), dtype=bool), np.ones((2, 1))), **terms)
     both, _ = compose([told, empty], sampling=AtMost(2), delta=1e-5)
     longer, _ = compose([replace(told, rounds=7)], sampling=AtMost(2), delta=1e-5)
     assert both == longer

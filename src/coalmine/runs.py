@@ -129,6 +129,7 @@ def _save_trials(audit: Canife, directory: Path) -> None:
     content: dict[str, Any] = {
         "scores": np.concatenate([period.scores for period in audit.periods]),
         "present": np.concatenate([period.present for period in audit.periods]),
+        "sigma": np.concatenate([period.sigma for period in audit.periods]),
         "round": np.concatenate([np.full(len(period.scores), period.round) for period in audit.periods]),
     }
     kept = audit.canaries.state()

@@ -1,5 +1,7 @@
 """One file a method: plant → observe → score → estimate."""
 
+from coalmine.audits.canife import Canife
+from coalmine.audits.canife_result import CanifeResult
 from coalmine.audits.one_shot import OneShot
 from coalmine.audits.participation import (
     EpochParticipation,
@@ -13,6 +15,8 @@ from coalmine.audits.result import AuditResult
 
 __all__ = [
     "AuditResult",
+    "Canife",
+    "CanifeResult",
     "EpochParticipation",
     "FixedShareParticipation",
     "LastRoundsParticipation",

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.accounting import Theory
-from coalmine.audits.canife_result import CanifeResult, Period, canife_result
+from coalmine.audits.canife_result import CanifeResult, canife_result
+from coalmine.audits.canife_rounds import Period
 from coalmine.audits.result import common_delta
 from coalmine.canaries.crafted import FACTS, CanaryMaker, Crafted
 from coalmine.errors import InputError, check_count, check_positive
@@ -71,6 +72,7 @@ class Canife(Audit):
         # Fair coins, one for each canary in each round that it might be in.
         self._coins: Bools = generator(self.seed, "coins").random((slots, canaries.count)) < 0.5
         self._scores: Floats = np.full((slots, canaries.count), np.nan)
+        self._sigmas: Floats = np.full((slots, canaries.count), np.nan)
         self._facts: Floats = np.full((self._designs, canaries.count, len(FACTS)), np.nan)
         self._model: Vector | None = None
         self._crafted: Crafted | None = None
@@ -137,7 +139,7 @@ class Canife(Audit):
         scores = self._crafted.scores(release.vector) * check_positive("divisor", release.divisor)
         if not np.isfinite(scores).all():
             raise InputError(f"what {self._where(release)} released must be finite, got NaN or infinity")
-        self._scores[slot], self._due = scores, -1
+        self._scores[slot], self._sigmas[slot], self._due = scores, self._crafted.effective_sigma, -1
         self._seconds += time.perf_counter() - start
 
     def discard(self, round: int) -> None:
@@ -148,7 +150,7 @@ class Canife(Audit):
 
     @property
     def periods(self) -> list[Period]:
-        """Each estimate's scores: (trials, canaries), whether each canary was there, and the rounds it stands for."""
+        """Each estimate's scores, whether each canary was there, and the rounds it stands for."""
         if self._frozen:
             starts = [e * self.every for e in range(self._designs)]
             bounds = [(e * self.trials, (e + 1) * self.trials) for e in range(self._designs)]
@@ -157,7 +159,7 @@ class Canife(Audit):
             bounds = list(zip(starts, [*starts[1:], self.rounds], strict=True))
         ends = [*starts[1:], self.rounds]
         return [
-            Period(start, end - start, self._scores[low:high], self._coins[low:high])
+            Period(start, end - start, self._scores[low:high], self._coins[low:high], self._sigmas[low:high])
             for start, end, (low, high) in zip(starts, ends, bounds, strict=True)
         ]
 
@@ -212,13 +214,15 @@ class Canife(Audit):
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Scores, what is known of each design, the model last seen, the canaries."""
         model = np.zeros(0, dtype=np.float32) if self._model is None else self._model
-        own = {"scores": self._scores, "facts": self._facts, "model": model, "seconds": np.array(self._seconds)}
+        own = {"scores": self._scores, "sigmas": self._sigmas, "facts": self._facts}
+        own |= {"model": model, "seconds": np.array(self._seconds)}
         made = {f"canary_{name}": value for name, value in self.canaries.state().items()}
         return {name: np.array(value) for name, value in (own | made).items()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go back to what ``state`` gave."""
-        self._scores, self._facts = np.array(state["scores"]), np.array(state["facts"])
+        self._scores, self._sigmas = np.array(state["scores"]), np.array(state["sigmas"])
+        self._facts = np.array(state["facts"])
         self._model = np.array(state["model"]) if len(state["model"]) else None
         self._seconds, self._crafted = float(state["seconds"]), None
         self._crafted_for, self._due = -1, -1

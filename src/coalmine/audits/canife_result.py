@@ -4,91 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from coalmine import accounting
 from coalmine.accounting import Theory
+from coalmine.audits.canife_rounds import Period, RoundEstimate, round_estimate
 from coalmine.audits.result import AuditResult
-from coalmine.errors import InputError, NotApplicableError
+from coalmine.errors import InputError
 from coalmine.sampling import EveryRound, FixedSize, OncePerEpoch, Sampling
-from coalmine.stats import Estimate, Scores, estimate
-from coalmine.stats.arrays import Bools, Floats
-
-# Scores of one canary on a frozen model are independent; the bound for one run asks for no such thing.
-_INDEPENDENT = ("simultaneous", "one-run", "gdp", "gaussian-shift", "gaussian-fit", "best-threshold")
-_DEPENDENT = ("one-run", "simultaneous", "gdp", "gaussian-shift", "gaussian-fit", "best-threshold")
-_NOT_QUITE = "which is not so here: they share rounds, or the model moved between them"
 
 # What is composed over rounds, and how: the paper's way and the Gaussian mechanism's own curve.
 _COMPOSED = ("best-threshold", "gaussian-shift", "gdp")
 _WAYS = {"exact": ("exact", None), "paper": ("rdp", "rdp")}
-
-
-@dataclass(frozen=True, eq=False)
-class Period:
-    """The scores (trials, canaries) of one estimate, whether each canary was there, and the rounds it stands for."""
-
-    round: int
-    rounds: int
-    scores: Floats
-    present: Bools
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundEstimate:
-    """ε of a single round, as estimated for the ``rounds`` rounds from round ``round`` on.
-
-    ``estimates`` begin with the bound to quote. ``ceiling`` is the largest that bound could be with so many scores,
-    ``rate_ceiling`` the largest finite ε that their rates could have (``best-threshold``); the Gaussian fits have
-    none. Scores are in units of the canary's own signal: 0 is expected without it, 1 with it.
-    """
-
-    round: int
-    rounds: int
-    estimates: Sequence[Estimate]
-    scores: Scores | None
-    ceiling: float | None
-    rate_ceiling: float | None
-    accuracy: float | None
-
-    @property
-    def bound(self) -> Estimate | None:
-        """The first bound that holds."""
-        return next((e for e in self.estimates if e.valid), None)
-
-    def epsilon(self, method: str) -> float | None:
-        """The figure of a method, None where it did not apply."""
-        return next((e.epsilon for e in self.estimates if e.method == method), None)
-
-    @property
-    def with_canary(self) -> tuple[int, float, float]:
-        """Number, mean and standard deviation of the scores with the canary."""
-        return _moments(None if self.scores is None else self.scores.members)
-
-    @property
-    def without_canary(self) -> tuple[int, float, float]:
-        """Number, mean and standard deviation of the scores without the canary."""
-        return _moments(None if self.scores is None else self.scores.observed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, without the scores."""
-        sides = {"with": self.with_canary, "without": self.without_canary}
-        return {
-            "round": self.round,
-            "rounds": self.rounds,
-            "estimates": [e.to_dict() for e in self.estimates],
-            "ceiling": self.ceiling,
-            "rate_ceiling": self.rate_ceiling,
-            "attack_accuracy": self.accuracy,
-            **{
-                f"{name}_{what}": None if isinstance(value, float) and math.isnan(value) else value
-                for name, side in sides.items()
-                for what, value in zip(("scores", "mean", "std"), side, strict=True)
-            },
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +121,7 @@ def canife_result(
             sum(p.rounds for p in periods),
             np.concatenate([p.scores for p in periods]),
             np.concatenate([p.present for p in periods]),
+            np.concatenate([p.sigma for p in periods]),
         )
         whole = round_estimate(pooled, independent=False, delta=delta, confidence=confidence)
     if whole.scores is None:
@@ -212,7 +143,7 @@ def canife_result(
         scores=whole.scores,
         theory=theory,
         ceiling=whole.ceiling,
-        warnings=[*_about_periods(found), *warnings, *_about_designs(facts, every)],
+        warnings=[*_about_periods(found), *_about_fading(periods), *warnings, *_about_designs(facts, every)],
         metrics={name: value for name, value in measured.items() if math.isfinite(value)} | dict(metrics),
         timing=timing,
         config=config,
@@ -221,59 +152,6 @@ def canife_result(
         training=training,
         designs=facts,
     )
-
-
-def round_estimate(period: Period, *, independent: bool, delta: float, confidence: float) -> RoundEstimate:
-    """All figures of one period; none where coins left nothing to compare."""
-    members, nonmembers = period.scores[period.present], period.scores[~period.present]
-    if not members.size or not nonmembers.size:
-        return RoundEstimate(
-            round=period.round,
-            rounds=period.rounds,
-            estimates=(),
-            scores=None,
-            ceiling=None,
-            rate_ceiling=None,
-            accuracy=None,
-        )
-    scores = Scores(members, nonmembers)
-    found = _estimates(members, nonmembers, independent, delta, confidence)
-    m, n = members.size, nonmembers.size
-    # What the bound to quote would be of scores that separate perfectly.
-    apart = _estimates(np.arange(n, n + m, dtype=float), np.arange(n, dtype=float), independent, delta, confidence)
-    return RoundEstimate(
-        round=period.round,
-        rounds=period.rounds,
-        estimates=found,
-        scores=scores,
-        ceiling=next((e.epsilon for e in apart if e.valid), None),
-        rate_ceiling=rate_ceiling(m, n, delta),
-        accuracy=scores.max_accuracy,
-    )
-
-
-def _estimates(
-    members: Floats, nonmembers: Floats, independent: bool, delta: float, confidence: float
-) -> list[Estimate]:
-    found = []
-    for method in _INDEPENDENT if independent else _DEPENDENT:
-        try:
-            found += estimate(
-                members, nonmembers, delta=delta, confidence=confidence, design="coin-flips", methods=[method]
-            )
-        except NotApplicableError:
-            continue
-    if independent:
-        return found
-    return [
-        replace(e, valid=False, assumes=f"{e.assumes}, {_NOT_QUITE}") if e.method == "simultaneous" else e
-        for e in found
-    ]
-
-
-def rate_ceiling(members: int, nonmembers: int, delta: float) -> float:
-    """The largest finite ε that rates of so many scores can give: one error of one kind, none of the other."""
-    return max(0.0, math.log(max(members, nonmembers)) + math.log1p(-delta))
 
 
 def round_theory(noise_multiplier: float, delta: float) -> Theory:
@@ -361,6 +239,16 @@ def _about_periods(periods: Sequence[RoundEstimate]) -> list[str]:
     return found
 
 
+def _about_fading(periods: Sequence[Period]) -> list[str]:
+    faded = [period.round for period in periods if period.faded]
+    if not faded:
+        return []
+    return [
+        f"most scores from {_rounds(faded)} on show less than a quarter of what the best do: canaries fade as a model "
+        "learns, or are much alike; design them more often (every), or take fewer"
+    ]
+
+
 def _about_designs(facts: Sequence[Mapping[str, list[float]]], every: int) -> list[str]:
     found = []
     for index, design in enumerate(facts):
@@ -382,12 +270,6 @@ def _about_designs(facts: Sequence[Mapping[str, list[float]]], every: int) -> li
 def _rounds(rounds: Sequence[int]) -> str:
     shown = ", ".join(str(round) for round in rounds[:5])
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > 5 else ''}"
-
-
-def _moments(side: Floats | None) -> tuple[int, float, float]:
-    if side is None or not side.size:
-        return 0, math.nan, math.nan
-    return side.size, float(side.mean()), float(side.std(ddof=1)) if side.size > 1 else math.nan
 
 
 def number(value: float) -> str:

@@ -78,11 +78,11 @@ class CanifeSettings(Settings):
     )
     every: int | None = Field(
         None,
-        description="rounds from one design (and, frozen, estimate) to the next; 10 frozen, 40 running if not given",
+        description="rounds from one design (frozen: and estimate) to the next; 10 if not given",
     )
     trials: int | None = Field(
         None,
-        description="scores an estimate and canary: frozen rounds held, or rounds of the training; 100 if not given",
+        description="scores an estimate and canary: frozen rounds, or rounds of the training; 100 if not given",
     )
     canaries: int = Field(1, description="how many at once, each with its own coin")
     score: Literal["likelihood-ratio", "plain"] = Field(
@@ -114,7 +114,7 @@ class CanifeSettings(Settings):
                 raise InputError(f"pool_clients must be between 1 and {len(splits.pool)}, got {size}")
         # Not given, they are what is usual, or what so short a training has room for.
         frozen = self.mode == "frozen"
-        every = min(10 if frozen else 40, training.rounds) if self.every is None else self.every
+        every = min(10, training.rounds) if self.every is None else self.every
         trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials
         expected = training.cohorts().expected(len(splits.train), 0)
         noise = training.mechanism().update_noise(expected)
