@@ -214,7 +214,7 @@ class Canife(Audit):
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Scores, what is known of each design, the model last seen, the canaries."""
         model = np.zeros(0, dtype=np.float32) if self._model is None else self._model
-        own = {"scores": self._scores, "sigmas": self._sigmas, "facts": self._facts}
+        own: dict[str, npt.NDArray[Any]] = {"scores": self._scores, "sigmas": self._sigmas, "facts": self._facts}
         own |= {"model": model, "seconds": np.array(self._seconds)}
         made = {f"canary_{name}": value for name, value in self.canaries.state().items()}
         return {name: np.array(value) for name, value in (own | made).items()}

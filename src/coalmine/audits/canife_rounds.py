@@ -42,7 +42,7 @@ class Period:
         """
         if not np.isfinite(self.sigma).all():
             return self.scores
-        return 0.5 + (self.scores - 0.5) * (self.sigma.min() / self.sigma) ** 2
+        return np.asarray(0.5 + (self.scores - 0.5) * (self.sigma.min() / self.sigma) ** 2)
 
     @property
     def faded(self) -> bool:
