@@ -251,9 +251,7 @@ def test_a_promise_fits_what_the_score_knows():
 def test_a_promise_that_hides_the_rounds_is_not_compared_in_silence():
     audit = OneShot(dim=100, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.5")
     run([audit])
-    secret = OneShot(dim=100, rounds=ROUNDS, canaries=25, participation="poisson:0.5").theory(
-        noise_multiplier=1.0, delta=1e-5
-    )
+    secret = OneShot(dim=100, rounds=ROUNDS, canaries=25, participation="poisson:0.5").theory(noise_multiplier=1.0, delta=1e-5)
     assert any("knows the rounds" in warning for warning in audit.result(theory=secret).warnings)
     assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).warnings == []
 
