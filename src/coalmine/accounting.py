@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
-from coalmine.errors import InputError, check_count, check_delta, check_number
+from coalmine.errors import InputError, check_count, check_delta, check_number, check_positive
 from coalmine.sampling import LEAST_NOISE, MOST_NOISE, EveryRound, FixedSize, Sampling
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
@@ -220,18 +220,22 @@ def compose_rounds(
     round_delta: float | None = None,
     inversion: str = "exact",
     accountant: str | None = None,
+    sensitivity: float = 1.0,
 ) -> float:
     """ε̂ of a training from estimates of single rounds: CANIFE's GetPrivacy (Maddock et al. 2023, Algorithm 2).
 
     ``rounds_epsilon`` holds, in the order of the training, (ε̂ᵣ, the number of rounds it stands for). Each ε̂ᵣ becomes
     the noise that has it at ``round_delta`` (``delta`` if not given; the paper takes 1/n for n attack scores), and the
-    rounds are composed under ``sampling``. An estimate, not a bound: it is as good as the ε̂ᵣ are.
+    rounds are composed under ``sampling``. ``sensitivity`` is how far its neighbours move a sum that an ε̂ᵣ's move by
+    1: 2 where these add a client and those of ``FixedSize`` replace one. An estimate, not a bound: it is as good as the
+    ε̂ᵣ are.
     """
     if len(rounds_epsilon) == 0:
         raise InputError("rounds_epsilon must hold at least one pair (epsilon, rounds), got none")
     accountant = _checked_accountant(accountant, sampling)
     at = check_delta(delta) if round_delta is None else round_delta
-    noise = {epsilon: noise_from_round_epsilon(epsilon, at, inversion) for epsilon, _ in rounds_epsilon}
+    check_positive("sensitivity", sensitivity)
+    noise = {epsilon: noise_from_round_epsilon(epsilon, at, inversion) / sensitivity for epsilon, _ in rounds_epsilon}
     schedule = [(noise[epsilon], check_count("rounds", rounds, least=0)) for epsilon, rounds in rounds_epsilon]
     return _epsilon(*sampling.schedule_event(schedule), check_delta(delta), accountant)
 

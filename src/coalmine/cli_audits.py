@@ -13,6 +13,7 @@ from coalmine import console
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
+    from coalmine.audits.canife_result import CanifeResult
     from coalmine.audits.result import AuditResult
     from coalmine.secret_sharer_runs import SecretSharerRun
 
@@ -81,6 +82,35 @@ def one_shot(
         training,
         audit,
         baseline=baseline,
+        out=out,
+        progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
+    )
+    _show(results, out, max_epsilon, as_json)
+
+
+@app.command()
+def canife(
+    settings: Set = None,
+    out: Out = None,
+    max_epsilon: MaxEpsilon = None,
+    list_settings: ListSettings = False,
+    as_json: AsJson = False,
+) -> None:
+    """Samples crafted for the current model, looked for in single rounds (Maddock et al. 2023): ε along a training."""
+    from coalmine.config import TrainingSettings, settings_from_texts
+    from coalmine.config.canife import CanifeSettings
+
+    if list_settings:
+        console.print_settings(CanifeSettings, TrainingSettings)
+        return
+    training, audit = settings_from_texts(settings or [], TrainingSettings, CanifeSettings)
+
+    from coalmine.runs import run_canife
+
+    _make(out)
+    results = run_canife(
+        training,
+        audit,
         out=out,
         progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
     )
@@ -263,6 +293,12 @@ def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float |
 
 
 def _print_result(result: AuditResult) -> None:
+    from coalmine.audits.canife_result import CanifeResult
+
+    if isinstance(result, CanifeResult):
+        _print_rounds(result)
+        _print_words(result, "one round")
+        return
     planted, held_out = (f"{result.metrics[name]:,.0f}" for name in ("planted", "held_out"))
     canaries = f"{planted} canaries planted, {held_out} held out"
     if result.view == "users":
@@ -270,12 +306,46 @@ def _print_result(result: AuditResult) -> None:
     console.print_estimates(
         list(result.estimates), f"{result.audit}, view {result.view}, score {result.config['score']}: {canaries}"
     )
+    _print_words(result, "")
+
+
+def _print_rounds(result: CanifeResult) -> None:
+    """A row for each estimate along the training, then the rounds composed."""
+    number, rows = console.number, []
+    for p in result.periods:
+        best = next((e for e in p.estimates if e.method == "best-threshold"), None)
+        rows.append(
+            [
+                str(p.round) if p.rounds == 1 else f"{p.round}–{p.round + p.rounds - 1}",
+                f"{p.with_canary[0]} + {p.without_canary[0]}",
+                "-" if p.accuracy is None else f"{p.accuracy:.1%}",
+                f"{p.with_canary[2]:.3f}, {p.without_canary[2]:.3f}",
+                "-" if best is None else f"{number(best.epsilon, 2)} ({number(best.lower, 2)}–{number(best.upper, 2)})",
+                number(p.rate_ceiling, 2),
+                number(None if p.bound is None else p.bound.epsilon, 2),
+                number(p.ceiling, 2),
+                number(p.epsilon("gdp"), 2),
+                number(p.epsilon("gaussian-shift"), 2),
+            ]
+        )
+    columns = ["rounds", "scores with + without", "accuracy", "std with, without", "ε̂ᵣ best threshold (as published)"]
+    columns += ["ceiling", "valid bound", "ceiling", "bound if Gaussian", "Gaussian shift"]
+    console.print_table(f"canife, {result.view}: ε of one round, along the training", columns, rows)
+    if result.composed:
+        methods = list(dict.fromkeys(c.method for c in result.composed))
+        found = {(c.method, c.inversion): c.epsilon for c in result.composed}
+        rows = [[m, *(number(found.get((m, way)), 3) for way in ("exact", "paper"))] for m in methods]
+        console.print_table("all rounds composed: estimates of ε", ["from ε̂ᵣ by", "exact", "as in the paper"], rows)
+
+
+def _print_words(result: AuditResult, what: str) -> None:
     console.print_sentence(result.meaning)
     if result.theory is not None:
         t = result.theory
         times = "1 round" if t.rounds == 1 else f"{t.rounds:,} rounds"
+        of = f" of {what}" if what else ""
         console.print_sentence(
-            f"Theory: ε = {t.epsilon:.4g} at δ = {t.delta:g} ({t.accountant}, {t.sampling}, {times})."
+            f"Theory{of}: ε = {t.epsilon:.4g} at δ = {t.delta:g} ({t.accountant}, {t.sampling}, {times})."
         )
     for warning in result.warnings:
         console.print_sentence(f"Careful: {warning}.")
@@ -284,7 +354,7 @@ def _print_result(result: AuditResult) -> None:
 
 def _print_facts(result: AuditResult) -> None:
     """What is the same for all views of a training."""
-    own = ("planted", "held_out", "anderson_darling", "anderson_darling_p")
+    own = ("planted", "held_out", "anderson_darling", "anderson_darling_p", "std_with", "std_without")
     facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in own]
     if "train_s" in result.timing:
         facts.append(f"{result.timing['audit_s']:.2g} s for the audit in {result.timing['train_s']:.3g} s of training")

@@ -12,13 +12,21 @@ from typing import Any
 import numpy as np
 
 from coalmine import __version__
+from coalmine.audits.canife import Canife
+from coalmine.audits.canife_result import CanifeResult
 from coalmine.audits.result import AuditResult
+from coalmine.config.canife import CanifeSettings
 from coalmine.config.one_shot import OneShotSettings
 from coalmine.config.training import TrainingSettings
+from coalmine.errors import InputError
 from coalmine.fl.checkpoint import holds_one
 from coalmine.fl.flat import parameter_vector
 from coalmine.fl.rounds import Progress, Rounds
 from coalmine.fl.training import Training
+from coalmine.sampling import AtMost, Sampling
+
+ForTraining = Callable[[Training], Progress | None]
+"""Gives what to call after each round of a training."""
 
 _HEADLINE = ("accuracy", "recall@1", "perplexity", "loss")
 
@@ -29,7 +37,7 @@ def run_one_shot(
     *,
     baseline: bool = False,
     out: Path | None = None,
-    progress: Callable[[Training], Progress | None] = lambda training: None,
+    progress: ForTraining = lambda training: None,
 ) -> list[AuditResult]:
     """Train with canaries, and say what was found: a result for each view.
 
@@ -40,12 +48,7 @@ def run_one_shot(
     splits = training.splits()
     module = training.module(splits)
     audits = settings.audits(training, parameter_vector(module).numpy(), len(splits.train))
-    start = time.perf_counter()
-    trained = training.training(splits, module, audits)
-    checkpoints = None if out is None else out / "checkpoint"
-    resumed = checkpoints is not None and holds_one(checkpoints)
-    trained.run(checkpoints=checkpoints, progress=progress(trained))
-    timing = {} if resumed else {"train_s": time.perf_counter() - start}
+    trained, timing = _run(training.training(splits, module, audits), out, progress)
     metrics = headline(trained)
     if baseline:
         plain = training.training(splits, training.module(splits))
@@ -63,6 +66,86 @@ def run_one_shot(
     if out is not None:
         save(results, out)
     return results
+
+
+def run_canife(
+    training: TrainingSettings,
+    settings: CanifeSettings,
+    *,
+    out: Path | None = None,
+    progress: ForTraining = lambda training: None,
+) -> list[CanifeResult]:
+    """Train with CANIFE's adversaries, and say what each found.
+
+    With ``out`` the run is checkpointed there, and goes on from its checkpoint where there is one.
+    """
+    if training.clip == "none":
+        raise InputError("CANIFE's canaries are as long as the clip norm: set clip to a norm")
+    splits = settings.splits(training)
+    module = training.module(splits)
+    audits = settings.audits(training, splits, module)
+    trained = training.training(splits, module, audits)
+    sampling = _sampling(trained)
+    theory = trained.theory(settings.delta, sampling=sampling) if trained.mechanism.private else None
+    trained, timing = _run(trained, out, progress)
+    results = []
+    for audit in audits:
+        found = audit.result(
+            delta=settings.delta,
+            confidence=settings.confidence,
+            noise_multiplier=trained.mechanism.noise_multiplier,
+            sampling=sampling,
+            theory=theory,
+            metrics=headline(trained),
+        )
+        config = (
+            training.to_dict()
+            | settings.to_dict()
+            | {
+                "every": audit.every,
+                "trials": audit.trials,
+                "maker": repr(audit.canaries),
+            }
+        )
+        results.append(replace(found, timing=timing | dict(found.timing), config=config))
+    if out is not None:
+        save(results, out)
+        for audit in audits:
+            _save_trials(audit, out)
+    return results
+
+
+def _sampling(trained: Training) -> Sampling:
+    """By which this training is accounted: where cohorts have no analysis, an upper bound."""
+    terms = len(trained.data), trained.rounds, trained.seed
+    try:
+        return trained.cohorts.sampling(*terms)
+    except InputError:
+        return AtMost(trained.cohorts.exposures(*terms))
+
+
+def _save_trials(audit: Canife, directory: Path) -> None:
+    """``trials-VIEW.npz``: each trial's scores, which canaries were there, the round; and the last canaries."""
+    content: dict[str, Any] = {
+        "scores": np.concatenate([period.scores for period in audit.periods]),
+        "present": np.concatenate([period.present for period in audit.periods]),
+        "sigma": np.concatenate([period.sigma for period in audit.periods]),
+        "round": np.concatenate([np.full(len(period.scores), period.round) for period in audit.periods]),
+    }
+    kept = audit.canaries.state()
+    content |= {name: kept[name] for name in ("inputs", "targets") if name in kept}
+    partial = directory / "trials.partial.npz"
+    np.savez(partial, **content)
+    partial.replace(directory / f"trials-{_file_name(audit.name)}.npz")
+
+
+def _run(trained: Training, out: Path | None, progress: ForTraining) -> tuple[Training, dict[str, float]]:
+    """Train, from a checkpoint where there is one, and say how long it took where there is none."""
+    start = time.perf_counter()
+    checkpoints = None if out is None else out / "checkpoint"
+    resumed = checkpoints is not None and holds_one(checkpoints)
+    trained.run(checkpoints=checkpoints, progress=progress(trained))
+    return trained, {} if resumed else {"train_s": time.perf_counter() - start}
 
 
 def headline(training: Rounds) -> dict[str, float]:
@@ -85,8 +168,12 @@ def save(results: Sequence[AuditResult], directory: Path) -> None:
             scores["nonmembers"] = result.scores.nonmembers
         partial = directory / "scores.partial.npz"
         np.savez(partial, **scores)
-        partial.replace(directory / f"scores-{result.view.replace(':', '-')}.npz")
+        partial.replace(directory / f"scores-{_file_name(result.view)}.npz")
     content = {"schema": 1, "coalmine": __version__, **results_to_dict(results)}
     text = directory / "result.partial.json"
     text.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     text.replace(directory / "result.json")
+
+
+def _file_name(view: str) -> str:
+    return view.replace(":", "-").replace(", ", "-").replace(" ", "-")

@@ -22,6 +22,8 @@ PURPOSES = (
     "phrases",
     "sharers",
     "references",
+    "design",
+    "coins",
 )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from coalmine.audits.canife import Canife
+from coalmine.audits.canife_result import CanifeResult
 from coalmine.audits.one_shot import OneShot
 from coalmine.audits.participation import (
     EpochParticipation,
@@ -30,6 +32,8 @@ _LATER = {"memorisation": ("Asking", "Memorisation", "ask"), "secret_sharer": ("
 __all__ = [
     "Asking",
     "AuditResult",
+    "Canife",
+    "CanifeResult",
     "EpochParticipation",
     "FixedShareParticipation",
     "LastRoundsParticipation",

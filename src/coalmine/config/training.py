@@ -92,8 +92,8 @@ class TrainingSettings(Settings):
     seed: int = Field(0, description="of everything random")
     workers: int = Field(1, description="processes")
 
-    def splits(self) -> Splits:
-        """Training and test clients."""
+    def splits(self, *, pool_fraction: float = 0.0) -> Splits:
+        """Training and test clients, and with ``pool_fraction`` that share of the users set aside."""
         from coalmine.data import load
 
         found = load(
@@ -101,6 +101,7 @@ class TrainingSettings(Settings):
             partition=self.partition,
             seed=self.seed,
             test_fraction=self.test_fraction,
+            pool_fraction=pool_fraction,
             min_examples=self.min_examples,
             level=self.level,
             positions=self.positions,

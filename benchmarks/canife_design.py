@@ -1,0 +1,251 @@
+"""Time and memory of one design iteration against the reference's formulation. Prints a Markdown table.
+
+python benchmarks/canife_design.py [--only NAME] [--naive-pool 100]
+
+The baseline is written after the formulation of facebookresearch/canife (no code of it is used): the canary's parameter
+gradient with a graph, normalised, multiplied with every update of the pool element by element and summed, the loss
+d · meanᵢ⟨uᵢ, C g/‖g‖⟩² + d · max(c − ‖g‖, 0)² sent back through all of it, one step of Adam. It designs one canary at a
+time. *two-stage* is coalmine's way for any module, *by layers* the one it takes for these models by itself.
+
+Every contender runs in a process of its own with one thread. A time is the least processor time of an iteration, which
+other processes disturb less than the clock's median; memory is the process's highest (ru_maxrss). All see the same
+model, pool (100 mock clients of one random example) and canary. *Difference* is the largest one between the derivative
+by the canary and that of the baseline's formulation in float64, over the largest entry, for a pool of six: the baseline
+itself is off where all updates are much alike. ``--naive-pool`` gives the baseline fewer updates where its memory is
+too much, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coalmine import models
+from coalmine.canaries.design import DesignSettings, descend
+from coalmine.canaries.design_loss import CovarianceLoss
+from coalmine.canaries.gradients_of_samples import FromLayers, TwiceBack
+from coalmine.canaries.pool import Pool, updates
+from coalmine.data.federated import FederatedData, Task
+from coalmine.fl import SGD, LocalTraining
+from coalmine.fl.workers import one_thread
+
+MOCK_CLIENTS = 100
+FEW = 6  # mock clients of the comparison in float64
+CLIENT = LocalTraining(
+    optimiser=SGD(learning_rate=1.0)
+)  # at other rates the reference and coalmine mean different norms
+CLIP_NORM = 1.0
+COLOUR = Task(input_shape=(3, 32, 32), classes=2)
+TEXT = Task(input_shape=(25,), classes=2, tokens=101)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, and how many times as fast as the baseline a canary should be: alone, and one of 16."""
+
+    name: str
+    model: str
+    task: Task
+    iterations: int
+    bars: tuple[float | None, float | None]
+
+
+WORKLOADS = [
+    Workload("ResNet18-GN, 32 × 32 × 3", "resnet18-gn", COLOUR, 3, (10, 80)),
+    Workload("LEAF CNN, 32 × 32 × 3", "leaf-cnn", COLOUR, 60, (None, 3)),
+    Workload("LSTM, 25 of 101 characters", "sent140-lstm", TEXT, 30, (6, 30)),
+]
+
+
+def mock_clients(task: Task, count: int) -> FederatedData:
+    """Clients of one random example."""
+    draw = np.random.default_rng(0)
+    inputs = draw.random((count, *task.input_shape), dtype=np.float32)
+    return FederatedData(
+        inputs=inputs if task.tokens is None else draw.integers(task.tokens, size=inputs.shape),
+        targets=draw.integers(task.classes, size=count),
+        bounds=np.stack([np.arange(count), np.arange(1, count + 1)], axis=1),
+        names=[str(i) for i in range(count)],
+        task=task,
+    )
+
+
+def start_of(task: Task, count: int) -> tuple[Tensor, Tensor]:
+    """Pixels, or logits of tokens, and labels."""
+    draw = torch.Generator().manual_seed(0)
+    shape = (count, *task.input_shape) if task.tokens is None else (count, *task.input_shape, task.tokens)
+    numbers = torch.rand(shape, generator=draw)
+    return (numbers if task.tokens is None else 3 * numbers), torch.arange(count) % task.classes
+
+
+class Naive:
+    """One canary, the reference's way."""
+
+    def __init__(self, work: Workload, pool: int, dtype: torch.dtype = torch.float32) -> None:
+        self.work, module = work, models.build(work.model, work.task)
+        self.module = module.to(dtype)
+        self.parameters = list(module.parameters())
+        dim = sum(p.numel() for p in self.parameters)
+        self.pool = torch.empty(pool, dim, dtype=dtype)
+        for row, update in zip(
+            self.pool, updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM), strict=True
+        ):
+            row.copy_(update)
+        canary, self.label = start_of(work.task, 1)
+        self.canary = canary.to(dtype).requires_grad_()
+        self.optimiser = torch.optim.Adam([self.canary], lr=1.0 if work.task.tokens is None else 0.1)
+
+    def loss(self, inputs: Tensor) -> Tensor:
+        """Of pixels or of distributions over tokens, with a graph through everything."""
+        if self.work.task.tokens is not None:
+            logits = self.module.forward_embedded(inputs @ self.module.embedding.weight)
+        else:
+            logits = self.module(inputs)
+        gradients = torch.autograd.grad(F.cross_entropy(logits, self.label), self.parameters, create_graph=True)
+        gradient = torch.cat([piece.flatten() for piece in gradients])
+        short = (1.0 - gradient.norm()).clamp(min=0).square()
+        unit = F.normalize(gradient, dim=0) * CLIP_NORM
+        return len(gradient) * (short + (unit[None] * self.pool).sum(1).square().mean())
+
+    def derivative(self) -> Tensor:
+        """By the inputs, at the start, of the loss without its factor d."""
+        inputs = self.canary.detach() if self.work.task.tokens is None else self.canary.detach().softmax(-1)
+        inputs.requires_grad_()
+        return torch.autograd.grad(self.loss(inputs), inputs)[0] / self.pool.shape[1]
+
+    def iterate(self, times: int) -> list[float]:
+        """The seconds that each iteration takes."""
+        found = []
+        for _ in range(times):
+            start = time.process_time()
+            self.optimiser.zero_grad()
+            inputs = self.canary if self.work.task.tokens is None else F.gumbel_softmax(self.canary)
+            self.loss(inputs).backward()
+            self.optimiser.step()
+            found.append(time.process_time() - start)
+        return found
+
+
+class Coalmine:
+    """``count`` canaries, by one of coalmine's ways."""
+
+    def __init__(self, work: Workload, pool: int, way: str, count: int) -> None:
+        self.work, module = work, models.build(work.model, work.task)
+        shapes = [p.shape for p in module.parameters()]
+        mock = updates(module, mock_clients(work.task, pool), CLIENT, CLIP_NORM)
+        rows = Pool.of(mock, shapes, clip_norm=CLIP_NORM)
+        self.canaries, self.labels = start_of(work.task, count)
+        inputs = self.canaries if work.task.tokens is None else self.canaries.softmax(-1)
+        self.gradients = TwiceBack(module) if way == "two-stage" else FromLayers(module, inputs[:1], self.labels[:1])
+        self.loss = DesignSettings(loss=CovarianceLoss()).loss_for(rows, CLIENT, self.gradients)
+
+    def derivative(self) -> Tensor:
+        """By the first canary's inputs, at the start."""
+        inputs = self.canaries[:1] if self.work.task.tokens is None else self.canaries[:1].softmax(-1)
+        inputs = inputs.clone().requires_grad_()
+        rows = self.gradients.of(inputs, self.labels[:1])
+        valued = self.loss.derivative([some.detach() for some in rows])
+        return torch.autograd.grad(rows, inputs, valued.derivatives)[0]
+
+    def iterate(self, times: int) -> list[float]:
+        """The seconds that each iteration takes."""
+        ends = [time.process_time()]
+
+        def samples(values: list[Tensor]) -> tuple[Tensor, Tensor]:
+            return (values[0] if self.work.task.tokens is None else F.gumbel_softmax(values[0])), self.labels
+
+        with one_thread():
+            descend(
+                [self.canaries],
+                samples,
+                self.gradients,
+                self.loss,
+                DesignSettings(iterations=times),
+                usual_rate=0.1,
+                project=lambda _: ends.append(time.process_time()),
+            )
+        return np.diff(ends).tolist()
+
+
+def run_one(work: Workload, way: str, count: int, pool: int, file: Path) -> None:
+    """A contender alone in this process: its figures on stdout, its derivative for a small pool in ``file``."""
+    torch.set_num_threads(1)
+    if way == "exact":
+        np.save(file, Naive(work, FEW, torch.float64).derivative().numpy())
+        print(json.dumps({}))
+        return
+
+    def contender(size: int) -> Naive | Coalmine:
+        return Naive(work, size) if way == "naive" else Coalmine(work, size, way, count)
+
+    np.save(file, contender(FEW).derivative().numpy())
+    times = contender(pool).iterate(work.iterations + 1)[1:]  # the first one warms up
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"ms": 1e3 * min(times) / count, "gigabytes": peak / 1e6}))
+
+
+def measure(work: Workload, naive_pool: int, ways: str) -> None:
+    """Print a row for each contender, as it comes."""
+    bars = {("by layers", 1): work.bars[0], ("by layers", 16): work.bars[1]}
+    contenders = [("exact", 1), ("naive", 1), ("two-stage", 1), ("by layers", 1), ("by layers", 16)]
+    naive_ms = None
+    with tempfile.TemporaryDirectory() as directory:
+        for way, count in contenders:
+            if way != "exact" and ways not in way:
+                continue
+            file, pool = Path(directory) / f"{way}-{count}.npy", naive_pool if way == "naive" else MOCK_CLIENTS
+            one = ["--contender", work.name, way, str(count), str(file), str(pool)]
+            done = subprocess.run([sys.executable, __file__, *one], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            figures, derivative = json.loads(done.stdout.splitlines()[-1]), np.load(file)
+            if way == "exact":
+                exact = derivative
+                continue
+            faster = "—"
+            if way == "naive":
+                naive_ms = figures["ms"]
+            elif naive_ms is not None:
+                ratio, bar = naive_ms / figures["ms"], bars.get((way, count))
+                faster = f"{ratio:.1f}×" + ("" if bar is None else f" (≥ {bar:g}{'' if ratio >= bar else ', missed'})")
+            difference = f"{np.abs(derivative - exact).max() / np.abs(exact).max():.0e}"
+            row = [work.name, way, str(count), str(pool), f"{figures['ms']:.1f}", faster]
+            print("| " + " | ".join([*row, f"{figures['gigabytes']:.1f}", difference]) + " |", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--only", metavar="NAME", default="", help="rows whose name contains this")
+    parser.add_argument("--naive-pool", type=int, default=MOCK_CLIENTS, help="updates that the baseline gets")
+    parser.add_argument("--ways", default="", metavar="WAY", help="only ways whose name contains this")
+    parser.add_argument(
+        "--contender", nargs=5, metavar=("WORK", "WAY", "COUNT", "FILE", "POOL"), help=argparse.SUPPRESS
+    )
+    options = parser.parse_args()
+    if options.contender:
+        name, way, count, file, pool = options.contender
+        (work,) = [work for work in WORKLOADS if work.name == name]
+        run_one(work, way, int(count), int(pool), Path(file))
+        return
+    columns = ["model", "way", "canaries", "pool", "ms per iteration and canary", "faster", "GB", "difference"]
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for work in WORKLOADS:
+        if options.only.lower() in work.name.lower():
+            measure(work, options.naive_pool, options.ways)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Canaries designed for the current model against a pool of mock clients: the adversary of CANIFE."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from coalmine.canaries.crafted import Crafted, check_clipped, looked_at_apart
+from coalmine.canaries.design import Design, DesignSettings, checked_settings, clients_of, step_of
+from coalmine.canaries.pool import Pool, check_apart, pool_updates, updates
+from coalmine.canaries.samples import Target, design_samples, valid_range
+from coalmine.canaries.score_direction import likelihood_ratio_direction, plain_direction
+from coalmine.canaries.tokens import design_texts
+from coalmine.data.federated import Array, FederatedData
+from coalmine.errors import InputError, check_kind, check_number, check_positive
+from coalmine.fl import flat
+from coalmine.fl.client import LocalTraining
+from coalmine.models.tasks import check_fits
+from coalmine.seam import Vector
+from coalmine.seeds import generator
+from coalmine.stats.arrays import Floats
+
+ScoreName = Literal["likelihood-ratio", "plain"]
+Start = Literal["random", "pool"]
+
+
+class DesignedCanaries:
+    """``count`` samples or texts, designed for ``model`` as it is released, against mock clients with ``pool``'s data.
+
+    ``model`` is the module at its first parameters; it is copied. ``client`` is what clients do. ``clients``, where
+    given, are those under audit: a pool that shares examples with them is refused. ``noise_multiplier`` and ``cohort``
+    (clients expected in a round) make the direction ``likelihood-ratio``; ``plain`` is the canary's own, as in the
+    paper. ``start`` is from random numbers (tokens) or from examples of the pool. ``valid`` is the range of the
+    samples' numbers: that of the pool's, another one, or None, which leaves them free as in the paper.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        pool: FederatedData | None,
+        client: LocalTraining,
+        noise_multiplier: float,
+        cohort: float,
+        clients: FederatedData | None = None,
+        count: int = 1,
+        score: ScoreName = "likelihood-ratio",
+        settings: DesignSettings | None = None,
+        start: Start = "random",
+        target: Target = "random",
+        valid: tuple[float, float] | Literal["data"] | None = "data",
+        seed: int = 0,
+    ) -> None:
+        check_kind("model", model, nn.Module, "a torch.nn.Module, as models.build(name, task) gives")
+        if pool is None:
+            raise InputError(
+                "the design pool is empty: a canary needs mock clients to differ from; set users aside for it, with "
+                "pool_fraction for one"
+            )
+        check_kind("pool", pool, FederatedData, "FederatedData, such as pool of what load gives")
+        check_kind("client", client, LocalTraining, "LocalTraining(...)")
+        self.settings, self.count, self.seed = checked_settings(settings, count, seed), count, seed
+        if not check_number("noise_multiplier", noise_multiplier) >= 0:
+            raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
+        self.noise_multiplier, self.cohort = float(noise_multiplier), check_positive("cohort", cohort)
+        if score not in get_args(ScoreName):
+            raise InputError(f"score must be likelihood-ratio or plain, got {score!r}")
+        if start not in get_args(Start):
+            raise InputError(f"start must be random or pool, got {start!r}")
+        if clients is not None:
+            check_apart(pool, clients)
+        step_of(client)
+        flat.check_module(model, private=True)
+        check_fits(model, pool.task, name=type(model).__name__)
+        self.data, self.client, self.score, self.start, self.target = pool, client, score, start, target
+        self.valid = valid_range(pool) if valid == "data" and pool.task.tokens is None else valid
+        self._flat = flat.FlatModel(model)
+        self._first = flat.parameter_vector(model)
+        self._inputs: Array | None = None
+        self._targets: Array | None = None
+        self._pool: Pool | None = None
+        self._designed_for, self._clip_norm = self._first.numpy(), 0.0
+        self.last: Design | None = None
+
+    def design(self, model: Vector | None, *, clip_norm: float, round: int) -> Floats:
+        """Design canaries for ``model``. NaN stops a design: what is planted is the best until then."""
+        check_clipped(clip_norm)
+        module = self._loaded(model)
+        self._designed_for, self._clip_norm = flat.parameter_vector(module).numpy(), float(clip_norm)
+        self._pool = self._mock(module)
+        seed = int(generator(self.seed, "design", round).integers(2**31))
+        start = self.data if self.start == "pool" else None
+        make: Callable[..., Design] = design_texts
+        if self.data.task.tokens is None:
+            make = partial(design_samples, valid=None if self.valid == "data" else self.valid)
+        found = make(
+            module,
+            self._pool,
+            task=self.data.task,
+            client=self.client,
+            count=self.count,
+            settings=self.settings,
+            start=start,
+            target=self.target,
+            seed=seed,
+        )
+        if found.not_finite is not None and not all(np.isfinite(c.loss) for c in found.canaries):
+            raise InputError(
+                f"the design for round {round} is not finite in iteration {found.not_finite}, and there is no canary "
+                "before it: lower the clients' learning rate or look at the model"
+            )
+        self.last = found
+        self._inputs, self._targets = found.clients.inputs, found.clients.targets
+        stopped = float(found.not_finite or 0)
+        return np.array([[c.health, c.norm, np.nan, found.iterations, stopped] for c in found.canaries])
+
+    def crafted(self, model: Vector | None, *, clip_norm: float) -> Crafted:
+        """What the canaries' clients send from ``model``, and where to look for it."""
+        check_clipped(clip_norm)
+        if self._inputs is None or self._targets is None:
+            raise InputError("no canary has been designed yet: call design first")
+        if self._pool is None:  # restored: the same model gives the same mock updates
+            self._pool = self._mock(self._loaded(self._designed_for))
+        clients = clients_of(self._inputs, self._targets, self.data.task)
+        rows = np.stack(
+            [u.numpy().copy() for u in updates(self._loaded(model), clients, self.client, clip_norm, seed=self.seed)]
+        )
+        direction = likelihood_ratio_direction if self.score == "likelihood-ratio" else plain_direction
+        found = [direction(row, self._pool, noise_multiplier=self.noise_multiplier, cohort=self.cohort) for row in rows]
+        vectors = np.stack([one.vector for one in found]).astype(np.float64)
+        return looked_at_apart(rows, vectors, np.array([one.effective_sigma for one in found]))
+
+    def state(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The canaries, and the model and clip norm that they were designed for."""
+        if self._inputs is None or self._targets is None:
+            return {}
+        return {
+            "inputs": self._inputs,
+            "targets": self._targets,
+            "designed_for": self._designed_for,
+            "clip_norm": np.array(self._clip_norm),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go back to what ``state`` gave."""
+        self._pool, self.last = None, None
+        self._inputs, self._targets = state.get("inputs"), state.get("targets")
+        if self._inputs is not None:
+            self._designed_for, self._clip_norm = state["designed_for"], float(state["clip_norm"])
+
+    @property
+    def samples(self) -> tuple[Array, Array]:
+        """Inputs and targets of the canaries as last designed."""
+        if self._inputs is None or self._targets is None:
+            raise InputError("no canary has been designed yet")
+        return self._inputs, self._targets
+
+    def __repr__(self) -> str:
+        names = (
+            "count",
+            "score",
+            "settings",
+            "client",
+            "noise_multiplier",
+            "cohort",
+            "start",
+            "target",
+            "valid",
+            "seed",
+        )
+        own = {name: getattr(self, name) for name in names}
+        made_of = hashlib.blake2b(self._first.numpy().tobytes(), digest_size=6)
+        made_of.update(np.ascontiguousarray(self.data.indices).tobytes())
+        made_of.update(np.ascontiguousarray(self.data.bounds).tobytes())
+        return f"DesignedCanaries({own}, {len(self.data)} mock clients, {made_of.hexdigest()})"
+
+    def _loaded(self, model: Vector | None) -> nn.Module:
+        vector = self._first if model is None else torch.from_numpy(np.array(model, dtype=np.float32))
+        if vector.shape != self._first.shape:
+            raise InputError(
+                f"a released model of {vector.numel()} numbers does not fit the module, which trains "
+                f"{self._first.numel()}"
+            )
+        self._flat.load(vector)
+        return self._flat.module
+
+    def _mock(self, module: nn.Module) -> Pool:
+        return pool_updates(module, self.data, self.client, self._clip_norm, seed=self.seed)

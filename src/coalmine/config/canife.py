@@ -1,0 +1,151 @@
+"""CANIFE, as settings."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from coalmine.config.settings import Settings, Several
+from coalmine.config.training import TrainingSettings
+from coalmine.errors import InputError, check_probability
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coalmine.audits.canife import Canife
+    from coalmine.canaries.design import DesignSettings
+    from coalmine.canaries.design_loss import Loss
+    from coalmine.canaries.samples import Target
+    from coalmine.data import Splits
+
+
+class CanaryDesignSettings(Settings):
+    """How a canary is optimised."""
+
+    iterations: Several[int] = Field((200,), description="of Adam, at most; several make several adversaries")
+    loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
+        "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
+    )
+    norm_constant: float = Field(1.0, description="length that a canary's update should reach, in clip norms")
+    learning_rate: float | None = Field(None, description="of Adam; what suits images or texts if not given")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate: cosine or constant")
+    start: Literal["random", "pool"] = Field("random", description="random, or examples of the pool")
+    target: str = Field("random", description="the canary's class: random, best or a number")
+    pixels: Literal["valid", "free"] = Field("valid", description="within the data's range, or free as in the paper")
+
+    def settings(self, iterations: int) -> DesignSettings:
+        """As the designer takes them."""
+        from coalmine.canaries.design import DesignSettings
+
+        return DesignSettings(
+            loss=self._loss(),
+            norm_constant=self.norm_constant,
+            iterations=iterations,
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+        )
+
+    def _loss(self) -> Loss:
+        from coalmine.canaries.design_loss import CovarianceLoss, LikelihoodRatioLoss, MeanLoss
+
+        match self.loss:
+            case "mean":
+                return MeanLoss()
+            case "covariance":
+                return CovarianceLoss()
+        return LikelihoodRatioLoss()
+
+    def class_of(self) -> Target:
+        """The target, read."""
+        match self.target:
+            case "random":
+                return "random"
+            case "best":
+                return "best"
+        try:
+            return int(self.target)
+        except ValueError:
+            raise InputError(f"design.target must be random, best or a class's number, got {self.target!r}") from None
+
+
+class CanifeSettings(Settings):
+    """Canaries crafted for the current model, looked for in single rounds."""
+
+    mode: Literal["frozen", "running"] = Field(
+        "frozen", description="frozen (rounds held on a frozen model) or running (the training's own rounds)"
+    )
+    every: int | None = Field(
+        None,
+        description="rounds from one design (frozen: and estimate) to the next; 10 if not given",
+    )
+    trials: int | None = Field(
+        None,
+        description="scores an estimate and canary: frozen rounds, or rounds of the training; 100 if not given",
+    )
+    canaries: int = Field(1, description="how many at once, each with its own coin")
+    score: Literal["likelihood-ratio", "plain"] = Field(
+        "likelihood-ratio", description="direction: likelihood-ratio, or plain (the canary's own, as in the paper)"
+    )
+    pool_fraction: float = Field(0.2, description="share of the users set aside as mock clients")
+    pool_clients: Several[int] | None = Field(
+        None, description="only so many mock clients; several numbers make several adversaries"
+    )
+    design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimised")
+    delta: float = Field(1e-5, description="the δ of all figures")
+    confidence: float = Field(0.95, description="of bounds and intervals")
+
+    def splits(self, training: TrainingSettings) -> Splits:
+        """Training and test clients, and mock clients."""
+        check_probability("pool_fraction", self.pool_fraction)
+        return training.splits(pool_fraction=self.pool_fraction)
+
+    def audits(self, training: TrainingSettings, splits: Splits, module: nn.Module) -> list[Canife]:
+        """One audit for each adversary: for each size of the pool and each number of iterations."""
+        from coalmine.audits.canife import Canife
+        from coalmine.canaries.designed import DesignedCanaries
+
+        if splits.pool is None:
+            raise InputError("there are no users set aside as mock clients: raise pool_fraction")
+        sizes = [len(splits.pool)] if self.pool_clients is None else list(self.pool_clients)
+        for size in sizes:
+            if not 1 <= size <= len(splits.pool):
+                raise InputError(f"pool_clients must be between 1 and {len(splits.pool)}, got {size}")
+        # Not given, they are what is usual, or what so short a training has room for.
+        frozen = self.mode == "frozen"
+        every = min(10, training.rounds) if self.every is None else self.every
+        trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials
+        expected = training.cohorts().expected(len(splits.train), 0)
+        noise = training.mechanism().update_noise(expected)
+        adversaries = list(product(sizes, self.design.iterations))
+        found = []
+        for index, (size, iterations) in enumerate(adversaries):
+            maker = DesignedCanaries(
+                model=module,
+                pool=splits.pool.subset(range(size)),
+                client=training.client.local(),
+                noise_multiplier=noise,
+                cohort=expected,
+                clients=splits.train,
+                count=self.canaries,
+                score=self.score,
+                settings=self.design.settings(iterations),
+                start=self.design.start,
+                target=self.design.class_of(),
+                valid="data" if self.design.pixels == "valid" else None,
+                seed=training.seed + index,
+            )
+            named = f"{self.mode}, pool {size}, {iterations} iterations"
+            found.append(
+                Canife(
+                    canaries=maker,
+                    rounds=training.rounds,
+                    every=every,
+                    trials=trials,
+                    mode=self.mode,
+                    name=named if len(adversaries) > 1 else None,
+                    seed=training.seed + index,
+                )
+            )
+        return found
