@@ -105,7 +105,6 @@ def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
         (["--set", "clip=none", "--set", "noise=0"], "canary_norm"),
         (["--set", "clip=none", "--set", "canary_norm=1"], "set clip to a norm, or noise=0"),
         (["--set", "noise=-1"], "noise must be 0 or more"),
-        (["--set", "model_settings=hidden=64"], "give model_settings.name=value"),
         (["--set", "view=updates", "--view", "final"], "the view is given twice"),
         (["--view", "rounds:3,99"], "asks for round 99"),
         (["--set", "canaries=1"], "leaves nothing to compare"),

@@ -45,6 +45,11 @@ def test_wrong_settings_say_what_was_meant(text, message):
         settings_from_texts([text], Example)
 
 
+def test_a_setting_with_parts_says_how_to_give_them():
+    with pytest.raises(InputError, match=r"the setting model_settings has parts: give model_settings\.name=value"):
+        settings_from_texts(["model_settings=hidden=64"], TrainingSettings)
+
+
 def test_a_setting_given_twice_is_refused():
     with pytest.raises(InputError, match="canaries is given twice"):
         settings_from_texts(["canaries=3", "canaries=4"], Example)
