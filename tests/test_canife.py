@@ -84,7 +84,8 @@ def test_a_perfect_canary_measures_the_gaussian_mechanism():
     assert period.scores[~period.present].mean() == pytest.approx(0, abs=6 / math.sqrt(180))
     assert period.scores[~period.present].std() == pytest.approx(1, abs=6 / math.sqrt(2 * 180))
     for delta in (1e-5, 0.01):
-        found = audit.result(delta=delta, noise_multiplier=1.0)
+        # Intervals of 99.9%, so that one seed in a thousand fails.
+        found = audit.result(delta=delta, confidence=0.999, noise_multiplier=1.0)
         exact = accounting.round_epsilon(noise_multiplier=1.0, delta=delta)
         assert found.theory.epsilon == exact
         assert found["gaussian-shift"].lower < exact < found["gaussian-shift"].upper
@@ -111,7 +112,8 @@ def test_a_designed_canary_is_seen_in_frozen_rounds_and_the_model_moves_on():
     run.run()
     found = audit.result(noise_multiplier=0.2, theory=run.theory(1e-5))
     assert [(p.round, p.rounds) for p in found.periods] == [(0, 3), (3, 3)]
-    assert all(p.accuracy > 0.85 for p in found.periods)
+    # Guessing blindly is right in half of 40 trials, and in 32 of them once in 10,000 times.
+    assert all(p.accuracy > 0.8 for p in found.periods)
     assert all(0 < p.bound.epsilon <= p.ceiling for p in found.periods)
     assert found.designs[0] != found.designs[1]
     assert found.theory.rounds == 1
@@ -139,10 +141,9 @@ def test_frozen_rounds_leave_the_training_as_it_is():
 
 
 def test_a_running_round_without_a_canary_is_as_if_there_were_no_audit():
-    audit = Canife(canaries=maker(), rounds=6, every=3, trials=6, mode="running", seed=1)
-    present = audit.periods[0].present[:, 0]
-    first = int(np.argmax(present))
-    assert 0 < first < 5
+    audits = (Canife(canaries=maker(), rounds=6, every=3, trials=6, mode="running", seed=seed) for seed in range(50))
+    audit = next(a for a in audits if not a.periods[0].present[0, 0] and a.periods[0].present[:, 0].any())
+    first = int(np.argmax(audit.periods[0].present[:, 0]))
     plain, audited = training(), training([audit])
     plain.run(until=first)
     audited.run(until=first)

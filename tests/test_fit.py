@@ -6,7 +6,8 @@ from scipy import stats
 
 from coalmine.audits.gaussian_mechanism import canary_cosines
 from coalmine.errors import InputError
-from coalmine.reproductions import one_shot_table_1
+from coalmine.reproductions import Context
+from coalmine.reproductions.gaussian_mechanism import table_1
 from coalmine.stats import (
     CosineNull,
     NormalNull,
@@ -48,11 +49,11 @@ def test_the_section_3_estimate_is_the_gaussian_mechanisms_calibration():
 
 
 def test_table_1_of_the_one_shot_paper_comes_out():
-    # Independent simulations have 1.015 ± 0.169, 2.985 ± 0.168 and 9.970 ± 0.194; 12 of ours, 5 standard errors.
-    _, _, rows = one_shot_table_1(seed=1, simulations=12)
+    # Independent simulations have 1.015 ± 0.169, 2.985 ± 0.168 and 9.970 ± 0.194; 50 of ours, 5 standard errors.
+    rows = table_1(Context(seed=1)).rows
     for row, mean, std in zip(rows, (1.015, 2.985, 9.970), (0.169, 0.168, 0.194), strict=True):
         ours = float(row[3].split(" ± ")[0])
-        assert ours == pytest.approx(mean, abs=5 * std / np.sqrt(12))
+        assert ours == pytest.approx(mean, abs=5 * std / np.sqrt(50))
         # Fitting the standard deviation as well is biased upwards.
         assert float(row[4].split(" ± ")[0]) > ours
 
