@@ -115,7 +115,7 @@ def _default(value: object) -> str:
 
 def print_sentence(text: str) -> None:
     """Text after an empty line, wrapped to the terminal."""
-    print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118)))
+    print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118), break_on_hyphens=False))
 
 
 def print_json(content: dict[str, Any]) -> None:
