@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from coalmine import cli
-
 FAST = [
     "--set",
     "partition=iid:40",
@@ -17,21 +15,6 @@ FAST = [
     "--set",
     "model_settings.hidden=70",
 ]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["coalmine", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_the_table_has_theory_bounds_estimates_and_what_they_mean(run):

@@ -5,29 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from coalmine import cli
-
 FAST = ["partition=iid:40", "rounds=4", "every=2", "client.epochs=1", "client.batch_size=all"]
 FAST += ["model_settings.hidden=16", "design.iterations=5"]
 
 
 def sets(*texts):
     return [part for text in texts for part in ("--set", text)]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["coalmine", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_the_table_has_rounds_ceilings_composition_and_what_they_mean(run, tmp_path):

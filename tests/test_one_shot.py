@@ -472,13 +472,17 @@ def test_a_training_longer_than_its_audit_says_so():
 
 
 def test_a_state_is_a_snapshot():
+    first, second = (np.random.default_rng(s).standard_normal(50).astype(np.float32) for s in (0, 1))
     audit = ready(score="max", participation="every-round")
     state = audit.state()
-    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32)))
+    audit.observe(Release(0, "update", first))
+    expected = audit.scores()
     audit.plant(1, clip_norm=1.0)
+    audit.observe(Release(1, "update", second))
     audit.restore(state)
-    audit.observe(Release(0, "update", np.ones(50, dtype=np.float32)))
-    audit.plant(1, clip_norm=1.0)
+    audit.observe(Release(0, "update", first))
+    for found, before in zip(audit.scores(), expected, strict=True):
+        np.testing.assert_array_equal(found, before)
 
 
 def test_without_any_noise_cosines_stay_cosines():

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from coalmine import cli, models
+from coalmine import models
 from coalmine.accounting import theory
 from coalmine.audits.memorisation import Asking, Memorisation, ask
 from coalmine.audits.phrase_search import SampledRanks
@@ -61,21 +61,6 @@ def trained(splits):
 
 def small(splits, seed=0):
     return models.build("word-lstm", splits.train.task, embedding=16, units=48, seed=seed)
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["coalmine", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def test_phrases_planted_often_are_memorised_and_twins_are_not(trained):
