@@ -444,7 +444,7 @@ def test_a_perfect_attack_has_an_infinite_estimate_and_a_finite_bound_and_both_g
     import json
 
     from coalmine.audits import ldp_report
-    from coalmine.report import ldp_figures
+    from coalmine.report import figures, ldp_figures
 
     results = digits_audit(
         crafters=[DummyGradient()], mechanisms=[LDPSGD(epsilon=30.0)], views=["white-box"], trials=100, measurements=2
@@ -454,7 +454,7 @@ def test_a_perfect_attack_has_an_infinite_estimate_and_a_finite_bound_and_both_g
     text = json.dumps(ldp_report.to_dict(results, {}), allow_nan=False)
     assert json.loads(text)["results"][0]["metrics"]["empirical"] == "inf"
     assert ldp_report.tables(results)[0][2] == [["dummy-gradient", "30", "∞ ± ∞"]]
-    assert ldp_figures.save(ldp_figures.summary(results, "x"), tmp_path / "x.svg").is_file()
+    assert figures.save(ldp_figures.summary(results, "x"), tmp_path / "x.svg").is_file()
 
 
 def test_many_bounds_are_judged_together_and_a_bug_is_still_found():

@@ -212,7 +212,7 @@ def test_reproductions_refuse_other_scales_and_data(run):
 
 
 def test_figures_refuse_other_endings(tmp_path):
-    from coalmine.report import ldp_figures
+    from coalmine.report import figures
 
     with pytest.raises(InputError, match="a figure ends in"):
-        ldp_figures.save(None, Path(tmp_path / "x.pdf"))
+        figures.save(None, Path(tmp_path / "x.pdf"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coalmine.audits.result import AuditResult
 from coalmine.errors import InputError
+from coalmine.report.figures import save_in_every_format
 
 if TYPE_CHECKING:
     import altair
@@ -22,7 +23,6 @@ _COLOURS = {
     "likelihood-ratio": "#2a8f5d",
     "parameter-change": "#a03f8f",
 }
-_FORMATS = (".html", ".svg", ".png")
 
 
 def rows(results: Sequence[AuditResult]) -> list[dict[str, Any]]:
@@ -126,20 +126,6 @@ def norms(results: Sequence[AuditResult], title: str) -> Chart:
     ).properties(width=420, height=260, title=title)
 
 
-def save(chart: Chart, path: Path) -> Path:
-    """Write a figure as its ending says: .svg, .png, or .html that opens without a network."""
-    if path.suffix not in _FORMATS:
-        raise InputError(f"a figure ends in {', '.join(_FORMATS)}, got {path.name!r}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".html":
-        chart.save(str(path), inline=True)
-    elif path.suffix == ".png":
-        chart.save(str(path), scale_factor=2)
-    else:
-        chart.save(str(path))
-    return path
-
-
 def _colour(alt: Any, data: Sequence[dict[str, Any]]) -> Any:
     seen = [name for name in _COLOURS if name == "theory" or any(row["seen by"] == name for row in data)]
     return alt.Color(
@@ -150,9 +136,9 @@ def _colour(alt: Any, data: Sequence[dict[str, Any]]) -> Any:
 def save_all(results: Sequence[AuditResult], data: str, directory: Path) -> list[Path]:
     """Every figure that fits the results, in every format."""
     many = len({result.config["epsilon"] for result in results}) > 1
-    charts: dict[str, Chart] = {"ldp-adversaries": summary(results, f"LDP audit: {data}")}
+    charts: dict[str, Any] = {"ldp-adversaries": summary(results, f"LDP audit: {data}")}
     if many:
         charts["ldp-sweep"] = sweep(results, f"LDP audit: {data}")
     if len({result.config["gradient_norm"] for result in results} - {None}) > 1:
         charts["ldp-norms"] = norms(results, f"LDP audit: {data}")
-    return [save(chart, directory / f"{name}{ending}") for name, chart in charts.items() for ending in _FORMATS]
+    return save_in_every_format(charts, directory)
