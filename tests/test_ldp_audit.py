@@ -509,7 +509,7 @@ def test_a_bound_that_exceeds_a_promise_by_chance_refutes_nothing():
     assert replace(lucky, metrics={"bound_of_all": 1.01}).refuted
 
 
-def test_results_that_would_overwrite_each_other_are_not_reported(tmp_path):
+def test_results_that_would_overwrite_each_other_are_not_reported():
     from coalmine.audits import ldp_report
 
     results = digits_audit(
@@ -518,7 +518,7 @@ def test_results_that_would_overwrite_each_other_are_not_reported(tmp_path):
     with pytest.raises(InputError, match="two results of dummy-gradient at ε = 1, white-box"):
         ldp_report.tables(results)
     with pytest.raises(InputError, match="two results of dummy-gradient"):
-        ldp_report.save(results, {}, tmp_path)
+        ldp_report.arrays(results)
 
 
 @pytest.mark.parametrize("part", [nn.Dropout(0.5), nn.BatchNorm2d(1)])

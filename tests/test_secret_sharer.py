@@ -17,15 +17,17 @@ from coalmine.audits.user_attack import user_attack
 from coalmine.canaries.insertion import insert
 from coalmine.canaries.phrases import Configuration, Language, draw_phrases, grid
 from coalmine.config import settings_from_texts
+from coalmine.config.run import RunSettings
 from coalmine.config.secret_sharer import SecretSharerSettings, TextTrainingSettings
 from coalmine.data import Balanced, Iid, generated_text
 from coalmine.errors import InputError
 from coalmine.fl import SGD, CentralTraining
 from coalmine.reproductions import REPRODUCTIONS
 from coalmine.reproductions import secret_sharer as reproduction
+from coalmine.runs.phrases import set_aside
+from coalmine.runs.running import run as run_all
 from coalmine.sampling import Poisson
 from coalmine.seam import Release
-from coalmine.secret_sharer_runs import run_secret_sharer, set_aside
 from coalmine.stats import estimate
 from federations import texts
 
@@ -303,7 +305,7 @@ def test_central_training_and_shuffled_users_are_regimes(tmp_path):
     texts = [s for s in SMALL if s != "--set"]
     for more in (["regime=central", "steps=5"], ["users=shuffled"], ["clip=0.5", "noise=1.0", "reference_share=0.3"]):
         training, audit = settings_from_texts([*texts, *more], TextTrainingSettings, SecretSharerSettings)
-        found = run_secret_sharer(training, audit)
+        found = run_all(RunSettings(training=training, secret_sharer=audit))
         views = [result.view for result in found.results]
         assert ("users" in views) == ("users=shuffled" not in more)
         assert ("calibrated:user" in views) == ("reference_share=0.3" in more)
@@ -313,7 +315,7 @@ def test_central_training_and_shuffled_users_are_regimes(tmp_path):
         [*texts, "regime=central", "clip=1"], TextTrainingSettings, SecretSharerSettings
     )
     with pytest.raises(InputError, match="neither clips"):
-        run_secret_sharer(training, audit)
+        run_all(RunSettings(training=training, secret_sharer=audit))
 
 
 def test_settings_are_listed(run):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine import __version__, cli_audits, console
+from coalmine import __version__, cli_audits, cli_runs, console
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_audits.app, name="audit")
+app.command()(cli_runs.run)
+app.command()(cli_runs.resume)
 
 
 class Scale(StrEnum):

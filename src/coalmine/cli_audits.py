@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from coalmine.errors import InputError
 if TYPE_CHECKING:
     from coalmine.audits.canife_result import CanifeResult
     from coalmine.audits.result import AuditResult
-    from coalmine.secret_sharer_runs import SecretSharerRun
+    from coalmine.runs.phrases import SecretSharerRun
 
 app = typer.Typer(
     help="Run one audit: plant canaries, look at what an adversary sees, report ε.",
@@ -75,17 +76,13 @@ def one_shot(
             raise InputError("the view is given twice: by --view and by --set view=")
         audit = audit.model_copy(update={"view": tuple(view)})
 
-    from coalmine.runs import run_one_shot
+    from coalmine.config.run import RunOptions, RunSettings
+    from coalmine.runs.running import run
 
-    _make(out)
-    results = run_one_shot(
-        training,
-        audit,
-        baseline=baseline,
-        out=out,
-        progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
-    )
-    _show(results, out, max_epsilon, as_json)
+    given = RunSettings(run=RunOptions(baseline=baseline), training=training, one_shot=audit)
+    with console.bars(quiet=as_json):
+        found = run(given, out=out, again=True)
+    _show(found.results, out, max_epsilon, as_json)
 
 
 @app.command()
@@ -105,16 +102,12 @@ def canife(
         return
     training, audit = settings_from_texts(settings or [], TrainingSettings, CanifeSettings)
 
-    from coalmine.runs import run_canife
+    from coalmine.config.run import RunSettings
+    from coalmine.runs.running import run
 
-    _make(out)
-    results = run_canife(
-        training,
-        audit,
-        out=out,
-        progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
-    )
-    _show(results, out, max_epsilon, as_json)
+    with console.bars(quiet=as_json):
+        found = run(RunSettings(training=training, canife=audit), out=out, again=True)
+    _show(found.results, out, max_epsilon, as_json)
 
 
 @app.command()
@@ -215,31 +208,30 @@ def secret_sharer(
     if given and len(given) < 3:
         raise InputError("a model that is there is audited with all of --model, --weights and --canaries")
 
-    from coalmine.secret_sharer_runs import audit_stored, run_secret_sharer
+    from coalmine.config.run import RunSettings
+    from coalmine.runs.phrases import SecretSharerMethod, audit_stored
+    from coalmine.runs.running import run as run_all
 
-    track = iter if as_json else console.track
     if model is not None and weights is not None and canaries is not None:
         named = "model_settings" in training.model_fields_set
-        run = audit_stored(
-            model=model,
-            weights=weights,
-            canaries=canaries,
-            reference=reference,
-            model_settings=training.model_settings if named else None,
-            asking=audit.asking(),
-            delta=audit.delta,
-            confidence=audit.confidence,
-            out=out,
-            track=track,
-        )
+        with console.bars(quiet=as_json):
+            run = audit_stored(
+                model=model,
+                weights=weights,
+                canaries=canaries,
+                reference=reference,
+                model_settings=training.model_settings if named else None,
+                asking=audit.asking(),
+                delta=audit.delta,
+                confidence=audit.confidence,
+                out=out,
+            )
     else:
-        run = run_secret_sharer(
-            training,
-            audit,
-            out=out,
-            progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
-            track=track,
-        )
+        with console.bars(quiet=as_json):
+            found = run_all(RunSettings(training=training, secret_sharer=audit), out=out, again=True)
+        (method,) = found.methods
+        assert isinstance(method, SecretSharerMethod)
+        run = replace(method.run, results=list(found.results))
     if as_json:
         console.print_json(run.to_dict())
         return
@@ -387,12 +379,13 @@ def ldp(
         console.print_settings(LDPSettings)
         return
     (given,) = settings_from_texts(settings or [], LDPSettings)
-    for directory in (out, figures):
-        _make(directory)
-    results = given.audit().run(console.track)
+    from coalmine.config.run import RunSettings
+    from coalmine.runs.running import run
+
+    _make(figures)
+    with console.bars(quiet=as_json):
+        results = run(RunSettings(ldp=given), out=out, again=True).results
     content = ldp_report.to_dict(results, given.to_dict())
-    if out is not None:
-        ldp_report.save(results, content, out)
     drawn = []
     if figures is not None:
         from coalmine.report import ldp_figures

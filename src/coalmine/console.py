@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from coalmine import __version__
+from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
     from coalmine.config.settings import Settings
     from coalmine.stats import Estimate
+
+
+_PATIENCE = 2.0  # seconds before anything is said where there is no terminal
 
 
 def track(work: Iterable[Any]) -> Iterable[Any]:
@@ -34,25 +40,51 @@ def busy(what: str) -> AbstractContextManager[Any]:
     return console.status(what) if console.is_terminal else nullcontext()
 
 
-def round_bar(rounds: int, done: int, what: str) -> Callable[[Mapping[str, float]], None] | None:
-    """What to call after each round so that a bar moves on standard error; None where that is no terminal."""
+@contextmanager
+def bars(*, quiet: bool = False) -> Iterator[None]:
+    """Show on standard error how far everything is: bars with the time that is left, or a line at each tenth.
+
+    The lines are for where standard error is no terminal, and for what takes longer than two seconds.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        return None
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True)
-    task = bar.add_task(what, total=rounds, completed=done)
-    bar.start()
+    if quiet or not console.is_terminal:
+        with listening(None if quiet else _tenths):
+            yield
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[words]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as shown:
 
-    def advance(metrics: Mapping[str, float]) -> None:
-        bar.update(task, completed=metrics["round"] + 1)
-        if metrics["round"] + 1 == rounds:
-            bar.stop()
+        def listener(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
+            task = shown.add_task(what, total=total or None, words="")
+            return (
+                lambda done, words: shown.update(task, completed=done, words=words),
+                lambda: shown.remove_task(task),
+            )
 
-    return advance
+        with listening(listener):
+            yield
+
+
+def _tenths(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
+    start, told = time.monotonic(), 0
+
+    def advance(done: int, words: str) -> None:
+        nonlocal told
+        tenth = 10 * done // total if total else 0
+        if tenth > told and time.monotonic() - start > _PATIENCE:
+            told = tenth
+            print(f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip(), file=sys.stderr, flush=True)
+
+    return advance, lambda: None
 
 
 def number(value: float | None, digits: int) -> str:

@@ -115,6 +115,10 @@ class Audit:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go back to what ``state`` gave."""
 
+    def live(self) -> str | None:
+        """What it would say now, in a few words beside a progress bar; None where it cannot know yet."""
+        return None
+
     def __repr__(self) -> str:
         """What it is, with all that must be the same for a checkpoint to be resumed."""
         return type(self).__name__

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from coalmine import words
+from coalmine.audits.result import AuditResult
 from coalmine.errors import InputError
 from coalmine.scorefile import Table, two_groups
 from coalmine.stats import Estimate, Scores, ceiling, simultaneous
@@ -32,12 +33,32 @@ class Row:
 class ExposureReport:
     """Exposures of all canaries, summaries beside random guessing, and ε."""
 
+    source: str
     canaries: int
     references: int
     exposures: list[float]
     rows: list[Row]
     estimates: list[Estimate]
-    meaning: str
+    scores: Scores
+    ceiling: float
+
+    @property
+    def meaning(self) -> str:
+        """What it says, in words."""
+        return words.meaning(self.estimates, self.ceiling)
+
+    def result(self, config: Mapping[str, Any]) -> AuditResult:
+        """As other audits give it: minus the ranks are the scores."""
+        return AuditResult(
+            audit="exposure",
+            view="ranks",
+            seed=0,
+            estimates=self.estimates,
+            scores=self.scores,
+            ceiling=self.ceiling,
+            metrics={"planted": float(self.canaries), "held_out": float(self.references)},
+            config={"score": "rank", "source": self.source, **config},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -78,14 +99,14 @@ def exposure_report(
     rows = _summary(exposures, RandomGuessing(n, exposures.size), confidence)
     if beyond is not None:
         rows.append(replace(rows[-1], summary="largest, extrapolated", canaries=float(beyond.max())))
-    bound = simultaneous(Scores(*ex.scores_from_ranks(worst, n)), delta=delta, confidence=confidence, copies=copies)
+    scores = Scores(*ex.scores_from_ranks(worst, n))
+    bound = simultaneous(scores, delta=delta, confidence=confidence, copies=copies)
     rank = None if bound.threshold is None else 0.5 - bound.threshold
     ties = "; ties were ranked against the canary" if table.has("rank") else ""
     bound = replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")
     estimates = [bound, *_point_estimates(ranks, exposures, n, copies)]
     top = ceiling(exposures.size, n, delta=delta, confidence=confidence, copies=copies)
-    meaning = words.meaning(estimates, top)
-    return ExposureReport(exposures.size, n, exposures.tolist(), rows, estimates, meaning)
+    return ExposureReport(table.source, exposures.size, n, exposures.tolist(), rows, estimates, scores, top)
 
 
 def _given_ranks(table: Table, references: int | None, calibrated: bool) -> tuple[Floats, Floats, int]:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from coalmine import __version__
 from coalmine.audits.ldp import VIEWS
 from coalmine.audits.result import AuditResult
 from coalmine.console import number
@@ -97,37 +89,15 @@ def sentence(results: Sequence[AuditResult]) -> str:
 
 def to_dict(results: Sequence[AuditResult], settings: Mapping[str, Any]) -> dict[str, Any]:
     """JSON-ready, without the scores."""
-    return {"audit": "ldp", "settings": dict(settings), "results": [finite(r.to_dict()) for r in results],
+    return {"audit": "ldp", "settings": dict(settings), "results": [r.to_dict() for r in results],
             "meaning": sentence(results)}  # fmt: skip
 
 
-def finite(content: dict[str, Any]) -> dict[str, Any]:
-    """Infinite metrics as the string ``"inf"``: JSON has no word for them."""
-    metrics = {k: "inf" if v == math.inf else v for k, v in content["metrics"].items()}
-    return {**content, "metrics": metrics}
-
-
-def save(results: Sequence[AuditResult], content: Mapping[str, Any], directory: Path) -> None:
-    """Write ``result.json`` and ``scores.npz`` (``adversary.epsilon.view.members`` and ``….nonmembers``)."""
+def arrays(results: Sequence[AuditResult]) -> dict[str, Any]:
+    """Of ``scores.npz``: ``adversary.epsilon.view.members`` and ``….nonmembers``."""
     _check_distinct(results)
-    directory.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for result in results:
         name = f"{label(result)}.{result.config['epsilon']:g}.{result.view}"
-        arrays |= {f"{name}.members": result.scores.members, f"{name}.nonmembers": result.scores.observed}
-    text = json.dumps({"schema": 1, "coalmine": __version__, **content}, indent=2, allow_nan=False)
-    _replace(directory / "result.json", lambda file: file.write(text.encode()))
-    _replace(directory / "scores.npz", lambda file: np.savez_compressed(file, **arrays))
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write a file whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        found |= {f"{name}.members": result.scores.members, f"{name}.nonmembers": result.scores.observed}
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class AuditResult:
             "refuted": self.refuted,
             "meaning": self.meaning,
             "warnings": list(self.warnings),
-            "metrics": dict(self.metrics),
+            "metrics": {name: "inf" if value == math.inf else value for name, value in self.metrics.items()},
             "timing": dict(self.timing),
             "config": dict(self.config),
             "environment": environment(),

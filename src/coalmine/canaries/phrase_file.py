@@ -13,6 +13,7 @@ from coalmine.canaries.insertion import Insertion
 from coalmine.canaries.phrases import Configuration, Language, PhraseCanaries
 from coalmine.data.vocabulary import BEGIN, MARKS, UNKNOWN, Vocabulary
 from coalmine.errors import InputError, check_count
+from coalmine.files import write_json
 from coalmine.stats.arrays import Ints
 
 _VERSION = 1
@@ -51,9 +52,7 @@ def write_canaries(insertion: Insertion, path: Path) -> None:
         ],
         "vocabulary": None if language.vocabulary is None else language.vocabulary.to_json(),
     }
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_json(path, content)
 
 
 def read_canaries(path: Path) -> StoredCanaries:

@@ -96,10 +96,9 @@ class CanifeSettings(Settings):
     delta: float = Field(1e-5, description="the δ of all figures")
     confidence: float = Field(0.95, description="of bounds and intervals")
 
-    def splits(self, training: TrainingSettings) -> Splits:
-        """Training and test clients, and mock clients."""
+    def check_pool(self) -> None:
+        """Refuse a share of users that is none."""
         check_probability("pool_fraction", self.pool_fraction)
-        return training.splits(pool_fraction=self.pool_fraction)
 
     def audits(self, training: TrainingSettings, splits: Splits, module: nn.Module) -> list[Canife]:
         """One audit for each adversary: for each size of the pool and each number of iterations."""

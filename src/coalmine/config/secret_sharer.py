@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from coalmine.canaries.phrases import PhraseCanaries
     from coalmine.data import FederatedData, Splits
     from coalmine.fl import CentralTraining, Training
+    from coalmine.seam import Audit
 
 
 class TextTrainingSettings(TrainingSettings):
@@ -96,12 +98,14 @@ class SecretSharerSettings(Settings):
             seed=seed,
         )
 
-    def training(self, settings: TrainingSettings, splits: Splits, module: nn.Module) -> Training | CentralTraining:
+    def training(
+        self, settings: TrainingSettings, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()
+    ) -> Training | CentralTraining:
         """The training, federated or central."""
         from coalmine.fl import CentralTraining
 
         if self.regime == "federated":
-            return settings.training(splits, module)
+            return settings.training(splits, module, audits)
         if settings.clip != "none" or settings.noise:
             raise InputError("central training neither clips nor adds noise: leave clip and noise out")
         return CentralTraining(
@@ -114,5 +118,6 @@ class SecretSharerSettings(Settings):
             optimiser=settings.client.rule(),
             order="shuffled" if self.users == "shuffled" else "by-user",
             evaluate_every=settings.evaluate_every,
+            audits=audits,
             seed=settings.seed,
         )

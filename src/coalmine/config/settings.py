@@ -13,6 +13,14 @@ from coalmine.errors import InputError
 Value = TypeVar("Value")
 
 
+class SettingError(InputError):
+    """A setting that is wrong: ``path`` names it, part by part."""
+
+    def __init__(self, message: str, path: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.path = tuple(path)
+
+
 def _parts(value: object) -> object:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
@@ -26,7 +34,13 @@ Several = Annotated[tuple[Value, ...], BeforeValidator(_parts)]
 class Settings(BaseModel):
     """A group of settings. Every field has a default and a description; there are no others."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        arbitrary_types_allowed=True,
+        coerce_numbers_to_str=True,  # clip = 1.0 in a file
+    )
 
     @classmethod
     def described(cls) -> Iterator[tuple[str, Any, str]]:
@@ -52,6 +66,11 @@ def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[A
 
     The groups share one name space: each key goes to the group that has it.
     """
+    return settings_from_mapping(texts_to_mapping(texts), *groups)
+
+
+def texts_to_mapping(texts: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` texts as a mapping; ``part.key=value`` sets a key of a part."""
     given: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
@@ -65,7 +84,7 @@ def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[A
         if names[-1] in place:
             raise InputError(f"the setting {path.strip()} is given twice")
         place[names[-1]] = value.strip()
-    return settings_from_mapping(given, *groups)
+    return given
 
 
 def settings_from_mapping(given: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
@@ -73,14 +92,15 @@ def settings_from_mapping(given: Mapping[str, Any], *groups: type[Settings]) -> 
     known = [name for group in groups for name in _paths(group)]
     for name in given:
         if not any(name in group.model_fields for group in groups):
-            raise InputError(_unknown(name, known))
+            raise SettingError(_unknown(name, known), [name])
     found = []
     for group in groups:
         own = {name: value for name, value in given.items() if name in group.model_fields}
         try:
             found.append(group.model_validate(own))
         except ValidationError as error:
-            raise InputError(_sentence(error, known)) from error
+            place = [str(part) for part in error.errors()[0]["loc"]]
+            raise SettingError(_sentence(error, known), place) from error
     return found
 
 

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialised
 from torch import Tensor
 
 from coalmine.errors import InputError
+from coalmine.files import write_json, write_whole
 from coalmine.fl.optimisers import State as OptimiserState
 
 FORMAT = 1
@@ -46,24 +47,11 @@ def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> 
 
     ``settings`` says which training it is of.
     """
-    try:
-        _save(state, directory, settings)
-    except OSError as error:
-        raise InputError(f"no checkpoint can be written to {directory}: {error.strerror or error}") from error
-
-
-def holds_one(directory: Path) -> bool:
-    """Whether there is a checkpoint in ``directory``."""
-    return (directory / _FILE).is_file()
-
-
-def _save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
     name = f"round-{state.round:06d}.safetensors"
     tensors = {"model": state.model}
     tensors |= {f"optimiser.{key}.{i}": t for key, some in state.optimiser.items() for i, t in enumerate(some)}
     tensors |= {f"audit.{i}.{key}": t for i, some in enumerate(state.audits) for key, t in some.items()}
-    _replace(directory / name, lambda path: save_file(tensors, path))
+    write_whole(directory / name, lambda path: path.write_bytes(serialised(tensors)))
     content = {
         "format": FORMAT,
         "round": state.round,
@@ -72,10 +60,15 @@ def _save(state: TrainingState, directory: Path, settings: Mapping[str, str]) ->
         "settings": dict(settings),
         "history": state.history,
     }
-    _replace(directory / _FILE, lambda path: path.write_text(json.dumps(content, indent=1) + "\n"))
+    write_json(directory / _FILE, content)
     for other in directory.glob("round-*.safetensors"):
         if other.name != name:
             other.unlink()
+
+
+def holds_one(directory: Path) -> bool:
+    """Whether there is a checkpoint in ``directory``."""
+    return (directory / _FILE).is_file()
 
 
 def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
@@ -129,13 +122,3 @@ def _audit_states(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
             number, _, key = rest.partition(".")
             found.setdefault(int(number), {})[key] = tensor
     return [found.get(number, {}) for number in range(max(found, default=-1) + 1)]
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write beside, flush to the disk, rename."""
-    beside = path.with_name(path.name + ".new")
-    write(beside)
-    beside.chmod(0o644)  # safetensors would keep it to the user alone
-    with beside.open("rb") as file:
-        os.fsync(file.fileno())
-    beside.replace(path)

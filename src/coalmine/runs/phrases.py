@@ -1,22 +1,21 @@
-"""Runs of the secret-sharer audit: from settings, or from a model and canaries that are there, to results."""
+"""The secret-sharer audit in a run, and of a model and canaries that are there already."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialised
 from torch import nn
 
 from coalmine.accounting import Theory
 from coalmine.audits.memorisation import Asking, Memorisation, ask
-from coalmine.audits.phrase_search import Track
 from coalmine.audits.result import AuditResult
 from coalmine.audits.secret_sharer import Unit, phrase_result
 from coalmine.audits.user_attack import user_attack
@@ -27,8 +26,11 @@ from coalmine.config.training import TrainingSettings, build_model
 from coalmine.data import FederatedData, Splits, Task
 from coalmine.errors import InputError
 from coalmine.fl import Training
-from coalmine.fl.rounds import Progress, Rounds
-from coalmine.runs import headline, save
+from coalmine.files import write_json, write_whole
+from coalmine.fl.rounds import Rounds
+from coalmine.progress import reporting, track
+from coalmine.runs.files import save
+from coalmine.runs.methods import Method
 from coalmine.stats.arrays import Ints
 
 
@@ -49,54 +51,83 @@ class SecretSharerRun:
         }
 
 
-def run_secret_sharer(
-    training: TrainingSettings,
-    settings: SecretSharerSettings,
-    *,
-    out: Path | None = None,
-    progress: Callable[[Rounds], Progress | None] = lambda training: None,
-    track: Track = iter,
-) -> SecretSharerRun:
-    """Plant phrases, train, ask. With ``out`` the run is checkpointed there and goes on from its checkpoint.
+@dataclass
+class SecretSharerMethod(Method):
+    """Phrases that users share: planted in the data, asked of the final model."""
 
-    What is written there is enough to ask again: ``canaries.json``, ``weights.safetensors``.
-    """
-    asking = settings.asking()
-    splits = training.splits()
-    data, aside = set_aside(splits.train, settings.reference_share)
-    insertion = insert(data, settings.phrases(data, training.seed))
-    if settings.users == "shuffled":
-        insertion = insertion.shuffled(training.seed)
-    start = time.perf_counter()
-    trained = settings.training(training, replace(splits, train=insertion.data), training.module(splits))
-    trained.run(checkpoints=None if out is None else out / "checkpoint", progress=progress(trained))
-    reference = None
-    if aside is not None:
-        calm = settings.training(training, replace(splits, train=aside), training.module(splits))
-        calm.run(checkpoints=None if out is None else out / "reference", progress=progress(calm))
-        reference = calm.module()
-    seconds = time.perf_counter() - start
-    module = trained.module()
-    start = time.perf_counter()
-    found = ask(module, insertion.phrases, asking, reference=reference, track=track)
-    theory = None
-    if isinstance(trained, Training) and trained.mechanism.private:
-        theory = trained.theory(settings.delta)
-    results = _results(found, insertion, settings, theory, headline(trained))
-    if settings.users == "natural":
-        results.append(_attack(module, reference, insertion, splits, settings, theory))
-    timing = {"train_s": seconds, "audit_s": time.perf_counter() - start}
-    config = training.to_dict() | settings.to_dict()
-    results = [replace(result, timing=timing, config={**config, **result.config}) for result in results]
-    run = SecretSharerRun(memorisation=found, results=results, users=insertion.users, copies=insertion.copies)
-    if out is not None:
-        write_canaries(insertion, out / "canaries.json")
-        save_file(
-            {name: tensor.contiguous() for name, tensor in module.state_dict().items()}, out / "weights.safetensors"
+    name = "secret-sharer"
+    training: TrainingSettings
+    settings: SecretSharerSettings
+    out: Path | None = None
+    insertion: Insertion | None = None
+    splits: Splits | None = None
+    aside: FederatedData | None = None
+    module: nn.Module | None = None
+    found: Memorisation | None = None
+
+    def __post_init__(self) -> None:
+        self.settings.asking()  # what is wrong is said before a training, not after it
+
+    def planted(self, splits: Splits) -> Splits:
+        """Users' examples replaced by phrases, after some users were set aside for a reference model."""
+        data, self.aside = set_aside(splits.train, self.settings.reference_share)
+        insertion = insert(data, self.settings.phrases(data, self.training.seed))
+        self.insertion = insertion.shuffled(self.training.seed) if self.settings.users == "shuffled" else insertion
+        self.splits = replace(splits, train=self.insertion.data)
+        return self.splits
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
+        """A result for each score and unit, and one of the attack on users."""
+        assert trained is not None and self.insertion is not None and self.splits is not None
+        reference = self._reference()
+        self.module = trained.module()
+        start = time.perf_counter()
+        self.found = ask(
+            self.module,
+            self.insertion.phrases,
+            self.settings.asking(),
+            reference=reference,
+            track=lambda work: track(work, "ranking phrases"),
         )
-        save(results, out)
-        _write_memorisation(run, out)
-    return run
+        theory = None
+        if isinstance(trained, Training) and trained.mechanism.private:
+            theory = trained.theory(self.settings.delta)
+        results = _results(self.found, self.insertion, self.settings, theory, metrics)
+        if self.settings.users == "natural":
+            results.append(_attack(self.module, reference, self.insertion, self.splits, self.settings, theory))
+        timing = {"audit_s": time.perf_counter() - start}
+        config = self.training.to_dict() | self.settings.to_dict()
+        return [replace(result, timing=timing, config={**config, **result.config}) for result in results]
+
+    def _reference(self) -> nn.Module | None:
+        """A model that never saw a canary, trained on the users set aside."""
+        if self.aside is None or self.splits is None:
+            return None
+        module = self.training.module(self.splits)
+        calm = self.settings.training(self.training, replace(self.splits, train=self.aside), module)
+        with reporting("reference model", calm.rounds) as advance:
+            calm.run(
+                checkpoints=None if self.out is None else self.out / "reference",
+                progress=lambda measured: advance(int(measured["round"]) + 1, ""),
+            )
+        return calm.module()
+
+    @property
+    def run(self) -> SecretSharerRun:
+        """What was found of the phrases themselves."""
+        assert self.found is not None and self.insertion is not None
+        return SecretSharerRun(
+            memorisation=self.found, results=[], users=self.insertion.users, copies=self.insertion.copies
+        )
+
+    def write(self, results: Sequence[AuditResult], directory: Path) -> None:
+        """Scores, every canary, and what is needed to ask again: ``canaries.json``, ``weights.safetensors``."""
+        super().write(results, directory)
+        assert self.insertion is not None and self.module is not None
+        write_canaries(self.insertion, directory / "canaries.json")
+        weights = {name: tensor.contiguous() for name, tensor in self.module.state_dict().items()}
+        write_whole(directory / "weights.safetensors", lambda path: path.write_bytes(serialised(weights)))
+        _write_memorisation(self.run, directory)
 
 
 def audit_stored(
@@ -110,7 +141,6 @@ def audit_stored(
     delta: float = 1e-5,
     confidence: float = 0.95,
     out: Path | None = None,
-    track: Track = iter,
 ) -> SecretSharerRun:
     """Ask any PyTorch language model after the fact about the canaries of a file.
 
@@ -129,7 +159,9 @@ def audit_stored(
     start = time.perf_counter()
     module = _weighted(model, task, weights, model_settings)
     calm = None if reference is None else _weighted(model, task, reference, model_settings)
-    found = ask(module, stored.canaries, asking, reference=calm, track=track)
+    found = ask(
+        module, stored.canaries, asking, reference=calm, track=lambda work: track(work, "ranking phrases")
+    )
     units: tuple[Unit, ...] = ("phrase",) if stored.users is None else ("user", "phrase")
     results = [
         phrase_result(found, users=stored.users, score=score, unit=unit, delta=delta, confidence=confidence)
@@ -166,7 +198,7 @@ def _results(
     insertion: Insertion,
     settings: SecretSharerSettings,
     theory: Theory | None,
-    metrics: dict[str, float],
+    metrics: Mapping[str, float],
 ) -> list[AuditResult]:
     if insertion.phrases.planted.all():
         return []
@@ -223,7 +255,4 @@ def _weighted(model: str, task: Task, weights: Path, settings: dict[str, float] 
 
 
 def _write_memorisation(run: SecretSharerRun, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    partial = out / "memorisation.partial"
-    partial.write_text(json.dumps(run.to_dict()["memorisation"], indent=1) + "\n", encoding="utf-8")
-    partial.replace(out / "memorisation.json")
+    write_json(out / "memorisation.json", run.memorisation.to_dict(run.users, run.copies))

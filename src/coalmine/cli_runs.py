@@ -1,0 +1,68 @@
+"""``coalmine run``, ``resume`` and what reads a run's directory: parses, calls, prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coalmine import console
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and nothing but the table in the end.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+Directory = Annotated[Path, typer.Argument(help="A run's directory, as --out names it.", show_default=False)]
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The run as TOML; `coalmine init` writes one.", show_default=False)],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting over the file's, as table.key=value; may be given again."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's directory; runs/NAME, by the file's name, if not given.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """One training with all audits of a file, in a directory that survives a kill.
+
+    Where the directory holds this run already, it goes on from there.
+    """
+    from coalmine.config.run import read_run
+    from coalmine.runs.running import run as run_all
+
+    given = read_run(file, settings or [])
+    directory = out or Path("runs") / file.stem
+    with console.bars(quiet=quiet or as_json):
+        found = run_all(given, out=directory)
+    _show(found.content, directory, as_json)
+
+
+def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
+    """Go on with a run that was stopped, to the same bits as if it had not been."""
+    from coalmine.config.run import run_from_text
+    from coalmine.runs.directory import RunDirectory
+    from coalmine.runs.running import run as run_all
+
+    stopped = RunDirectory(directory)
+    stopped.about()
+    given = run_from_text(stopped.config, str(directory / "config.toml"))
+    with console.bars(quiet=quiet or as_json):
+        found = run_all(given, out=directory)
+    _show(found.content, directory, as_json)
+
+
+def _show(content: Mapping[str, Any], directory: Path, as_json: bool) -> None:
+    if as_json:
+        console.print_json(dict(content))
+        return
+    from coalmine.runs.summary import columns, rows
+
+    results = content.get("results", [content])
+    console.print_table(str(content.get("title") or directory), columns(), rows(results))
+    for sentence in dict(content.get("meanings", {})).values():
+        console.print_sentence(sentence)
+    print(f"\nwritten to {directory}")

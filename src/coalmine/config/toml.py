@@ -1,0 +1,94 @@
+"""Settings as TOML: written with what they mean, and found again by line where one is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+
+from coalmine.config.settings import Settings
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+
+def table(name: str, settings: Settings) -> str:
+    """A table of all settings; those that are not given are left out."""
+    return "\n".join(_lines(name, settings, explained=()))
+
+
+def explained_table(name: str, settings: Settings, shown: Sequence[str]) -> str:
+    """A table with what each of ``shown`` means, and the others as comments with their defaults."""
+    return "\n".join(_lines(name, settings, explained=shown))
+
+
+def line_of(text: str, path: Sequence[str]) -> int | None:
+    """The line of a TOML text, counted from 1, where the setting ``path`` is given, or its nearest table."""
+    best: tuple[int, int] | None = None
+    prefix: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        header, key = _HEADER.match(line), _KEY.match(line)
+        if header:
+            prefix = _parts(header.group(1))
+            found = prefix
+        elif key:
+            found = (*prefix, *_parts(key.group(1)))
+        else:
+            continue
+        if found and tuple(path[: len(found)]) == found and (best is None or len(found) > best[0]):
+            best = len(found), number
+    return None if best is None else best[1]
+
+
+def value(content: object) -> str:
+    """A value as TOML writes it."""
+    if isinstance(content, bool):
+        return "true" if content else "false"
+    if isinstance(content, float):
+        return {math.inf: "inf", -math.inf: "-inf"}.get(content, repr(content))
+    if isinstance(content, int):
+        return str(content)
+    if isinstance(content, list | tuple):
+        return f"[{', '.join(value(part) for part in content)}]"
+    if isinstance(content, Mapping):
+        return f"{{{', '.join(f'{_key(k)} = {value(v)}' for k, v in content.items())}}}"
+    return json.dumps(str(content), ensure_ascii=False)
+
+
+def _lines(name: str, settings: Settings, explained: Sequence[str]) -> Iterator[str]:
+    yield f"[{name}]"
+    parts = []
+    for key, field in type(settings).model_fields.items():
+        content = getattr(settings, key)
+        if isinstance(content, Settings):
+            parts.append((key, content))
+            continue
+        given = f"{_key(key)} = {value(content)}"
+        if not explained:
+            if content is not None:
+                yield given
+        elif key in explained and content is not None:
+            yield from _comment(field.description or "")
+            yield given
+        else:
+            described = f"{_key(key)} = {'…' if content is None else value(content)}   ({field.description})"
+            yield from _comment(described)
+    for key, content in parts:
+        inner = [path.partition(".")[2] for path in explained if path.startswith(f"{key}.")]
+        if inner or not explained:
+            yield ""
+            yield from _lines(f"{name}.{_key(key)}", content, inner)
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)

@@ -1,0 +1,227 @@
+"""What each method does in a run: what it changes in the data, what it plants, what it finds in the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import nn
+
+from coalmine.audits import ldp_report
+from coalmine.audits.canife import Canife
+from coalmine.audits.exposure import ExposureReport, exposure_report
+from coalmine.audits.one_shot import OneShot
+from coalmine.audits.result import AuditResult
+from coalmine.config.canife import CanifeSettings
+from coalmine.config.exposure import ExposureSettings
+from coalmine.config.ldp import LDPSettings
+from coalmine.config.one_shot import OneShotSettings
+from coalmine.config.training import TrainingSettings
+from coalmine.data import Splits
+from coalmine.errors import InputError
+from coalmine.files import write_arrays
+from coalmine.fl.flat import parameter_vector
+from coalmine.fl.rounds import Rounds
+from coalmine.fl.training import Training
+from coalmine.progress import track
+from coalmine.runs.files import file_name, write_scores
+from coalmine.sampling import AtMost, Sampling
+from coalmine.scorefile import Table, read_table
+from coalmine.seam import Audit
+
+_HEADLINE = ("accuracy", "recall@1", "perplexity", "loss")
+
+
+class Method(ABC):
+    """One audit of a run."""
+
+    name: ClassVar[str]
+    pool_fraction: float = 0.0
+    """Share of the users that it wants set aside."""
+
+    def planted(self, splits: Splits) -> Splits:
+        """The data with what it plants in them."""
+        return splits
+
+    def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
+        """What takes part in the training."""
+        return ()
+
+    @abstractmethod
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
+        """What it found, after the training; ``metrics`` say how good the model is."""
+
+    @property
+    def meaning(self) -> str | None:
+        """What all results say together, where that is more than what each says."""
+        return None
+
+    def write(self, results: Sequence[AuditResult], directory: Path) -> None:
+        """Write its scores, and whatever a figure needs besides."""
+        for result in results:
+            write_scores(result, directory)
+
+
+@dataclass
+class OneShotMethod(Method):
+    """Random updates as extra clients."""
+
+    name = "one-shot"
+    training: TrainingSettings
+    settings: OneShotSettings
+    planted_audits: list[OneShot] = field(default_factory=list)
+
+    def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
+        """One for each view."""
+        start = parameter_vector(module).numpy()
+        self.planted_audits = self.settings.audits(self.training, start, len(splits.train))
+        return self.planted_audits
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
+        """A result for each view."""
+        assert isinstance(trained, Training)
+        delta, results = self.settings.delta, []
+        for audit in self.planted_audits:
+            theory = None
+            if trained.mechanism.private:
+                theory = audit.theory(noise_multiplier=trained.mechanism.noise_multiplier, delta=delta)
+            found = audit.result(delta=delta, confidence=self.settings.confidence, theory=theory, metrics=metrics)
+            used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
+            config = self.training.to_dict() | self.settings.to_dict() | used
+            results.append(replace(found, config=config))
+        return results
+
+
+@dataclass
+class CanifeMethod(Method):
+    """Crafted samples, looked for in single rounds."""
+
+    name = "canife"
+    training: TrainingSettings
+    settings: CanifeSettings
+    adversaries: list[Canife] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settings.check_pool()
+        self.pool_fraction = self.settings.pool_fraction
+        if self.training.clip == "none":
+            raise InputError("CANIFE's canaries are as long as the clip norm: set clip to a norm")
+
+    def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
+        """One for each adversary."""
+        self.adversaries = self.settings.audits(self.training, splits, module)
+        return self.adversaries
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
+        """A result for each adversary."""
+        assert isinstance(trained, Training)
+        sampling = _sampling(trained)
+        theory = trained.theory(self.settings.delta, sampling=sampling) if trained.mechanism.private else None
+        results: list[AuditResult] = []
+        for audit in self.adversaries:
+            found = audit.result(
+                delta=self.settings.delta,
+                confidence=self.settings.confidence,
+                noise_multiplier=trained.mechanism.noise_multiplier,
+                sampling=sampling,
+                theory=theory,
+                metrics=metrics,
+            )
+            used = {"every": audit.every, "trials": audit.trials, "maker": repr(audit.canaries)}
+            results.append(replace(found, config=self.training.to_dict() | self.settings.to_dict() | used))
+        return results
+
+    def write(self, results: Sequence[AuditResult], directory: Path) -> None:
+        """Scores, and every trial."""
+        super().write(results, directory)
+        for audit in self.adversaries:
+            _write_trials(audit, directory)
+
+
+@dataclass
+class LDPMethod(Method):
+    """Six adversaries against a locally private client: needs no training."""
+
+    name = "ldp"
+    settings: LDPSettings
+    found: list[AuditResult] = field(default_factory=list)
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
+        """A result for each crafter, promise and view."""
+        self.found = self.settings.audit().run(lambda work: track(work, "LDP trials"))
+        return self.found
+
+    @property
+    def meaning(self) -> str | None:
+        """All bounds judged together."""
+        return ldp_report.sentence(self.found) if self.found else None
+
+    def write(self, results: Sequence[AuditResult], directory: Path) -> None:
+        """All scores in one file."""
+        write_arrays(directory / "scores.npz", ldp_report.arrays(results))
+
+
+@dataclass
+class ExposureMethod(Method):
+    """Ranks of canaries among references: of a file, or of the phrases of this run."""
+
+    name = "exposure"
+    settings: ExposureSettings
+    phrases: Any = None
+    """The secret-sharer method of this run, whose losses are read where there is no file."""
+    report: ExposureReport | None = None
+
+    def __post_init__(self) -> None:
+        if self.settings.file is not None:
+            self._table()  # so that a file that cannot be read is refused before a training, not after it
+
+    def _table(self) -> Table:
+        if self.settings.file is not None:
+            return read_table(Path(self.settings.file))
+        planted, twins = self.phrases.found.scores("loss")
+        return Table("the phrases of this run", {"canaries": -planted, "references": -twins}, 0)
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
+        """One result."""
+        settings = self.settings
+        self.report = exposure_report(
+            self._table(),
+            references=settings.references,
+            delta=settings.delta,
+            confidence=settings.confidence,
+            copies=settings.copies,
+            calibrated=settings.calibrate,
+        )
+        return [self.report.result(settings.to_dict())]
+
+
+def headline(training: Rounds) -> dict[str, float]:
+    """How good the model is in the end."""
+    last: Mapping[str, float] = training.history[-1] if training.history else {}
+    return {name: float(last[name]) for name in _HEADLINE if name in last}
+
+
+def _sampling(trained: Training) -> Sampling:
+    """By which this training is accounted: where cohorts have no analysis, an upper bound."""
+    terms = len(trained.data), trained.rounds, trained.seed
+    try:
+        return trained.cohorts.sampling(*terms)
+    except InputError:
+        return AtMost(trained.cohorts.exposures(*terms))
+
+
+def _write_trials(audit: Canife, directory: Path) -> None:
+    """``trials-VIEW.npz``: each trial's scores, which canaries were there, the round; and the last canaries."""
+    content: dict[str, Any] = {
+        "scores": np.concatenate([period.scores for period in audit.periods]),
+        "present": np.concatenate([period.present for period in audit.periods]),
+        "sigma": np.concatenate([period.sigma for period in audit.periods]),
+        "round": np.concatenate([np.full(len(period.scores), period.round) for period in audit.periods]),
+    }
+    kept = audit.canaries.state()
+    content |= {name: kept[name] for name in ("inputs", "targets") if name in kept}
+    write_arrays(directory / f"trials-{file_name(audit.name)}.npz", content)
