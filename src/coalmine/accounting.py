@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 from coalmine.errors import InputError, check_count, check_delta, check_number, check_positive
@@ -78,17 +79,23 @@ def theory(
     """
     _check_at_least_zero("noise_multiplier", noise_multiplier)
     accountant = _checked_accountant(accountant, sampling)
-    event, neighbours = sampling.event(noise_multiplier, check_count("rounds", rounds, least=0))
+    rounds = check_count("rounds", rounds, least=0)
     return Theory(
-        epsilon=_epsilon(event, neighbours, check_delta(delta), accountant),
+        epsilon=_epsilon_of(float(noise_multiplier), sampling, rounds, check_delta(delta), accountant),
         delta=float(delta),
         accountant=accountant,
         noise_multiplier=float(noise_multiplier),
         sampling=str(sampling),
         q=sampling.rate,
-        rounds=int(rounds),
+        rounds=rounds,
         adjacency=sampling.adjacency,
     )
+
+
+@lru_cache(maxsize=64)
+def _epsilon_of(noise: float, sampling: Sampling, rounds: int, delta: float, accountant: str) -> float:
+    # Several audits of one training ask for the same promise, which takes seconds to compute.
+    return _epsilon(*sampling.event(noise, rounds), delta, accountant)
 
 
 def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, accountant: str | None = None) -> float:

@@ -54,7 +54,7 @@ def value(content: object) -> str:
         return f"[{', '.join(value(part) for part in content)}]"
     if isinstance(content, Mapping):
         return f"{{{', '.join(f'{_key(k)} = {value(v)}' for k, v in content.items())}}}"
-    return json.dumps(str(content), ensure_ascii=False)
+    return _quoted(str(content))
 
 
 def _lines(name: str, settings: Settings, explained: Sequence[str]) -> Iterator[str]:
@@ -91,4 +91,9 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    # As JSON has it, but for the one control character that JSON leaves as it is.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
