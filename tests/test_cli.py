@@ -201,11 +201,11 @@ def test_copies_lower_the_exposures_epsilon(run, tmp_path):
     assert bounds[1] == pytest.approx(bounds[0] / 5, rel=1e-6)
 
 
-def test_demo_refutes_the_mechanism_with_the_bug_alone(run):
-    code, out, _ = run("demo")
-    assert code == 0
-    assert out.count("consistent") == 3
-    assert out.count("CLAIM REFUTED") == 1
+def test_the_demo_has_all_five_audits(run):
+    from coalmine.demo import demo_settings
+
+    assert demo_settings(3).audits == ["one-shot", "canife", "secret-sharer", "ldp", "exposure"]
+    assert demo_settings(3).training.seed == demo_settings(3).ldp.seed == 3
 
 
 BAD = {

@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_audits.app, name="audit")
+app.command()(cli_runs.demo)
 app.command()(cli_runs.run)
 app.command()(cli_runs.resume)
 
@@ -76,23 +77,6 @@ def root(
     ] = False,
 ) -> None:
     """Audit the privacy of federated learning: an empirical ε with honest error bars, beside the theoretical one."""
-
-
-@app.command()
-def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated mechanisms.")] = 0,
-) -> None:
-    """Audit Gaussian mechanisms, one of them with a bug, and compare theory with what the canaries tell."""
-    from coalmine import demo as demonstration
-
-    title = (
-        f"{demonstration.CANARIES:,} random canaries in {demonstration.DIM:,} dimensions, δ = {demonstration.DELTA:g}"
-    )
-    console.print_table(title, demonstration.COLUMNS, demonstration.demo_rows(seed))
-    print(
-        "\nε_est estimates the true ε and may be off either way. The bound is proved: the true ε is below it in at most"
-        "\n5% of audits, so a claim below the bound is refuted. It is far below ε where few canaries cannot show more."
-    )
 
 
 @app.command("estimate")

@@ -15,6 +15,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON a
 Directory = Annotated[Path, typer.Argument(help="A run's directory, as --out names it.", show_default=False)]
 
 
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    out: Annotated[Path, typer.Option(help="The run's directory.")] = Path("runs/demo"),
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """All five audits on data that come along: about a minute, and a report in the end."""
+    from coalmine.demo import demo_settings
+    from coalmine.runs.running import run as run_all
+
+    with console.bars(quiet=quiet or as_json):
+        found = run_all(demo_settings(seed), out=out)
+    _show(found.content, out, as_json)
+
+
 def run(
     file: Annotated[Path, typer.Argument(help="The run as TOML; `coalmine init` writes one.", show_default=False)],
     settings: Annotated[

@@ -1,26 +1,48 @@
-"""The demonstration: Gaussian mechanisms under audit, one of them with a bug."""
+"""The demonstration: two small federated trainings on data that come along, and all five audits of them."""
 
 from __future__ import annotations
 
-import numpy as np
+from coalmine.config.run import RunSettings, run_from_text
 
-from coalmine.audits.gaussian_mechanism import canary_cosines
-from coalmine.stats import CosineNull, estimate, sigma_gaussian
+_FILE = """\
+[run]
+title = "coalmine demo"
 
-DELTA, DIM, CANARIES = 1e-6, 1_000_000, 1_000
+# Handwritten digits of 150 clients; DP-FedAvg with the noise multiplier 2, and canaries among the clients.
+[training]
+data = "digits"
+rounds = 40
+evaluate_every = 5
 
-COLUMNS = ["mechanism", "claimed ε", "ε_est", "valid 95% bound", "verdict"]
+[one-shot]
+view = ["final-change", "updates"]
+
+[canife]
+every = 20
+
+# A language model on generated texts, without differential privacy: what does it remember of its users' phrases?
+[text-training]
+data = "generated-text"
+vocabulary_size = 300
+positions = 10
+model_settings = {embedding = 24, units = 64}
+rounds = 20
+cohort = "poisson:0.3"
+
+[secret-sharer]
+references = 200000
+
+[exposure]
+
+# Clients that randomise their own gradients.
+[ldp]
+crafter = ["benign", "gradient-flip", "dummy-gradient"]
+epsilon = [1, 2, 4]
+trials = 5000
+"""
 
 
-def demo_rows(seed: int) -> list[list[str]]:
-    """A row for each mechanism: what it claims, what its canaries estimate, what they prove."""
-    cases = [(f"noise for ε = {epsilon}", epsilon, 1.0) for epsilon in (1.0, 3.0, 10.0)]
-    cases.append(("noise for ε = 1, divided by 8: a bug", 1.0, 1 / 8))
-    rows = []
-    for stream, (name, claimed, factor) in zip(np.random.SeedSequence(seed).spawn(len(cases)), cases, strict=True):
-        sigma = sigma_gaussian(claimed, DELTA) * factor
-        cosines = canary_cosines(dim=DIM, canaries=CANARIES, sigma=sigma, rng=np.random.default_rng(stream))
-        bound, shift = estimate(cosines, null=CosineNull(DIM), delta=DELTA, methods=["exact-null", "gaussian-shift"])
-        verdict = "CLAIM REFUTED" if bound.epsilon > claimed else "consistent"
-        rows.append([name, f"{claimed:.2f}", f"{shift.epsilon:.2f}", f"{bound.epsilon:.2f}", verdict])
-    return rows
+def demo_settings(seed: int) -> RunSettings:
+    """All five audits, small enough for about a minute."""
+    seeds = [f"{table}.seed={seed}" for table in ("training", "text-training", "ldp")]
+    return run_from_text(_FILE, "the demo", seeds)

@@ -32,10 +32,15 @@ class RunOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """A training and the audits that share it. What is None is not done."""
+    """A training and the audits that share it. What is None is not done.
+
+    ``text_training`` is a second training, of a language model, for the secret-sharer audit alone: where it is not
+    given, that audit shares the first.
+    """
 
     run: RunOptions = field(default_factory=RunOptions)
     training: TrainingSettings | None = None
+    text_training: TextTrainingSettings | None = None
     one_shot: OneShotSettings | None = None
     canife: CanifeSettings | None = None
     secret_sharer: SecretSharerSettings | None = None
@@ -45,8 +50,12 @@ class RunSettings:
     def __post_init__(self) -> None:
         if not self.audits:
             raise SettingError(f"there is nothing to audit: add one of the tables {_tables(AUDITS)}")
-        if self.training is None and (self.one_shot or self.canife or self.secret_sharer):
+        if self.training is None and (self.one_shot or self.canife):
             raise SettingError(f"[{self.audits[0]}] audits a training: add a table [training]")
+        if self.text_training is None and self.training is None and self.secret_sharer:
+            raise SettingError("[secret-sharer] audits a training: add a table [training] or [text-training]")
+        if self.text_training is not None and self.secret_sharer is None:
+            raise SettingError("[text-training] is a training for [secret-sharer] alone: add that table")
         self._check_together()
 
     @property
@@ -62,7 +71,7 @@ class RunSettings:
     def _check_together(self) -> None:
         """Refuse audits that would disturb each other."""
         sharer, planted = self.secret_sharer, self.one_shot or self.canife
-        if sharer is not None and sharer.regime == "central" and planted:
+        if sharer is not None and sharer.regime == "central" and planted and self.text_training is None:
             name = "one-shot" if self.one_shot else "canife"
             raise SettingError(
                 f"central training has no sum of clients for the canaries of [{name}]: set regime to federated, or "
@@ -85,13 +94,14 @@ class RunSettings:
 SECTIONS: dict[str, type[Settings]] = {
     "run": RunOptions,
     "training": TrainingSettings,
+    "text-training": TextTrainingSettings,
     "one-shot": OneShotSettings,
     "canife": CanifeSettings,
     "secret-sharer": SecretSharerSettings,
     "ldp": LDPSettings,
     "exposure": ExposureSettings,
 }
-AUDITS = [name for name in SECTIONS if name not in ("run", "training")]
+AUDITS = [name for name in SECTIONS if name not in ("run", "training", "text-training")]
 
 
 def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
@@ -141,7 +151,8 @@ def run_from_mapping(given: Mapping[str, Any]) -> RunSettings:
             raise SettingError(f"there is no table [{name}]; {hint}", [name])
         if not isinstance(content, Mapping):
             raise SettingError(f"{name} must be a table: [{name}] with settings below it", [name])
-        group = TextTrainingSettings if name == "training" and "secret-sharer" in given else SECTIONS[name]
+        shared = "secret-sharer" in given and "text-training" not in given
+        group = TextTrainingSettings if name == "training" and shared else SECTIONS[name]
         try:
             (found[_field(name)],) = settings_from_mapping(content, group)
         except SettingError as error:
