@@ -23,7 +23,8 @@ def test_every_applicable_estimator_runs_and_the_recommended_is_first():
     assert [e.method for e in found] == [m for m in METHODS if m != "exact-null"]
     assert found[0].valid
     assert {e.method for e in found if e.valid} == {"simultaneous", "split", "one-run", "clopper-pearson"}
-    assert all(e.delta == 1e-5 and e.confidence == 0.95 for e in found)
+    assert all(e.epsilon == e.lower for e in found if e.valid)
+    assert all(e.delta == 1e-5 and e.confidence == (None if e.method == "plug-in" else 0.95) for e in found)
 
 
 def test_a_known_null_has_its_own_estimators():

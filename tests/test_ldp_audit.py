@@ -15,8 +15,17 @@ from coalmine import models
 from coalmine.audits.ldp import VIEWS, LDPAudit
 from coalmine.audits.ldp_black_box import BlackBox, play_together
 from coalmine.audits.ldp_estimates import blind_epsilon, estimates
-from coalmine.audits.ldp_trials import Crafted, Plane, Trials, white_box
-from coalmine.canaries.gradients import CRAFTERS, Benign, DummyGradient, GradientFlip, Pair, craft, crafter_named
+from coalmine.audits.ldp_trials import Crafted, Plane, Trials, is_memoryless, tossed, white_box
+from coalmine.canaries.gradients import (
+    CRAFTERS,
+    Benign,
+    DummyGradient,
+    GradientFlip,
+    Pair,
+    craft,
+    crafter_named,
+    load_vector,
+)
 from coalmine.data import load
 from coalmine.data.federated import Examples, FederatedData, Task
 from coalmine.errors import InputError
@@ -280,7 +289,7 @@ class NormUnseen(LDPSGD):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_epsilon_taken_twice_is_caught(epsilon):
     (result,) = digits_audit(
-        crafters=[DummyGradient()], mechanisms=[Doubled(epsilon=epsilon)], views=["white-box"], trials=10_000
+        crafters=[DummyGradient()], mechanisms=[Doubled(epsilon=epsilon)], views=["white-box"], trials=4000
     ).run()
     assert result.refuted
     assert epsilon < result.bound.lower <= 2 * epsilon
@@ -298,11 +307,11 @@ def test_a_gaussian_mechanism_that_does_not_project_is_caught():
 def test_leaving_out_the_norm_projection_of_ldp_sgd_breaks_no_promise_but_shows_in_short_gradients():
     # A report depends on the gradient's side alone: ε-LDP holds without line 2, which is there for the mean. So no
     # audit may refute it; the dummy gradient of norm 0.5 leaks all of ε = 2 instead of 0.80.
-    settings = {"crafters": [DummyGradient(norm=0.5)], "views": ["white-box"], "trials": 20_000}
+    settings = {"crafters": [DummyGradient(norm=0.5)], "views": ["white-box"], "trials": 8000}
     (skipped,) = digits_audit(mechanisms=[NormUnseen(epsilon=2.0)], **settings).run()
     (right,) = digits_audit(mechanisms=[LDPSGD(epsilon=2.0)], **settings).run()
     assert 1.8 < skipped.bound.lower <= 2
-    assert right.metrics["empirical"] == pytest.approx(0.802, abs=0.08)
+    assert right.metrics["empirical"] == pytest.approx(0.802, abs=0.1)
 
 
 def test_extreme_reports_show_the_epsilon_of_privunit():
@@ -333,7 +342,9 @@ def test_every_adversary_and_view_has_a_result_and_none_refutes_what_is_kept():
     assert by_key["benign", 4.0, "black-box"].bound.lower < 0.5
     first = results[0]
     assert first.bound is first.estimates[0]
-    assert [e.method for e in first.estimates] == ["ldp", "one-run", "clopper-pearson", "ranks"]
+    assert [e.method for e in first.estimates] == ["ldp", "one-run", "clopper-pearson", "ranks", "plug-in"]
+    assert [e.valid for e in first.estimates] == [True] * 4 + [False]
+    assert all(e.epsilon == e.lower for r in results for e in r.estimates if e.valid)
     assert first.to_dict()["config"]["crafter"] == "benign"
 
 
@@ -440,6 +451,59 @@ def test_a_language_model_is_audited_as_well():
     assert [r.view for r in audit.run()] == ["black-box", "parameter-change"]
 
 
+class Recurrent(nn.Module):
+    """torch's own LSTM, which vmap does not take."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.lstm, self.out = nn.Embedding(50, 4), nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 50)
+
+    def forward(self, tokens):
+        return self.out(self.lstm(self.embedding(tokens))[0])
+
+
+def test_a_model_that_cannot_be_batched_is_evaluated_one_vector_at_a_time():
+    data = load("generated-text", positions=8, vocabulary_size=50).train
+    examples, module = data.pooled(), Recurrent()
+    pair = Pair.of(Examples(examples.inputs[:2], examples.targets[:2]), data.task)
+    base = nn.utils.parameters_to_vector(module.parameters()).detach()
+    vectors = base + 0.1 * torch.from_numpy(np.random.default_rng(0).standard_normal((3, len(base)), dtype=np.float32))
+    found = ManyModels(module, data.task, pair.inputs, pair.targets).losses(vectors)
+    for vector, losses in zip(vectors, found, strict=True):
+        other = Recurrent()
+        load_vector(other, vector.numpy())
+        assert [pair.loss(other, which).item() for which in (0, 1)] == pytest.approx(losses.tolist(), rel=1e-5)
+    audit = LDPAudit(
+        data=data, model=lambda seed: Recurrent(), crafters=[Benign()], mechanisms=[LDPSGD(epsilon=2.0)], trials=60
+    )
+    assert [r.view for r in audit.run()] == list(VIEWS)
+
+
+def test_a_model_that_fails_at_other_parameters_is_refused_with_the_views_that_need_none():
+    class Fragile(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(576, 3)
+
+        def forward(self, images):
+            if self.inner.bias.abs().max() > 1:
+                raise RuntimeError("too large")
+            return self.inner(images.flatten(1))
+
+    many = ManyModels(Fragile(), TASK, torch.zeros(1, 1, 24, 24), torch.zeros(1, dtype=torch.long))
+    with pytest.raises(InputError, match="too large; white-box and likelihood-ratio views"):
+        many.losses(torch.full((1, 3 * 577), 2.0))
+
+
+def test_a_model_with_dropout_has_a_parameter_change_though_no_loss():
+    module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(576, 3))
+    game = BlackBox(
+        image_games(module=module), PrivUnit2(epsilon=2.0), Server(), np.random.default_rng(0), ["parameter-change"]
+    )
+    play_together([game], 50, 0)
+    assert list(game.trials()) == ["parameter-change"]
+
+
 def test_a_perfect_attack_has_an_infinite_estimate_and_a_finite_bound_and_both_go_to_json_and_figures(tmp_path):
     import json
 
@@ -451,10 +515,44 @@ def test_a_perfect_attack_has_an_infinite_estimate_and_a_finite_bound_and_both_g
     ).run()
     assert results[0].metrics["empirical"] == results[0].metrics["empirical_std"] == math.inf
     assert 2 < results[0].bound.lower < 30
-    text = json.dumps(ldp_report.to_dict(results, {}), allow_nan=False)
+    text = json.dumps(ldp_report.to_dict(results, {"data": "digits"}), allow_nan=False)
     assert json.loads(text)["results"][0]["metrics"]["empirical"] == "inf"
+    assert json.loads(text)["results"][0]["estimates"][-1]["epsilon"] == "inf"
     assert ldp_report.tables(results)[0][2] == [["dummy-gradient", "30", "∞ ± ∞"]]
-    assert figures.save(ldp_figures.summary(results, "x"), tmp_path / "x.svg").is_file()
+    drawn = ldp_figures.charts({"settings": {"data": "digits"}, **json.loads(text)})
+    assert "infinite" in drawn["ldp-adversaries"].to_dict()["title"]["subtitle"][-1]
+    assert figures.save(drawn["ldp-adversaries"], tmp_path / "x.svg").is_file()
+
+
+def test_a_mechanism_whose_density_is_not_known_is_guessed_in_every_trial():
+    # Reports of length 1 in 4,810 dimensions: no product with a gradient comes near a threshold made for known ones.
+    def sphere(gradient, rng):
+        direction = rng.standard_normal(gradient.size)
+        side = 1 if direction @ gradient >= 0 else -1
+        return (side if rng.random() < special.expit(2.0) else -side) * direction / np.linalg.norm(direction)
+
+    (result,) = digits_audit(
+        crafters=[GradientFlip()], mechanisms=[OwnMechanism(function=sphere, epsilon=2.0)], trials=500,
+        views=["likelihood-ratio"],
+    ).run()  # fmt: skip
+    assert result.metrics["guessed"] == 1
+    assert 0.8 < result.metrics["accuracy"] < 0.95
+
+
+def test_results_without_a_guess_or_a_leak_say_so():
+    from coalmine.audits import ldp_report
+
+    results = digits_audit(crafters=[DummyGradient()], views=["white-box", "likelihood-ratio"], trials=200).run()
+    metrics = {name: value for name, value in results[0].metrics.items() if name != "accuracy"} | {"guessed": 0.0}
+    silent = [replace(r, metrics=metrics, estimates=[replace(r.estimates[0], epsilon=0.0, lower=0.0)]) for r in results]
+    assert ldp_report.tables(silent)[2][2] == [["dummy-gradient", "1", "no guesses", "no guesses"]]
+    assert ldp_report.sentence(silent).startswith("No leak is shown: all 2 bounds are 0. At 95% confidence")
+
+
+def test_results_speak_of_gradients_and_not_of_members():
+    for result in digits_audit(crafters=[DummyGradient()], mechanisms=[LDPSGD(epsilon=2.0)], trials=300).run():
+        assert "member" not in str(result.to_dict())
+    assert "times as likely where g₁ rather than g₂ was sent, or the other way round" in result.meaning
 
 
 def test_many_bounds_are_judged_together_and_a_bug_is_still_found():
@@ -464,7 +562,7 @@ def test_many_bounds_are_judged_together_and_a_bug_is_still_found():
     kept = digits_audit(mechanisms=[LDPSGD(epsilon=e) for e in EPSILONS], **settings).run()
     assert all(r.metrics["bound_of_all"] <= min(r.bound.lower, r.config["epsilon"]) for r in kept)
     assert "for all 8 bounds together no promise is refuted" in sentence(kept)
-    broken = digits_audit(mechanisms=[Doubled(epsilon=e) for e in EPSILONS], **settings).run()
+    broken = digits_audit(mechanisms=[Doubled(epsilon=e) for e in EPSILONS], **settings | {"trials": 1000}).run()
     assert "8 exceed what was promised" in sentence(broken)
     assert "the mechanism has a bug" in sentence(broken)
 
@@ -487,6 +585,28 @@ def test_a_mechanism_that_drifts_from_call_to_call_leaks_nothing():
     play_together([game], 4000, 0)
     for trials in [*seen.values(), *game.trials().values()]:
         assert estimates([trials], delta=0.0, confidence=0.95)[0].lower < 0.05
+
+
+@pytest.mark.parametrize("where", ["chance", "length", "clipped"])
+def test_a_subclass_that_keeps_its_state_in_a_small_part_leaks_nothing_by_it(where):
+    # The first half of all reports is of one kind and the second of another, whichever gradient they are made of.
+    calls = itertools.count()
+
+    class Drifting(LDPSGD):
+        @property
+        def chance(self):
+            return 1.0 if where == "chance" and next(calls) < 500 else 0.5
+
+        def length(self, gradient):
+            return 1.0 if where == "length" and next(calls) < 500 else 0.0
+
+        def clipped(self, gradient):
+            kept = where != "clipped" or next(calls) < 500
+            return super().clipped(gradient) * (1.0 if kept else 1e-3)
+
+    assert not is_memoryless(Drifting(epsilon=1.0))
+    members = tossed(Drifting(epsilon=1.0), 1000, np.random.default_rng(0))
+    assert 200 < members[:500].sum() < 300  # were g₁ first, the first 500 would all be its own
 
 
 def test_a_subclass_that_randomises_otherwise_is_audited_by_that():

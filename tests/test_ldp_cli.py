@@ -11,6 +11,7 @@ from coalmine.canaries.gradients import name_of, rule_of
 from coalmine.cli import main
 from coalmine.config import LDPSettings, settings_from_texts
 from coalmine.errors import InputError
+from coalmine.reproductions import Context
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ def test_json_is_the_result_and_nothing_else(run):
     ]  # fmt: skip
     first = content["results"][0]
     assert first["theory"]["epsilon"] == 2.0
-    assert [e["method"] for e in first["estimates"]] == ["ldp", "one-run", "clopper-pearson", "ranks"]
-    assert all(e["valid"] and e["delta"] == 0 for e in first["estimates"])
+    assert [e["method"] for e in first["estimates"]] == ["ldp", "one-run", "clopper-pearson", "ranks", "plug-in"]
+    assert [e["valid"] for e in first["estimates"]] == [True] * 4 + [False]
     assert first["metrics"]["accuracy"] == pytest.approx(0.88, abs=0.03)
     assert first["estimates"][0]["lower"] < first["metrics"]["empirical"]
 
@@ -81,8 +82,8 @@ def test_files_and_figures_are_written(run, tmp_path):
     content = json.loads((tmp_path / "run" / "result.json").read_text())
     assert len(content["results"]) == 2 * 2 * 4
     with np.load(tmp_path / "run" / "scores.npz", allow_pickle=False) as scores:
-        members = scores["dummy-gradient of norm 0.5.2.white-box.members"]
-        assert members.size + scores["dummy-gradient of norm 0.5.2.white-box.nonmembers"].size == 300
+        first = scores["dummy-gradient of norm 0.5.2.white-box.g1"]
+        assert first.size + scores["dummy-gradient of norm 0.5.2.white-box.g2"].size == 300
     for name in ("ldp-sweep", "ldp-adversaries", "ldp-norms"):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in (tmp_path / "figures" / f"{name}.svg").read_text()
@@ -162,7 +163,9 @@ def test_a_trained_model_and_several_clients_are_settings(run):
         ("epsilon=0", "epsilon must be a positive number, got 0.0"),
         ("epsilon=1,-2", "epsilon must be a positive number, got -2.0"),
         ("epsilon=nan", "epsilon must be a number, got nan"),
-        ("epsilon=one", "the setting epsilon"),
+        ("epsilon=1,one", "the setting epsilon = 'one' is wrong"),
+        ("gradient_norm=1,long", "the setting gradient_norm = 'long' is wrong"),
+        ("trials=1.5e0", "the setting trials = '1.5e0' is wrong"),
         ("norm=0", "the clip norm must be a positive number, got 0.0"),
         ("norm=-1", "the clip norm must be a positive number"),
         ("trials=1", "trials must be a whole number of at least 2, got 1"),
@@ -194,13 +197,74 @@ def test_a_norm_of_the_dummy_gradient_needs_the_dummy_gradient():
         given.crafters()
 
 
+def test_figures_are_drawn_from_a_saved_result_and_explain_their_marks(run, tmp_path):
+    from coalmine.report import ldp_figures
+
+    given = settings("epsilon=1,2", "trials=300", "crafter=dummy-gradient", "gradient_norm=0.5,1", "measurements=2")
+    run("audit", "ldp", *given, "--out", tmp_path)
+    saved = json.loads((tmp_path / "result.json").read_text())
+    drawn = ldp_figures.charts(saved)
+    assert list(drawn) == ["ldp-adversaries", "ldp-sweep", "ldp-norms"]
+    rows = ldp_figures.rows(saved["results"])
+    assert {row["adversary"] for row in rows} == {"dummy-gradient of norm 0.5", "dummy-gradient"}
+    for chart in drawn.values():
+        spec = chart.to_dict()
+        assert spec["title"]["text"].startswith("LDP audit of ldp-sgd on digits: ")
+        assert "300 trials in each of 2 measurements; δ = 0" in spec["title"]["subtitle"][0]
+        text = json.dumps(spec, ensure_ascii=False)
+        for mark in ("ε_empirical, an estimate (bar: ± std)", "valid bound", '"symbolType": "stroke"', "triangle-up"):
+            assert mark in text
+    (values,) = (data for data in drawn["ldp-norms"].to_dict()["datasets"].values())
+    panels = {row["seen by"] for row in values}
+    assert panels == {"white-box", "black-box", "likelihood-ratio", "parameter-change"}
+
+
+def test_reproductions_go_on_where_they_were_and_leave_a_table(run, tmp_path, monkeypatch):
+    from coalmine.reproductions import ldp
+
+    monkeypatch.setattr(ldp, "TRIALS", 50)
+    monkeypatch.setattr(ldp, "_TABLE_3", {1: "0.12", 2: "0.07"})
+    audited = ldp.audited
+
+    def killed(given):
+        if given["clients"] == 2:
+            raise KeyboardInterrupt
+        return audited(given)
+
+    monkeypatch.setattr(ldp, "audited", killed)
+    with pytest.raises(KeyboardInterrupt):
+        ldp.table_3(Context(data="digits", directory=tmp_path))
+    parts = sorted(file.name for file in tmp_path.iterdir())
+    assert parts == [f"quick-0-ldp-table-3-digits-1-{steps}.json" for steps in ("large", "small")]
+    monkeypatch.setattr(ldp, "audited", lambda given: audited(given) if given["clients"] == 2 else pytest.fail("again"))
+    code, out, _ = run("reproduce", "ldp-table-3", "--data", "digits", "--out", tmp_path)
+    assert code == 0
+    written = (tmp_path / "quick-0-ldp-table-3.md").read_text()
+    assert written.startswith("LDP, Table 3 (digits)")
+    for line in [line for line in out.splitlines() if "±" in line]:
+        assert line.split()[2] in written
+
+
+@pytest.mark.parametrize(("figure", "rows"), [("figure_1b", 6), ("figure_2", 24)])
+def test_the_papers_words_stand_beside_what_is_measured(figure, rows, monkeypatch):
+    from coalmine.reproductions import ldp
+
+    monkeypatch.setattr(ldp, "TRIALS", 20)
+    table = getattr(ldp, figure)(Context(data="digits"))
+    assert len(table.rows) == rows
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert ldp._paper_white("mnist", "benign", 4.0) == "0.94"
+    assert ldp._paper_white("svhn", "gradient-flip", 4.0) == "reaches ε"
+    assert {row[table.columns.index("paper, white-box")] for row in table.rows} == {"-"}  # it says nothing of digits
+
+
 def test_figure_3_is_reproduced_beside_its_closed_form(run):
     code, out, _ = run("reproduce", "ldp-figure-3", "--data", "digits")
     assert code == 0
-    rows = [line.split() for line in out.splitlines() if "±" in line]
+    rows = [line.replace("below ", "").split() for line in out.splitlines() if "±" in line]
     assert len(rows) == 28
     for row in rows:
-        measured, spread, closed = float(row[2]), float(row[4]), float(row[6])
+        closed, measured, spread = float(row[3]), float(row[4]), float(row[6])
         # A mean of three figures, each biased up by about its own spread's square: far within five spreads.
         assert abs(measured - closed) < 5 * max(spread, 0.02)
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
+from coalmine import models
+from coalmine.data import load
 from coalmine.data.federated import FederatedData, Task
 from coalmine.errors import InputError
 from coalmine.fl.local_mechanisms import LDPSGD, LocalGaussian, LocalMechanism, Normals, Server
@@ -311,6 +313,51 @@ def test_a_subclass_that_makes_other_reports_is_not_judged_by_inherited_projecti
     drawn = LDPSGD(epsilon=1.0).coordinates(gradient, basis, rng, 5)
     assert np.all(np.linalg.norm(drawn, axis=1) <= 1)
     assert Honest(epsilon=1.0).coordinates(gradient, basis, rng, 0).shape == (0, 2)
+
+
+class Odd(LDPSGD):
+    """Reports that no server could use."""
+
+    def randomise(self, gradient, rng, count=1):
+        found = super().randomise(gradient, rng, count)
+        return {"short": found[:, 1:], "scalar": np.float32(1), "nan": found * np.nan}[self.kind]
+
+
+class Silent(LDPSGD):
+    """Makes new arrays of reports and does not write into the one it is given."""
+
+    def reports(self, gradient, normals, uniforms, *, out):
+        return np.repeat(np.asarray(gradient, dtype=np.float32)[None], len(normals.values), axis=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("short", r"must give reports as an array \(1, 650\) of numbers, got float32 of shape \(1, 649\)"),
+        ("scalar", r"must give reports as an array \(1, 650\) of numbers, got float32"),
+        ("nan", "Odd gave a report that is not finite"),
+    ],
+)
+def test_reports_of_a_subclass_are_checked_where_they_are_used(kind, message):
+    class OneKind(Odd):
+        pass
+
+    OneKind.kind, OneKind.__name__ = kind, "Odd"
+    mechanism, data, rng = OneKind(epsilon=1.0), load("digits").train, np.random.default_rng(0)
+    module = models.build("logistic", data.task)
+    with pytest.raises(InputError, match=message):
+        train_locally_private(module, data, mechanism=mechanism, server=Server(), rounds=1, clients=2, rng=rng)
+    out = np.empty((1, 650), np.float32)
+    with pytest.raises(InputError, match=message):
+        mechanism.sent(np.ones(650), Normals(np.ones((1, 650), np.float32)), rng.random((3, 1)), out=out)
+    with pytest.raises(InputError, match=message):
+        mechanism.coordinates(np.ones(650), np.eye(650)[:, :2], rng, 1)
+
+
+def test_reports_that_are_a_new_array_are_what_is_sent():
+    out, normals = np.full((2, 3), 7, np.float32), Normals(np.ones((2, 3), np.float32))
+    Silent(epsilon=1.0).sent([1.0, 2.0, 3.0], normals, np.full((3, 2), 0.5), out=out)
+    np.testing.assert_array_equal(out, [[1, 2, 3], [1, 2, 3]])
 
 
 def test_a_function_of_ones_own_is_a_mechanism_with_its_promise():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from coalmine.errors import InputError
-from coalmine.stats import Counts, epsilon_from_counts, epsilon_from_rates, rate_bounds
+from coalmine.stats import Counts, Estimate, epsilon_from_counts, epsilon_from_rates, rate_bounds
 
 rate = st.floats(0, 1)
 
@@ -92,8 +92,15 @@ def test_the_joint_beta_estimate_is_the_posterior_mass_of_the_privacy_region():
 )
 def test_the_plug_in_lies_between_lower_and_upper(cells, interval):
     estimate = epsilon_from_counts(Counts(*cells), delta=1e-3, interval=interval)
-    assert estimate.lower <= estimate.epsilon + 1e-9 or interval == "joint-beta"
+    shown = Counts(*cells).plug_in(1e-3)
+    assert estimate.lower <= shown + 1e-9 or interval == "joint-beta"
     assert estimate.lower <= estimate.upper
+    assert estimate.epsilon == (estimate.lower if estimate.valid else shown)
+
+
+def test_a_valid_bound_cannot_carry_another_epsilon():
+    with pytest.raises(ValueError, match=r"a valid bound of 1.0, so its ε cannot be 2.0"):
+        Estimate("x", 2.0, lower=1.0, confidence=0.95, valid=True)
 
 
 def test_the_joint_beta_estimate_is_finite_where_nothing_went_wrong():

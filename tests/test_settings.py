@@ -50,6 +50,30 @@ def test_a_setting_with_parts_says_how_to_give_them():
         settings_from_texts(["model_settings=hidden=64"], TrainingSettings)
 
 
+def test_whole_numbers_may_be_written_in_powers_of_ten():
+    class Counted(Settings):
+        canaries: int = 10
+        several: Several[int] = (1,)
+        either: int | None = None
+        epsilon: float = 1.0
+
+    (read,) = settings_from_texts(["canaries=1e4", "several=1e2,3,2.5e1", "either=2E3", "epsilon=1e-2"], Counted)
+    assert (read.canaries, read.several, read.either, read.epsilon) == (10_000, (100, 3, 25), 2000, 0.01)
+    for text in ("canaries=1.5e0", "canaries=1e-1", "canaries=1e999999999", "canaries=inf", "several=1,1.5e0"):
+        with pytest.raises(InputError, match=f"the setting {text.split('=')[0]} = .* is wrong"):
+            settings_from_texts([text], Counted)
+
+
+@pytest.mark.parametrize("text", ["epsilon=1,x,2", "pairs=x"])
+def test_a_wrong_value_among_several_is_named_with_its_setting(text):
+    class Listed(Settings):
+        epsilon: Several[float] = (1.0,)
+        pairs: Several[float] | None = None
+
+    with pytest.raises(InputError, match=f"the setting {text.split('=')[0]} = 'x' is wrong"):
+        settings_from_texts([text], Listed)
+
+
 def test_a_setting_given_twice_is_refused():
     with pytest.raises(InputError, match="canaries is given twice"):
         settings_from_texts(["canaries=3", "canaries=4"], Example)

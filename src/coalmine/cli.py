@@ -321,7 +321,8 @@ def reproduce(
     scale: Annotated[Scale, typer.Option(help="quick (10 minutes at most) or full (up to a few hours).")] = Scale.quick,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulations.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for parts that are done: a run that was stopped goes on from there.")
+        Path | None,
+        typer.Option(help="Directory for the table and for parts that are done: stopped and called again, it goes on."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     data: Annotated[
@@ -339,10 +340,14 @@ def reproduce(
         raise InputError(f"there is no reproduction {name!r}; there are: {', '.join(REPRODUCTIONS)}")
     if data is not None and not found.startswith("ldp"):
         raise InputError(f"{found} has its own data: leave --data out")
-    table = REPRODUCTIONS[found](Context(seed, scale.value, console.track, out, workers, data))
+    context = Context(seed, scale.value, console.track, out, workers, data)
+    table = REPRODUCTIONS[found](context)
+    written = context.keep_table(found, table)
     console.print_table(table.title, table.columns, table.rows)
     if table.note:
         console.print_sentence(table.note)
+    if written is not None:
+        print(f"\nwritten to {written}")
 
 
 def _parse_null(text: str | None) -> Null | None:

@@ -389,8 +389,9 @@ def ldp(
     drawn = []
     if figures is not None:
         from coalmine.report import ldp_figures
+        from coalmine.report.figures import save_in_every_format
 
-        drawn = ldp_figures.save_all(results, given.data, figures)
+        drawn = save_in_every_format(ldp_figures.charts(content), figures)
     if as_json:
         console.print_json(content)
         return

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coalmine.accounting import Theory
     from coalmine.stats import Estimate
 
 
-def meaning(estimates: Sequence[Estimate], ceiling: float | None = None) -> str:
+MEMBERSHIP = (
+    "what was released makes some accusation at least {} times as likely against a member as against a non-member"
+)
+"""What a bound on ε says of canaries that were planted or held out."""
+
+
+def meaning(estimates: Sequence[Estimate], ceiling: float | None = None, shown: str = MEMBERSHIP) -> str:
     """What the first valid bound among ``estimates`` says, and what it rests on.
 
-    ``ceiling`` is the largest bound that so few scores could give.
+    ``ceiling`` is the largest bound that so few scores could give; ``shown`` says of what ``{}``, the number e^ε, is
+    true.
     """
     best = next((e for e in estimates if e.valid), None)
     if best is None or best.lower is None or best.confidence is None:
@@ -29,12 +36,17 @@ def meaning(estimates: Sequence[Estimate], ceiling: float | None = None) -> str:
         times = math.exp(min(best.lower, 700))
         text = (
             f"With {100 * best.confidence:g}% confidence ε is at least {best.lower:.3g} at δ = {best.delta:g}"
-            f" ({best.method}): what was released makes some accusation at least {times:.3g} times as likely against"
-            " a member as against a non-member. A smaller claimed ε is refuted."
+            f" ({best.method}): {shown.format(f'{times:.3g}')}. A smaller claimed ε is refuted."
         )
     if ceiling is not None and best.method == "simultaneous":
         text += f" With so many scores the bound could not exceed {ceiling:.3g}."
     return f"{text} It holds if {best.assumes}."
+
+
+def adversary(config: Mapping[str, Any]) -> str:
+    """The name of an LDP audit's adversary, with the dummy gradient's norm where it is not the clip norm."""
+    crafter, norm = str(config["crafter"]), config["gradient_norm"]
+    return crafter if norm in (None, config["norm"]) else f"{crafter} of norm {norm:g}"
 
 
 def kind(estimate: Estimate) -> str:

@@ -41,6 +41,10 @@ Key = tuple[int, int, str]
 class LDPResult(AuditResult):
     """One result of several: of many bounds some exceed a promise by chance, so it is judged by ``bound_of_all``."""
 
+    shown = (
+        "some of what was seen is at least {} times as likely where g₁ rather than g₂ was sent, or the other way round"
+    )
+
     @property
     def refuted(self) -> bool:
         """Whether the bound that holds together with those of all other results exceeds the promise."""
@@ -185,8 +189,8 @@ class LDPAudit:
                 "empirical": float(measured.mean()),
                 "empirical_std": _spread(measured),
                 "blind": blind_epsilon(trials, mechanism.delta),
-                "accuracy": sum(g.correct for g in guesses) / made if made else 0.5,
                 "guessed": made / sum(g.canaries for g in guesses),
+                **({"accuracy": sum(g.correct for g in guesses) / made} if made else {}),
             },
             timing={"sweep_s": seconds},
             config={

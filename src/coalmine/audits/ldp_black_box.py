@@ -116,9 +116,10 @@ class WithVectors:
         self._game = game
         crafted, pair = game.crafted, game.crafted.pair
         self._model: Vector = parameter_vector(crafted.model).numpy()
-        needed = 2 if crafted.rule == "larger-change" else 1
-        self._evaluated = ManyModels(crafted.model, pair.task, pair.inputs[:needed], pair.targets[:needed])
-        self._before = self._evaluated.losses(torch.from_numpy(self._model[None]))
+        self._evaluated: ManyModels | None = None
+        if needed := len(_looked_at(game)):
+            self._evaluated = ManyModels(crafted.model, pair.task, pair.inputs[:needed], pair.targets[:needed])
+            self._before = self._evaluated.losses(torch.from_numpy(self._model[None]))
 
     def play(self, normals: Sequence[Normals]) -> None:
         """Randomise, average, move the model, look at it."""
@@ -144,7 +145,7 @@ class WithVectors:
     def _paper_scores(self, models: Reports, changes: Reports) -> Floats | None:
         if "black-box" not in self._game.views:
             return None
-        if self._game.crafted.rule == "signs":
+        if self._evaluated is None:
             # Eq. 7 has the change's sign; under θ − η·g a positive gradient makes it negative.
             found: Floats = np.sign(changes).sum(axis=1, dtype=np.float64)
             return found

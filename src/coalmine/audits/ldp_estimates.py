@@ -18,6 +18,7 @@ from coalmine.stats import (
     epsilon_from_rates,
     one_run,
     one_run_from_guesses,
+    plug_in,
     simultaneous,
 )
 
@@ -33,16 +34,18 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     * ``one-run``: from how many guesses are right (Steinke, Nasr and Jagielski 2023). Under ε-LDP a guess of which
       gradient was sent is right with probability at most e^ε/(1+e^ε) whatever the other trials gave; best where both
       errors are alike.
-    * ``clopper-pearson``: exact bounds on both error rates; best where they are not. Its ``epsilon`` is the paper's
-      ε_empirical (Eq. 3) of all trials together. Where measurements differ, rates are their means, for which the bounds
-      hold as well (Hoeffding 1956: the binomial has the widest tails of all sums of independent trials of that mean).
+    * ``clopper-pearson``: exact bounds on both error rates; best where they are not. Where measurements differ, rates
+      are their means, for which the bounds hold as well (Hoeffding 1956: the binomial has the widest tails of all sums
+      of independent trials of that mean).
     * ``ranks``: the highest and lowest scores, at numbers of guesses fixed in advance, for mechanisms whose extreme
       reports tell more: `stats.one_run`, and for a single measurement at δ > 0 `stats.simultaneous`, which is sharper
       there but takes the trials to be alike.
+    * ``plug-in``, no bound: the paper's ε_empirical (Eq. 3) of all trials together.
     """
     best = shared_bound(trials, delta=delta, confidence=confidence)
     quoted = Estimate.bound("ldp", best, delta=delta, confidence=confidence, assumes=_ASSUMES)
-    return [quoted, *_bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence))]
+    seen = replace(plug_in(_total_counts(trials), delta=delta), assumes=_ASSUMES)
+    return [quoted, *_bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence)), seen]
 
 
 def shared_bound(trials: Sequence[Trials], *, delta: float, confidence: float) -> float:

@@ -9,21 +9,16 @@ from coalmine.audits.ldp import VIEWS
 from coalmine.audits.result import AuditResult
 from coalmine.console import number
 from coalmine.errors import InputError
+from coalmine.words import adversary
 
 Table = tuple[str, list[str], list[list[str]]]
-
-
-def label(result: AuditResult) -> str:
-    """The adversary's name, with the dummy gradient's norm where it is not the clip norm."""
-    crafter, norm = str(result.config["crafter"]), result.config["gradient_norm"]
-    return crafter if norm in (None, result.config["norm"]) else f"{crafter} of norm {norm:g}"
 
 
 def _check_distinct(results: Sequence[AuditResult]) -> None:
     """Refuse results that would overwrite each other."""
     seen: set[tuple[str, str, str]] = set()
     for result in results:
-        key = (label(result), f"{result.config['epsilon']:g}", result.view)
+        key = (adversary(result.config), f"{result.config['epsilon']:g}", result.view)
         if key in seen:
             raise InputError(f"there are two results of {key[0]} at ε = {key[1]}, {key[2]}: report them one by one")
         seen.add(key)
@@ -39,15 +34,14 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
     bounds: dict[tuple[str, float], list[str]] = {}
     accuracy: dict[tuple[str, float], list[str]] = {}
     for result in results:
-        key = (label(result), float(result.config["epsilon"]))
+        key = (adversary(result.config), float(result.config["epsilon"]))
         spread = result.metrics["empirical_std"]
         shown = number(result.metrics["empirical"], 3)
         measured.setdefault(key, []).append(
             f"{shown} ± {number(spread, 3)}" if result.config["measurements"] > 1 else shown
         )
         bounds.setdefault(key, []).append(number(result.estimates[0].lower, 3))
-        share = f" of {100 * result.metrics['guessed']:.0f}%" if result.metrics["guessed"] < 1 else ""
-        accuracy.setdefault(key, []).append(f"{100 * result.metrics['accuracy']:.1f}%{share}")
+        accuracy.setdefault(key, []).append(_right_guesses(result.metrics))
     trials = f"{first.config['trials']:,} trials" + (
         f" in each of {first.config['measurements']} measurements" if first.config["measurements"] > 1 else ""
     )
@@ -65,16 +59,27 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
     ]
 
 
+def _right_guesses(metrics: Mapping[str, float]) -> str:
+    """How many guesses are right, and of how many trials where not every one was guessed."""
+    if "accuracy" not in metrics:
+        return "no guesses"
+    share = 100 * metrics["guessed"]
+    of = "" if share == 100 else f" of {share:.0f}%" if share >= 0.5 else f" of {share:.2g}%"
+    return f"{100 * metrics['accuracy']:.1f}%{of}"
+
+
 def sentence(results: Sequence[AuditResult]) -> str:
     """What it comes to, in words: of many bounds some exceed a promise by chance, so they are judged together."""
     if len(results) == 1:
         return results[0].meaning
     best = max(results, key=lambda r: r.estimates[0].epsilon / r.config["epsilon"])
     share = best.estimates[0].epsilon / best.config["epsilon"]
-    text = (
-        f"The largest bound beside its promise is {best.estimates[0].epsilon:.3g} of ε = {best.config['epsilon']:g} "
-        f"({100 * share:.0f}%): {label(best)}, {best.view}."
-    )
+    text = f"No leak is shown: all {len(results)} bounds are 0."
+    if share > 0:
+        text = (
+            f"The largest bound beside its promise is {best.estimates[0].epsilon:.3g} of ε = "
+            f"{best.config['epsilon']:g} ({100 * share:.0f}%): {adversary(best.config)}, {best.view}."
+        )
     confidence = 100 * (results[0].estimates[0].confidence or 0.0)
     together = f"At {confidence:g}% confidence for all {len(results)} bounds together"
     refuted = [result for result in results if result.metrics["bound_of_all"] > result.config["epsilon"]]
@@ -83,7 +88,7 @@ def sentence(results: Sequence[AuditResult]) -> str:
     worst = max(refuted, key=lambda r: r.metrics["bound_of_all"] / r.config["epsilon"])
     return (
         f"{text} {together} {len(refuted)} exceed what was promised, such as {worst.metrics['bound_of_all']:.3g} for "
-        f"ε = {worst.config['epsilon']:g} ({label(worst)}, {worst.view}): the mechanism has a bug."
+        f"ε = {worst.config['epsilon']:g} ({adversary(worst.config)}, {worst.view}): the mechanism has a bug."
     )
 
 
@@ -94,10 +99,10 @@ def to_dict(results: Sequence[AuditResult], settings: Mapping[str, Any]) -> dict
 
 
 def arrays(results: Sequence[AuditResult]) -> dict[str, Any]:
-    """Of ``scores.npz``: ``adversary.epsilon.view.members`` and ``….nonmembers``."""
+    """Of ``scores.npz``: scores of trials that sent g₁, ``adversary.epsilon.view.g1``, and ``….g2``."""
     _check_distinct(results)
     found: dict[str, Any] = {}
     for result in results:
-        name = f"{label(result)}.{result.config['epsilon']:g}.{result.view}"
-        found |= {f"{name}.members": result.scores.members, f"{name}.nonmembers": result.scores.observed}
+        name = f"{adversary(result.config)}.{result.config['epsilon']:g}.{result.view}"
+        found |= {f"{name}.g1": result.scores.members, f"{name}.g2": result.scores.observed}
     return found

@@ -106,11 +106,11 @@ class Plane:
         """Where the likelihood ratio accuses and clears: at half of the strongest evidence there can be, up to ε.
 
         The strongest evidence of a report on a sphere is along the contrast. Among several clients it hardly ever
-        comes, and every trial is guessed.
+        comes, and every trial is guessed; so it is where the ratio is no more than a score.
         """
         contrast = self.contrast
         length = float(np.linalg.norm(contrast))
-        if clients > 1 or length < 1e-12:
+        if clients > 1 or length < 1e-12 or not mechanism.density_is_known:
             return 0.0, 0.0
         far = contrast / length
         most, least = self.log_ratio(np.stack([far, -far]), mechanism, dim, clients)
@@ -118,12 +118,11 @@ class Plane:
 
 
 def is_memoryless(mechanism: LocalMechanism) -> bool:
-    """Whether its reports are drawn by code of ours, which keeps nothing from one report to the next."""
-    kind, drawn_by = type(mechanism), ("reports", "randomise", "projections")
-    return any(
-        all(getattr(kind, name) is getattr(known, name) for name in drawn_by)
-        for known in (LDPSGD, LocalGaussian, PrivUnit2)
-    )
+    """Whether its reports are drawn by code of ours alone, which keeps nothing from one report to the next.
+
+    A class that derives from ours may keep a state wherever it likes, be it in ``chance`` or ``clipped``.
+    """
+    return type(mechanism) in (LDPSGD, LocalGaussian, PrivUnit2)
 
 
 def tossed(mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> Bools:

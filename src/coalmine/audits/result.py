@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_kind
 from coalmine.stats import Estimate, Scores
-from coalmine.words import meaning
+from coalmine.words import MEMBERSHIP, meaning
 
 _PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
 
@@ -27,6 +27,8 @@ class AuditResult:
     that fits this adversary, None where none was given. ``warnings`` are sentences on what to be careful with,
     ``metrics`` numbers beside the ε such as the model's accuracy, ``timing`` seconds, ``config`` how it was run.
     """
+
+    shown: ClassVar[str] = MEMBERSHIP
 
     audit: str
     view: str
@@ -60,7 +62,7 @@ class AuditResult:
     @property
     def meaning(self) -> str:
         """What it says, in words."""
-        text = meaning(list(self.estimates), self.ceiling)
+        text = meaning(list(self.estimates), self.ceiling, self.shown)
         if self.theory is None or self.bound is None:
             return text
         if self.refuted:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from coalmine.errors import InputError
 
@@ -42,6 +43,15 @@ class Settings(BaseModel):
         coerce_numbers_to_str=True,  # clip = 1.0 in a file
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _whole_numbers(cls, value: object, info: ValidationInfo) -> object:
+        """Let 1e4 be a whole number as well, where one is wanted."""
+        if info.field_name is None or not _wants_whole_numbers(cls.model_fields[info.field_name].annotation):
+            return value
+        parts = _parts(value)
+        return _whole(value) if not isinstance(parts, list) or len(parts) == 1 else [_whole(part) for part in parts]
+
     @classmethod
     def described(cls) -> Iterator[tuple[str, Any, str]]:
         """The path, the default and the description of each setting."""
@@ -56,6 +66,23 @@ class Settings(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return self.model_dump(mode="json")
+
+
+def _wants_whole_numbers(annotation: Any) -> bool:
+    """Whether a type is int, or a union or tuple with it."""
+    return annotation is int or any(_wants_whole_numbers(part) for part in get_args(annotation))
+
+
+def _whole(value: object) -> object:
+    """A text such as 1e4 as the whole number it is; anything else as it was."""
+    if not isinstance(value, str):
+        return value
+    try:
+        read = Decimal(value)
+    except InvalidOperation:
+        return value
+    # Far larger numbers than any count are left as they are: 1e999999999 would take all memory.
+    return int(read) if read.is_finite() and read.adjusted() < 19 and read == read.to_integral_value() else value
 
 
 Group = TypeVar("Group", bound=Settings)
@@ -100,7 +127,7 @@ def settings_from_mapping(given: Mapping[str, Any], *groups: type[Settings]) -> 
             found.append(group.model_validate(own))
         except ValidationError as error:
             place = [str(part) for part in error.errors()[0]["loc"]]
-            raise SettingError(_sentence(error, known), place) from error
+            raise SettingError(_sentence(error, group, known), place) from error
     return found
 
 
@@ -113,9 +140,22 @@ def _paths(group: type[BaseModel], before: str = "") -> Iterator[str]:
             yield before + name
 
 
-def _sentence(error: ValidationError, known: Sequence[str]) -> str:
+def _setting(loc: Sequence[int | str], group: type[BaseModel]) -> str:
+    """The setting that a place in pydantic's words belongs to: without places in lists and names of types."""
+    names: list[str] = []
+    inner: Any = group
+    for part in map(str, loc):
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            inner = inner.model_fields[part].annotation if part in inner.model_fields else None
+        elif getattr(inner, "__origin__", None) is not dict or part == "[key]":
+            break
+        names.append(part)
+    return ".".join(names)
+
+
+def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[str]) -> str:
     first = error.errors()[0]
-    path = ".".join(str(part) for part in first["loc"])
+    path = _setting(first["loc"], group)
     if first["type"] == "extra_forbidden":
         return _unknown(path, known)
     cause = first.get("ctx", {}).get("error")

@@ -70,6 +70,8 @@ class LocalMechanism(ABC):
     """A local randomiser of gradients that are clipped to ``norm`` (the papers' L), ``epsilon``-LDP in some sense."""
 
     name: ClassVar[str]
+    density_is_known: ClassVar[bool] = True
+    """Whether ``log_density`` of one report is what it says, up to a constant, and not merely a score."""
     epsilon: float
     norm: float = 1.0
 
@@ -113,10 +115,28 @@ class LocalMechanism(ABC):
         It is asked for a report at a time, with a generator that is seeded by the report's uniform numbers.
         """
         if _is_as_specific(type(self), "reports", "randomise"):
-            return self.reports(gradient, normals, uniforms, out=out)
+            found = self._checked(self.reports(gradient, normals, uniforms, out=out), *out.shape)
+            if found is not out:
+                out[:] = found
+            return out
         for row, own in zip(out, uniforms.T, strict=True):
-            row[:] = self.randomise(gradient, seeded(own), 1)[0]
+            row[:] = self.drawn(gradient, seeded(own), 1)[0]
         return out
+
+    def drawn(self, gradient: npt.ArrayLike, rng: np.random.Generator, count: int = 1) -> Reports:
+        """What ``randomise`` gives, if that is ``count`` finite reports of the gradient's length: refused otherwise."""
+        return self._checked(self.randomise(gradient, rng, count), count, np.asarray(gradient).size)
+
+    def _checked(self, reports: object, count: int, dim: int) -> Reports:
+        shape = getattr(reports, "shape", None)
+        if not isinstance(reports, np.ndarray) or reports.dtype.kind not in "fiub" or shape != (count, dim):
+            got = f"{reports.dtype} of shape {shape}" if isinstance(reports, np.ndarray) else type(reports).__name__
+            raise InputError(
+                f"{type(self).__name__} must give reports as an array ({count}, {dim}) of numbers, got {got}"
+            )
+        if not np.isfinite(reports).all():
+            raise InputError(f"{type(self).__name__} gave a report that is not finite")
+        return reports
 
     def projections(self, gradient: npt.ArrayLike, dim: int, rng: np.random.Generator, count: int) -> Floats:
         """The coordinates (count, r) of independent reports in an r-dimensional subspace that holds the gradient.
@@ -136,7 +156,7 @@ class LocalMechanism(ABC):
         if _is_as_specific(type(self), "projections", "reports", "randomise"):
             return self.projections(basis.T @ vector, len(basis), rng, count)
         rows = max(1, _CHUNK // len(basis))
-        parts = [self.randomise(vector, rng, min(rows, count - i)) @ basis for i in range(0, count, rows)]
+        parts = [self.drawn(vector, rng, min(rows, count - i)) @ basis for i in range(0, count, rows)]
         return np.concatenate([np.empty((0, basis.shape[1])), *parts])
 
     @abstractmethod

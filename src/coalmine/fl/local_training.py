@@ -43,7 +43,7 @@ def train_locally_private(
         for client in rng.choice(len(data), clients, replace=False):
             loss = loss_of(model.module, data.task, *tensors(data.client(int(client)), data.task))
             gradient = torch.cat([g.reshape(-1) for g in model.gradients(loss)]).numpy()
-            total += mechanism.randomise(gradient, rng)[0]
+            total += mechanism.drawn(gradient, rng)[0]
         means = (total / clients).astype(np.float32)[None]
         model.vector.copy_(torch.from_numpy(server.move(model.vector.numpy().copy(), means, mechanism)[0]))
     return copy.deepcopy(model.module)

@@ -18,7 +18,8 @@ class ManyModels:
     """One module, evaluated with any number of parameter vectors in one call.
 
     ``inputs`` (n, …) and ``targets`` are fixed; a call takes vectors (k, d) in the order of ``module.parameters()`` and
-    gives the loss of each example under each, (k, n).
+    gives the loss of each example under each, (k, n). Modules that ``torch.func.vmap`` cannot take, such as torch's
+    LSTM, are evaluated one vector after the other.
     """
 
     def __init__(self, module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> None:
@@ -33,16 +34,30 @@ class ManyModels:
         self._names = [name for name, _ in trainable]
         self._shapes = [value.shape for _, value in trainable]
         self._module, self._task, self._inputs, self._targets = module, task, inputs, targets
-        self._losses = vmap(self._one)
+        self._batched = self._can_be_batched(torch.cat([value.detach().reshape(-1) for _, value in trainable]))
 
     def losses(self, vectors: Tensor) -> Floats:
         """The mean cross-entropy of each example over its targets that count, (k, n)."""
         try:
             with torch.no_grad():
-                found: Floats = self._losses(vectors).double().numpy()
+                each = vmap(self._one)(vectors) if self._batched else torch.stack([self._one(v) for v in vectors])
         except RuntimeError as error:
-            raise InputError(f"the model cannot be evaluated by torch.func.vmap: {said(error)}") from error
+            raise InputError(
+                f"the model cannot be evaluated at other parameters than its own: {said(error)}; white-box and "
+                "likelihood-ratio views, which see the report, need no such evaluation"
+            ) from error
+        found: Floats = each.double().numpy()
         return found
+
+    def _can_be_batched(self, vector: Tensor) -> bool:
+        """Whether the module gives by vmap what it gives by itself; two different vectors show it."""
+        both = torch.stack([vector, 0.9 * vector])
+        try:
+            with torch.no_grad():
+                together = vmap(self._one)(both)
+                return torch.allclose(together, torch.stack([self._one(v) for v in both]), rtol=1e-3, atol=1e-4)
+        except RuntimeError:
+            return False
 
     def _one(self, vector: Tensor) -> Tensor:
         parameters, start = {}, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ class OwnMechanism(LocalMechanism):
     ``factor`` is what the server multiplies the mean of reports by.
     """
 
+    density_is_known: ClassVar[bool] = False
     function: Callable[[Any, np.random.Generator], Any]
     delta: float = 0.0
     factor: float = 1.0

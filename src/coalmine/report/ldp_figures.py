@@ -1,144 +1,239 @@
-"""Figures of the LDP audit: ε measured over ε promised, a panel for each adversary; all adversaries at one ε; norms."""
+"""Figures of the LDP audit: ε measured beside ε promised, by adversary, by promise, and by the gradient's norm.
+
+In each of them a filled circle is ε_empirical, which is an estimate, with a bar for its standard deviation over the
+measurements; a triangle is a valid bound; and a dashed line is what the mechanism promises.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coalmine.audits.result import AuditResult
 from coalmine.errors import InputError
-from coalmine.report.figures import save_in_every_format
+from coalmine.report.figures import SERIES, THEORY
+from coalmine.words import adversary
 
 if TYPE_CHECKING:
     import altair
 
     Chart = altair.LayerChart | altair.FacetChart
 
-_COLOURS = {
-    "theory": "#999999",
-    "white-box": "#1f5fa8",
-    "black-box": "#d9730d",
-    "likelihood-ratio": "#2a8f5d",
-    "parameter-change": "#a03f8f",
-}
+Results = Sequence[Mapping[str, Any]]
+"""``results`` of a result.json."""
+
+_VIEWS = ("white-box", "black-box", "likelihood-ratio", "parameter-change")
+_MARKS = ("ε_empirical, an estimate (bar: ± std)", "valid bound")
+_PROMISE = "ε promised"
+_INK = "#444444"
 
 
-def rows(results: Sequence[AuditResult]) -> list[dict[str, Any]]:
-    """A row for each result: adversary, what was promised, what was measured with its spread, the valid bound."""
+def charts(result: Mapping[str, Any]) -> dict[str, Chart]:
+    """All figures that fit what an LDP audit wrote into its result.json, by name."""
+    results, data = result["results"], str(result["settings"]["data"])
+    found = {"ldp-adversaries": summary(results, data)}
+    if len({one["config"]["epsilon"] for one in results}) > 1:
+        found["ldp-sweep"] = sweep(results, data)
+    if len({one["config"]["gradient_norm"] for one in results} - {None}) > 1:
+        found["ldp-norms"] = norms(results, data)
+    return found
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
+    """A row for each result: adversary, what was promised, what was measured with its spread, the valid bound.
+
+    What is infinite, as ε_empirical of guesses that are all right, is None.
+    """
     found = []
     for result in results:
-        bound, spread = result.bound, result.metrics["empirical_std"]
-        measured = result.metrics["empirical"] if math.isfinite(result.metrics["empirical"]) else None
+        config, metrics = result["config"], result["metrics"]
+        measured, spread = (_finite(metrics[name]) for name in ("empirical", "empirical_std"))
+        bound = next((estimate["epsilon"] for estimate in result["estimates"] if estimate["valid"]), None)
         found.append(
             {
-                "adversary": result.config["crafter"],
-                "promised": result.config["epsilon"],
-                "gradient norm": result.config["gradient_norm"],
-                "seen by": result.view,
+                "adversary": adversary(config),
+                "promised": config["epsilon"],
+                "gradient norm": config["gradient_norm"],
+                "seen by": result["view"],
                 "measured": measured,
-                "low": None if measured is None else max(0.0, measured - spread),
-                "high": None if measured is None else measured + spread,
-                "bound": None if bound is None else bound.epsilon,
+                "low": None if measured is None else max(0.0, measured - (spread or 0.0)),
+                "high": None if measured is None else measured + (spread or 0.0),
+                "bound": None if bound is None else _finite(bound),
             }
         )
     return found
 
 
-def sweep(results: Sequence[AuditResult], title: str) -> Chart:
-    """Like Figure 2 of Matsumoto et al. (2022): a panel for each adversary, ε measured over ε promised.
-
-    Lines are ε_empirical (an estimate, mean and standard deviation of the measurements), triangles the valid bounds.
-    """
+def summary(results: Results, data: str) -> Chart:
+    """Like Figure 1(b) of Matsumoto et al. (2022): all adversaries at the largest ε promised."""
     import altair as alt
 
-    data = rows(results)
-    promised = sorted({row["promised"] for row in data})
-    adversaries = list(dict.fromkeys(row["adversary"] for row in data))
-    theory = [
-        {"adversary": adversary, "promised": epsilon, "seen by": "theory", "measured": epsilon}
-        for adversary in adversaries
+    largest = max(result["config"]["epsilon"] for result in results)
+    drawn = [row for row in rows(results) if row["promised"] == largest]
+    adversaries = list(dict.fromkeys(row["adversary"] for row in drawn))
+    axis = alt.Axis(labelAngle=-25, labelLimit=260)
+    x = alt.X("adversary:N", sort=adversaries, title=None, axis=axis, scale=alt.Scale(paddingInner=0.2))
+    marks = _dodged(alt, drawn, x, alt.Y("value:Q", title="ε", scale=alt.Scale(zero=True)))
+    promise = (
+        alt.Chart(alt.InlineData(values=[{"promise": largest, "what": f"{_PROMISE}: {largest:g}"}]))
+        .mark_rule(color=THEORY, strokeWidth=1.5)
+        .encode(y="promise:Q", strokeDash=_dashes(alt, f"{_PROMISE}: {largest:g}"))
+    )
+    width = max(320, len(adversaries) * (30 + 24 * len({row["seen by"] for row in drawn})))
+    at = f"all adversaries at ε = {largest:g}"
+    return alt.layer(promise, *marks).properties(width=width, height=280, title=_title(alt, results, data, at))
+
+
+def sweep(results: Results, data: str) -> Chart:
+    """Like Figure 2: a panel for each adversary, ε measured at each ε promised."""
+    import altair as alt
+
+    drawn = rows(results)
+    adversaries = list(dict.fromkeys(row["adversary"] for row in drawn))
+    promised = sorted({row["promised"] for row in drawn})
+    axis = alt.Axis(labelAngle=0, format="~g")
+    x = alt.X("promised:O", sort=promised, title=_PROMISE, axis=axis, scale=alt.Scale(paddingInner=0.2))
+    y = alt.Y("value:Q", title="ε", scale=alt.Scale(zero=True))
+    promise = (
+        alt.Chart()
+        .mark_line(color=THEORY, strokeWidth=1.5)
+        .encode(x=x, y="promise:Q", strokeDash=_dashes(alt, _PROMISE))
+        .transform_filter("isValid(datum.promise)")
+    )
+    line = [
+        {"adversary": name, "promised": epsilon, "promise": epsilon, "what": _PROMISE}
+        for name in adversaries
         for epsilon in promised
     ]
-    base = alt.Chart(alt.InlineData(values=data + theory)).encode(
-        x=alt.X("promised:Q", title="ε promised"), color=_colour(alt, data)
-    )
     layers = alt.layer(
-        base.mark_line().encode(
-            y=alt.Y("measured:Q", title="ε measured"),
-            strokeDash=alt.condition("datum['seen by'] == 'theory'", alt.value([4, 3]), alt.value([1, 0])),
+        promise, *_dodged(alt, drawn, x, y, own_data=False), data=alt.InlineData(values=_marks(drawn) + line)
+    )
+    width = max(180, 18 * len({row["seen by"] for row in drawn}) * len(promised))
+    panels = layers.properties(width=width, height=200).facet(
+        alt.Facet("adversary:N", sort=adversaries, title=None, header=alt.Header(labelFontWeight="bold")),
+        columns=2 if len(adversaries) in (2, 4) else 3,
+    )
+    return panels.properties(title=_title(alt, results, data, "ε measured at each ε promised"))
+
+
+def norms(results: Results, data: str) -> Chart:
+    """Like Figure 3: ε measured by the norm of the dummy gradient, a colour for each promise, a panel for each view."""
+    import altair as alt
+
+    own = [result for result in results if result["config"]["gradient_norm"] is not None]
+    if not own:
+        raise InputError("a figure of norms needs results of the dummy gradient")
+    drawn = rows(own)
+    promised = sorted({row["promised"] for row in drawn})
+    views = [view for view in _VIEWS if any(row["seen by"] == view for row in drawn)]
+    clip = float(own[0]["config"]["norm"])
+    lines = [
+        {"seen by": view, "promised": epsilon, "promise": epsilon, "what": "the promise itself"}
+        for view in views
+        for epsilon in promised
+    ]
+    colours = [SERIES[i % len(SERIES)] for i in range(len(promised))]
+    room = alt.Scale(domain=[0, 1.06 * max(row["gradient norm"] for row in drawn)], nice=False)
+    base = alt.Chart().encode(
+        x=alt.X("gradient norm:Q", title=f"norm of the gradient (clip norm L = {clip:g})", scale=room),
+        color=alt.Color(
+            "promised:O",
+            title=_PROMISE,
+            scale=alt.Scale(domain=promised, range=colours),
+            legend=alt.Legend(symbolOpacity=1),
         ),
-        base.mark_point(filled=True, size=30)
-        .encode(
-            y="measured:Q",
-            tooltip=[
-                "seen by:N",
-                "promised:Q",
-                alt.Tooltip("measured:Q", format=".3f"),
-                alt.Tooltip("bound:Q", format=".3f"),
-            ],
-        )
-        .transform_filter("datum['seen by'] != 'theory'"),
-        base.mark_rule().encode(y="low:Q", y2="high:Q").transform_filter("datum['seen by'] != 'theory'"),
-        base.mark_point(shape="triangle-up", size=45).encode(y="bound:Q").transform_filter("isValid(datum.bound)"),
-    ).properties(width=210, height=170)
-    facet = alt.Facet("adversary:N", sort=adversaries, title=None)
-    return layers.facet(facet, columns=3).properties(title=title)
-
-
-def summary(results: Sequence[AuditResult], title: str) -> Chart:
-    """Like Figure 1(b): all adversaries at the largest ε promised, a point for each distinguisher, theory as a line."""
-    import altair as alt
-
-    largest = max(result.config["epsilon"] for result in results)
-    data = [row for row in rows(results) if row["promised"] == largest]
-    adversaries = list(dict.fromkeys(row["adversary"] for row in data))
-    base = alt.Chart(alt.InlineData(values=data)).encode(
-        x=alt.X("adversary:N", sort=adversaries, title=None, axis=alt.Axis(labelAngle=-30)),
-        xOffset=alt.XOffset("seen by:N", sort=list(_COLOURS)),
-        color=_colour(alt, data),
     )
-    line = alt.Chart(alt.InlineData(values=[{"promised": largest}])).mark_rule(
-        strokeDash=[4, 3], color=_COLOURS["theory"]
+    y = alt.Y("value:Q", title="ε", scale=alt.Scale(zero=True))
+    there = f"datum.mark == '{_MARKS[0]}'"
+    layers = alt.layer(
+        alt.Chart()
+        .mark_rule(strokeWidth=1.5)
+        .encode(y="promise:Q", color="promised:O", strokeDash=_dashes(alt, "the promise itself"))
+        .transform_filter("isValid(datum.promise)"),
+        base.mark_line(strokeWidth=1, opacity=0.5).encode(y=y).transform_filter(there),
+        base.mark_rule().encode(y=alt.Y("low:Q", title="ε"), y2="high:Q").transform_filter(there),
+        base.mark_point(filled=True, size=45, opacity=1)
+        .encode(y=y, shape=_shapes(alt), tooltip=_tooltip(alt, "gradient norm:Q"))
+        .transform_filter(there),
+        # Bounds lie just below the estimates: beside them they are seen.
+        base.mark_point(filled=True, size=45, opacity=1, xOffset=7)
+        .encode(y=y, shape=_shapes(alt), tooltip=_tooltip(alt, "gradient norm:Q"))
+        .transform_filter(f"datum.mark == '{_MARKS[1]}'"),
+        data=alt.InlineData(values=_marks(drawn) + lines),
     )
-    return alt.layer(
-        line.encode(y="promised:Q"),
-        base.mark_rule().encode(y="low:Q", y2="high:Q"),
-        base.mark_point(filled=True, size=70).encode(y=alt.Y("measured:Q", title=f"ε measured, {largest:g} promised")),
-        base.mark_point(shape="triangle-up", size=50).encode(y="bound:Q"),
-    ).properties(width=420, height=260, title=title)
-
-
-def norms(results: Sequence[AuditResult], title: str) -> Chart:
-    """Like Figure 3: ε measured over the norm of the dummy gradient, a line for each ε promised."""
-    import altair as alt
-
-    data = [row for row in rows(results) if row["gradient norm"] is not None and row["seen by"] == "white-box"]
-    if not data:
-        raise InputError("a figure of norms needs results of the dummy gradient in the white-box view")
-    base = alt.Chart(alt.InlineData(values=data)).encode(
-        x=alt.X("gradient norm:Q", title="norm of the gradient"), color=alt.Color("promised:O", title="ε promised")
+    panels = layers.properties(width=330, height=240).facet(
+        alt.Facet("seen by:N", sort=views, title=None, header=alt.Header(labelFontWeight="bold")),
+        columns=min(2, len(views)),
     )
-    return alt.layer(
-        base.mark_line(point=True).encode(y=alt.Y("measured:Q", title="ε measured")),
-        base.mark_point(shape="triangle-up", size=50).encode(y="bound:Q"),
-    ).properties(width=420, height=260, title=title)
+    return panels.properties(title=_title(alt, own, data, "dummy gradients by their norm"))
 
 
-def _colour(alt: Any, data: Sequence[dict[str, Any]]) -> Any:
-    seen = [name for name in _COLOURS if name == "theory" or any(row["seen by"] == name for row in data)]
-    return alt.Color(
-        "seen by:N", title="seen by", scale=alt.Scale(domain=seen, range=[_COLOURS[name] for name in seen])
+def _finite(value: Any) -> float | None:
+    """A number of a result.json, None for ``"inf"``."""
+    return float(value) if math.isfinite(float(value)) else None
+
+
+def _marks(drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each circle and each triangle; ``slot`` is its place beside the others, so that none hides another."""
+    found = []
+    for row in drawn:
+        for mark, value in zip(_MARKS, (row["measured"], row["bound"]), strict=True):
+            if value is not None:
+                place = f"{_VIEWS.index(row['seen by'])}{_MARKS.index(mark)}"
+                bar = {} if mark == _MARKS[0] else {"low": None, "high": None}
+                found.append({**row, **bar, "mark": mark, "value": value, "slot": place})
+    return found
+
+
+def _dodged(alt: Any, drawn: Sequence[Mapping[str, Any]], x: Any, y: Any, own_data: bool = True) -> list[Any]:
+    """Layers of bars and marks, those of one adversary and promise side by side."""
+    views = [view for view in _VIEWS if any(row["seen by"] == view for row in drawn)]
+    colours = [SERIES[_VIEWS.index(view)] for view in views]
+    data = {"data": alt.InlineData(values=_marks(drawn))} if own_data else {}
+    slots = [f"{_VIEWS.index(view)}{mark}" for view in views for mark in range(len(_MARKS))]
+    base = alt.Chart(**data).encode(
+        x=x,
+        xOffset=alt.XOffset("slot:N", scale=alt.Scale(domain=slots, paddingOuter=0.6)),
+        color=alt.Color("seen by:N", title="seen by", scale=alt.Scale(domain=views, range=colours)),
     )
+    return [
+        base.mark_rule().encode(y=alt.Y("low:Q", title="ε"), y2="high:Q").transform_filter("isValid(datum.low)"),
+        base.mark_point(filled=True, size=55, opacity=1)
+        .encode(y=y, shape=_shapes(alt), tooltip=_tooltip(alt, "adversary:N", "seen by:N"))
+        .transform_filter("isValid(datum.value)"),
+    ]
 
 
-def save_all(results: Sequence[AuditResult], data: str, directory: Path) -> list[Path]:
-    """Every figure that fits the results, in every format."""
-    many = len({result.config["epsilon"] for result in results}) > 1
-    charts: dict[str, Any] = {"ldp-adversaries": summary(results, f"LDP audit: {data}")}
-    if many:
-        charts["ldp-sweep"] = sweep(results, f"LDP audit: {data}")
-    if len({result.config["gradient_norm"] for result in results} - {None}) > 1:
-        charts["ldp-norms"] = norms(results, f"LDP audit: {data}")
-    return save_in_every_format(charts, directory)
+def _shapes(alt: Any) -> Any:
+    legend = alt.Legend(title=None, symbolFillColor=_INK, symbolStrokeColor=_INK, labelLimit=260)
+    return alt.Shape("mark:N", scale=alt.Scale(domain=list(_MARKS), range=["circle", "triangle-up"]), legend=legend)
+
+
+def _dashes(alt: Any, what: str) -> Any:
+    """A dashed line, in the legend as well."""
+    legend = alt.Legend(title=None, symbolType="stroke", symbolStrokeColor=THEORY, symbolStrokeWidth=2, symbolSize=300)
+    return alt.StrokeDash("what:N", scale=alt.Scale(domain=[what], range=[[5, 3]]), legend=legend)
+
+
+def _tooltip(alt: Any, *fields: str) -> list[Any]:
+    return [*fields, alt.Tooltip("promised:Q", title=_PROMISE), "mark:N", alt.Tooltip("value:Q", format=".3f")]
+
+
+def _title(alt: Any, results: Results, data: str, what: str) -> Any:
+    """What is drawn, of what, and from how many trials."""
+    config, bound = results[0]["config"], results[0]["estimates"][0]
+    mechanisms = ", ".join(dict.fromkeys(str(result["config"]["mechanism"]) for result in results))
+    measured = f"{config['trials']:,} trials"
+    if config["measurements"] > 1:
+        measured += f" in each of {config['measurements']} measurements"
+    if config["clients"] > 1:
+        measured += f", {config['clients']} clients"
+    lines = [f"{measured}; δ = {bound['delta']:g}; each bound at {100 * bound['confidence']:g}% confidence"]
+    drawn = rows(results)
+    if any(row["bound"] is not None and row["bound"] > (row["measured"] or math.inf) for row in drawn):
+        lines.append("ε_empirical is of one threshold; a bound looks at extreme scores as well, and may exceed it")
+    if any(row["measured"] is None for row in drawn):
+        lines.append("an ε_empirical that is infinite, as where every guess is right, is not drawn")
+    return alt.TitleParams(
+        f"LDP audit of {mechanisms} on {data}: {what}", subtitle=lines, anchor="start", subtitleColor=_INK, offset=12
+    )

@@ -25,6 +25,12 @@ class Table(NamedTuple):
     rows: list[list[str]]
     note: str = ""
 
+    def markdown(self) -> str:
+        """The same as text for a file."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        drawn = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+        return "\n\n".join(part for part in (self.title, drawn, self.note) if part) + "\n"
+
 
 @dataclass(frozen=True)
 class Context:
@@ -48,6 +54,14 @@ class Context:
             self._keep(name, done)
             found[name] = done
         return found
+
+    def keep_table(self, name: str, table: Table) -> Path | None:
+        """Write a table beside its parts, where a ``directory`` is given, and say where."""
+        if self.directory is None:
+            return None
+        file = self.directory / f"{self.scale}-{self.seed}-{name}.md"
+        _write(file, table.markdown())
+        return file
 
     def _done(self, work: Callable[[Any], dict[str, Any]], parts: Mapping[str, Any]) -> Sequence[Any] | Iterable[Any]:
         if self.workers == 1 or len(parts) <= 1:
@@ -74,10 +88,15 @@ class Context:
     def _keep(self, name: str, done: dict[str, Any]) -> None:
         file = self._file(name)
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_suffix(".partial")
-            partial.write_text(json.dumps(done), encoding="utf-8")
-            partial.replace(file)
+            _write(file, json.dumps(done))
+
+
+def _write(file: Path, text: str) -> None:
+    """A file whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(file)
 
 
 @dataclass(frozen=True)

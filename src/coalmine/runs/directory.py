@@ -1,8 +1,8 @@
 """A run's directory: one process at a time, files whole or not at all, a version, a log.
 
 ``run.json`` says what wrote it and how far it is, ``config.toml`` what was asked for, ``log.jsonl`` what happened when,
-``checkpoint/`` where the training is, ``parts/`` what the audits that are done have found. A kill at any moment leaves all
-of them readable.
+``checkpoint/`` where the training is, ``parts/`` what the audits that are done have found. A kill at any moment leaves
+all of them readable.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class RunDirectory:
             raise InputError(f"{self.path / _RUN} is damaged: its format is {written!r:.60}, not a number")
         if written > FORMAT:
             raise InputError(
-                f"{self.path} was written by coalmine {found.get('coalmine')!s:.30} (format {written}); this is coalmine "
-                f"{__version__}, which reads format {FORMAT}: use the newer one"
+                f"{self.path} was written by coalmine {found.get('coalmine')!s:.30} (format {written}); this is "
+                f"coalmine {__version__}, which reads format {FORMAT}: use the newer one"
             )
         return found
 
@@ -113,7 +113,13 @@ class RunDirectory:
 
     def _state(self, state: str, message: str = "") -> None:
         before = read_json(self.path / _RUN) if self.exists else {"started": _now()}
-        content = {"format": FORMAT, "coalmine": __version__, "state": state, "message": message, "process": os.getpid()}
+        content = {
+            "format": FORMAT,
+            "coalmine": __version__,
+            "state": state,
+            "message": message,
+            "process": os.getpid(),
+        }
         try:
             write_json(self.path / _RUN, content | {"started": before.get("started"), "changed": _now()})
             self.log(state, message=message)

@@ -21,6 +21,7 @@ from coalmine.stats.rates import (
     epsilon_from_counts,
     epsilon_from_log_rates,
     epsilon_from_rates,
+    plug_in,
     rate_bounds,
 )
 from coalmine.stats.same_data import best_threshold, published_lower_bound
@@ -72,6 +73,7 @@ __all__ = [
     "one_run_fdp_from_guesses",
     "one_run_from_guesses",
     "one_run_p_value",
+    "plug_in",
     "published_lower_bound",
     "rate_bounds",
     "refutes",

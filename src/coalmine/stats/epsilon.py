@@ -17,7 +17,8 @@ class Estimate:
 
     ``valid`` is True only where ``lower`` is a confidence bound that holds whatever the mechanism is: with
     probability at least ``confidence`` it does not exceed the true ε at ``delta``, provided that ``assumes`` is true
-    of how the scores came about. Everything else is an estimate: informative, and never to be called a bound.
+    of how the scores came about. ``epsilon`` is then that bound. Everything else is an estimate: informative, and never
+    to be called a bound.
 
     ``upper`` is the upper end of an interval for what this attack at this threshold shows. It never bounds the
     mechanism's ε from above: no audit can, since a better attack may exist.
@@ -40,6 +41,8 @@ class Estimate:
                 raise ValueError(f"{name} of {self.method} must be a number of at least 0, got {value}")
         if self.valid and (self.lower is None or self.confidence is None):
             raise ValueError(f"{self.method} claims to be a valid bound without a lower bound and a confidence")
+        if self.valid and self.epsilon != self.lower:
+            raise ValueError(f"{self.method} is a valid bound of {self.lower}, so its ε cannot be {self.epsilon}")
 
     @classmethod
     def bound(

@@ -16,7 +16,7 @@ from coalmine.stats.epsilon import Estimate
 from coalmine.stats.fit import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null
 from coalmine.stats.rank_tests import Design
-from coalmine.stats.rates import Counts, Interval, epsilon_from_counts
+from coalmine.stats.rates import Counts, Interval, epsilon_from_counts, plug_in
 from coalmine.stats.same_data import best_threshold, published_lower_bound
 from coalmine.stats.scores import Scores
 from coalmine.stats.simultaneous_bound import gdp, simultaneous, split
@@ -39,6 +39,7 @@ METHODS = (
     "jeffreys",
     "katz-log",
     "joint-beta",
+    "plug-in",
     "gdp",
     "one-run-fdp",
     "gaussian-shift",
@@ -51,9 +52,7 @@ METHODS = (
 
 _INTERVALS: tuple[Interval, ...] = ("clopper-pearson", "jeffreys", "katz-log", "joint-beta")
 _NEEDS = {
-    **dict.fromkeys(
-        ("clopper-pearson", "jeffreys", "katz-log", "joint-beta"), ": it needs a threshold fixed in advance"
-    ),
+    **dict.fromkeys((*_INTERVALS, "plug-in"), ": it needs a threshold fixed in advance"),
     **dict.fromkeys(("one-run", "one-run-fdp"), ": it needs canaries planted by coin flips (design coin-flips)"),
     "exact-null": ": it needs a known null distribution",
 }
@@ -140,7 +139,7 @@ def _run(applicable: dict[str, Method], methods: Sequence[str] | None) -> list[E
 
 
 def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Method]:
-    return {
+    found: dict[str, Method] = {
         interval: partial(
             epsilon_from_counts,
             counts,
@@ -151,6 +150,7 @@ def _intervals(counts: Counts, delta: float, confidence: float, threshold: float
         )
         for interval in _INTERVALS
     }
+    return {**found, "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold)}
 
 
 def _applicable(

@@ -127,6 +127,8 @@ def epsilon_from_counts(
     * ``katz-log``: normal approximation of the log ratio of rates (Lu et al. 2022), Katz et al. 1978;
     * ``joint-beta``: posterior probability of the (ε, δ) region under Jeffreys priors on both rates
       (Zanella-Béguelin et al. 2022), by one-dimensional quadrature.
+
+    ``epsilon`` is the bound where it is valid, and that of the observed rates (`plug_in`) otherwise.
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
@@ -135,17 +137,23 @@ def epsilon_from_counts(
     except KeyError:
         raise InputError(f"interval must be one of {', '.join(_BOUNDS)}, got {interval}") from None
     lower, upper = bounds(counts, delta, alpha)
+    valid = interval == "clopper-pearson"
     return Estimate(
         method=interval,
-        epsilon=counts.plug_in(delta),
+        epsilon=lower if valid else counts.plug_in(delta),
         lower=lower,
         upper=upper,
         confidence=confidence,
         delta=delta,
-        valid=interval == "clopper-pearson",
+        valid=valid,
         threshold=threshold,
         assumes=f"{INDEPENDENT}; the threshold was fixed before they were seen",
     )
+
+
+def plug_in(counts: Counts, *, delta: float = 0.0, threshold: float | None = None) -> Estimate:
+    """ε of the observed rates themselves: an estimate, above 0 by chance alone."""
+    return Estimate("plug-in", counts.plug_in(delta), delta=delta, threshold=threshold, assumes=INDEPENDENT)
 
 
 def _separate(interval: Interval) -> Callable[[Counts, float, float], tuple[float, float]]:
