@@ -519,7 +519,7 @@ def test_a_perfect_attack_has_an_infinite_estimate_and_a_finite_bound_and_both_g
     assert json.loads(text)["results"][0]["metrics"]["empirical"] == "inf"
     assert json.loads(text)["results"][0]["estimates"][-1]["epsilon"] == "inf"
     assert ldp_report.tables(results)[0][2] == [["dummy-gradient", "30", "∞ ± ∞"]]
-    drawn = ldp_figures.charts({"settings": {"data": "digits"}, **json.loads(text)})
+    drawn = ldp_figures.charts(json.loads(text)["results"])
     assert "infinite" in drawn["ldp-adversaries"].to_dict()["title"]["subtitle"][-1]
     assert figures.save(drawn["ldp-adversaries"], tmp_path / "x.svg").is_file()
 

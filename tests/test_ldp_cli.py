@@ -203,7 +203,7 @@ def test_figures_are_drawn_from_a_saved_result_and_explain_their_marks(run, tmp_
     given = settings("epsilon=1,2", "trials=300", "crafter=dummy-gradient", "gradient_norm=0.5,1", "measurements=2")
     run("audit", "ldp", *given, "--out", tmp_path)
     saved = json.loads((tmp_path / "result.json").read_text())
-    drawn = ldp_figures.charts(saved)
+    drawn = ldp_figures.charts(saved["results"])
     assert list(drawn) == ["ldp-adversaries", "ldp-sweep", "ldp-norms"]
     rows = ldp_figures.rows(saved["results"])
     assert {row["adversary"] for row in rows} == {"dummy-gradient of norm 0.5", "dummy-gradient"}

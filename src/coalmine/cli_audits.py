@@ -391,7 +391,7 @@ def ldp(
         from coalmine.report import ldp_figures
         from coalmine.report.figures import save_in_every_format
 
-        drawn = save_in_every_format(ldp_figures.charts(content), figures)
+        drawn = save_in_every_format(ldp_figures.charts(content["results"]), figures)
     if as_json:
         console.print_json(content)
         return

@@ -28,9 +28,9 @@ _PROMISE = "ε promised"
 _INK = "#444444"
 
 
-def charts(result: Mapping[str, Any]) -> dict[str, Chart]:
-    """All figures that fit what an LDP audit wrote into its result.json, by name."""
-    results, data = result["results"], str(result["settings"]["data"])
+def charts(results: Results) -> dict[str, Chart]:
+    """All figures that fit the results of an LDP audit, by name."""
+    data = str(results[0]["config"].get("data", "own data"))
     found = {"ldp-adversaries": summary(results, data)}
     if len({one["config"]["epsilon"] for one in results}) > 1:
         found["ldp-sweep"] = sweep(results, data)

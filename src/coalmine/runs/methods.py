@@ -152,7 +152,9 @@ class LDPMethod(Method):
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
         """A result for each crafter, promise and view."""
-        self.found = self.settings.audit().run(lambda work: track(work, "LDP trials"))
+        found = self.settings.audit().run(lambda work: track(work, "LDP trials"))
+        given = self.settings.to_dict()
+        self.found = [replace(result, config=given | dict(result.config)) for result in found]
         return self.found
 
     @property
