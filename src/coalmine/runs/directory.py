@@ -1,0 +1,173 @@
+"""A run's directory: one process at a time, files whole or not at all, a version, a log.
+
+``run.json`` says what wrote it and how far it is, ``config.toml`` what was asked for, ``log.jsonl`` what happened when,
+``checkpoint/`` where the training is, ``parts/`` what the audits that are done have found. A kill at any moment leaves all
+of them readable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from coalmine import __version__
+from coalmine.errors import InputError
+from coalmine.files import read_json, write_json, write_text
+
+FORMAT = 1
+_RUN, _CONFIG, _LOG, _LOCK = "run.json", "config.toml", "log.jsonl", ".lock"
+
+
+class RunDirectory:
+    """The directory of one run, opened for writing by :meth:`claimed`."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run in it."""
+        return (self.path / _RUN).is_file()
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the training is."""
+        return self.path / "checkpoint"
+
+    @property
+    def config(self) -> str:
+        """What was asked for, as TOML."""
+        try:
+            return (self.path / _CONFIG).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.path / _CONFIG} cannot be read: {error}") from None
+
+    def about(self) -> dict[str, Any]:
+        """What ``run.json`` says; refused where there is none, or it is from a newer version."""
+        if not self.path.is_dir():
+            raise InputError(f"there is no directory {self.path}")
+        if not self.exists:
+            raise InputError(f"{self.path} holds no run of coalmine: it has no {_RUN}")
+        found = read_json(self.path / _RUN)
+        written = found.get("format")
+        if not isinstance(written, int) or isinstance(written, bool) or written < 1:
+            raise InputError(f"{self.path / _RUN} is damaged: its format is {written!r:.60}, not a number")
+        if written > FORMAT:
+            raise InputError(
+                f"{self.path} was written by coalmine {found.get('coalmine')!s:.30} (format {written}); this is coalmine "
+                f"{__version__}, which reads format {FORMAT}: use the newer one"
+            )
+        return found
+
+    @contextmanager
+    def claimed(self, config: str) -> Iterator[None]:
+        """Have the directory for oneself, for a run of ``config``; another process is refused, and another config.
+
+        How it ends is written down: done, failed with a sentence, or stopped.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / _LOCK).open("a+")
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
+        with lock:
+            _lock(lock, self.path)
+            if self.exists:
+                self.about()
+                self._check_same(config)
+            else:
+                self._check_free(config)
+                write_text(self.path / _CONFIG, config)
+            self._state("running")
+            try:
+                yield
+            except BaseException as error:
+                interrupted = isinstance(error, KeyboardInterrupt)
+                self._state("stopped" if interrupted else "failed", "" if interrupted else f"{error}"[:2000])
+                raise
+            self._state("done")
+
+    def log(self, event: str, **facts: Any) -> None:
+        """Append a line to ``log.jsonl``."""
+        line = json.dumps({"time": _now(), "event": event, **facts}, ensure_ascii=False, default=str)
+        try:
+            with (self.path / _LOG).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise InputError(f"{self.path / _LOG} cannot be written: {error.strerror or error}") from error
+
+    def part(self, name: str) -> Path:
+        """Where what an audit found is kept until all are done."""
+        return self.path / "parts" / f"{name}.json"
+
+    def in_use(self) -> bool:
+        """Whether some process has it for itself."""
+        try:
+            with (self.path / _LOCK).open("r+") as lock:
+                _lock(lock, self.path)
+        except InputError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _state(self, state: str, message: str = "") -> None:
+        before = read_json(self.path / _RUN) if self.exists else {"started": _now()}
+        content = {"format": FORMAT, "coalmine": __version__, "state": state, "message": message, "process": os.getpid()}
+        try:
+            write_json(self.path / _RUN, content | {"started": before.get("started"), "changed": _now()})
+            self.log(state, message=message)
+        except InputError:
+            if state == "running":  # the end of a run may meet a full disk: the failure itself is what matters then
+                raise
+
+    def _check_same(self, config: str) -> None:
+        theirs, ours = _essential(self.config), _essential(config)
+        if theirs == ours:
+            return
+        differs = next((line for line in theirs if line not in ours), None)
+        other = next((line for line in ours if line not in theirs), "nothing")
+        raise InputError(
+            f"{self.path} holds a run with other settings ({differs or 'nothing'} there, {other} here): choose another "
+            "directory"
+        )
+
+    def _check_free(self, config: str) -> None:
+        taken = [name for name in ("result.json", "checkpoint", "parts") if (self.path / name).exists()]
+        if (self.path / _CONFIG).exists() and self.config != config:  # one of ours was killed as it began
+            taken.append(_CONFIG)
+        if taken:
+            raise InputError(f"{self.path} holds {taken[0]}, which is not of a run that can go on: choose another")
+
+
+def _essential(config: str) -> list[str]:
+    """The lines on which the result depends."""
+    return [line for line in config.splitlines() if not line.startswith(("workers = ", "checkpoint_every = "))]
+
+
+def _lock(file: IO[str], path: Path) -> None:
+    """Lock an open file for this process; the system lets go of it however the process ends."""
+    message = f"{path} is in use by another process: wait for it, or choose another directory"
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError:
+            raise InputError(message) from None
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InputError(message) from None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
