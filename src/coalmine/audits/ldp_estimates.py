@@ -42,6 +42,7 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     """
     best = shared_bound(trials, delta=delta, confidence=confidence)
     quoted = Estimate.bound("ldp", best, delta=delta, confidence=confidence, assumes=_ASSUMES)
+    quoted = quoted.judged(lambda level: shared_bound(trials, delta=delta, confidence=level))
     return [quoted, *_bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence))]
 
 
