@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -76,7 +77,7 @@ class RunDirectory:
         except OSError as error:
             raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
         with lock:
-            _lock(lock, self.path)
+            _lock(lock, self.path, patience=0.5)  # whoever asks whether it is in use has it for a moment
             if self.exists:
                 self.about()
                 self._check_same(config)
@@ -150,9 +151,19 @@ def _essential(config: str) -> list[str]:
     return [line for line in config.splitlines() if not line.startswith(("workers = ", "checkpoint_every = "))]
 
 
-def _lock(file: IO[str], path: Path) -> None:
-    """Lock an open file for this process; the system lets go of it however the process ends."""
-    message = f"{path} is in use by another process: wait for it, or choose another directory"
+def _lock(file: IO[str], path: Path, *, patience: float = 0.0) -> None:
+    """Lock an open file for this process, or give up after ``patience`` seconds.
+
+    The system lets go of it however the process ends.
+    """
+    until = time.monotonic() + patience
+    while not _locked(file):
+        if time.monotonic() >= until:
+            raise InputError(f"{path} is in use by another process: wait for it, or choose another directory")
+        time.sleep(0.02)
+
+
+def _locked(file: IO[str]) -> bool:
     try:
         import fcntl
     except ImportError:  # Windows
@@ -161,12 +172,13 @@ def _lock(file: IO[str], path: Path) -> None:
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         except OSError:
-            raise InputError(message) from None
-        return
+            return False
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise InputError(message) from None
+        return False
+    return True
 
 
 def _now() -> str:
