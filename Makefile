@@ -27,6 +27,7 @@ API := data models fl seam config runs canaries.hadamard canaries.gaussian canar
 	audits audits.one_shot audits.participation audits.evidence audits.estimates audits.result audits.gaussian_mechanism \
 	audits.exposure audits.ldp canaries.gradients fl.local_mechanisms fl.privunit fl.own_mechanism scorefile words reproductions reproductions.one_shot reproductions.ldp usercode seeds errors
 docs: $(VENV)/.docs
+	$(BIN)/python -m coalmine.config.reference > docs/config.md
 	$(BIN)/python -m pdoc $(addprefix coalmine.,$(API)) -o site
 
 clean:

@@ -140,9 +140,7 @@ def canife_result(
         audit="canife",
         view=view,
         seed=seed,
-        estimates=first_judged(
-            list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"
-        ),
+        estimates=first_judged(list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"),
         scores=whole.scores,
         theory=theory,
         ceiling=whole.ceiling,

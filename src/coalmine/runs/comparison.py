@@ -54,12 +54,13 @@ class Shift:
         return cls(gap / std, variance, min(members.size, k) - 1)
 
     def differs(self, other: Shift) -> bool:
-        """Whether the two differ by more than noise, in 5% of cases where they do not (Student's t, the smaller sample's).
+        """Whether the two differ by more than noise: in 5% of cases where they do not.
 
-        Shifts below 0 show nothing, whatever they are.
+        By Student's t with the degrees of freedom of the smallest sample. Shifts below 0 all show nothing.
         """
-        gap, variance = abs(max(0.0, self.value) - max(0.0, other.value)), self.variance + other.variance
-        return gap > float(special.stdtrit(min(self.freedom, other.freedom), (1 + _CONFIDENCE) / 2)) * math.sqrt(variance)
+        gap = abs(max(0.0, self.value) - max(0.0, other.value))
+        quantile = float(special.stdtrit(min(self.freedom, other.freedom), (1 + _CONFIDENCE) / 2))
+        return gap > quantile * math.sqrt(self.variance + other.variance)
 
 
 def intervals_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
@@ -110,9 +111,10 @@ class Comparison:
             return "No result could be compared: the runs share no audit and view whose scores were written."
         different = sum(row.difference == DIFFERS for row in judged)
         return (
-            f"{different} of {len(judged)} comparisons with the first run differ beyond noise. Noise is that of the canaries' "
-            f"scores, not that of training again; each comparison has a false-alarm rate of 5%, so that of {len(judged)} "
-            f"about {0.05 * len(judged):.2g} would differ by chance alone. Estimates are compared, not bounds."
+            f"{different} of {len(judged)} comparisons with the first run differ beyond noise. Noise is that of the "
+            "canaries' scores, not that of training again; each comparison has a false-alarm rate of 5%, so that about "
+            f"{0.05 * len(judged):.2g} of {len(judged)} would differ by chance alone. Estimates are compared, not "
+            "bounds."
         )
 
 

@@ -36,9 +36,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequen
     """A table of texts; ``numeric`` columns are set to the right."""
 
     def cells(tag: str, texts: Sequence[str], scope: str = "") -> str:
-        return "".join(
-            f"<{tag}{scope}{_class(i, text)}>{escape(text)}</{tag}>" for i, text in enumerate(texts)
-        )
+        return "".join(f"<{tag}{scope}{_class(i, text)}>{escape(text)}</{tag}>" for i, text in enumerate(texts))
 
     def _class(i: int, text: str) -> str:
         names = ["number"] * (i in numeric) + ["marked"] * (text == DIFFERS)

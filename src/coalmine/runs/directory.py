@@ -1,8 +1,8 @@
 """A run's directory: one process at a time, files whole or not at all, a version, a log.
 
 ``run.json`` says what wrote it and how far it is, ``config.toml`` what was asked for, ``log.jsonl`` what happened when,
-``checkpoint/`` where the training is, ``parts/`` what the audits that are done have found. A kill at any moment leaves all
-of them readable.
+``checkpoint/`` where the training is, ``parts/`` what the audits that are done have found. A kill at any moment leaves
+all of them readable.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
+    fcntl = None  # type: ignore[assignment]
 
 from coalmine import __version__
 from coalmine.errors import InputError
@@ -60,8 +67,8 @@ class RunDirectory:
             raise InputError(f"{self.path / _RUN} is damaged: its format is {written!r:.60}, not a number")
         if written > FORMAT:
             raise InputError(
-                f"{self.path} was written by coalmine {found.get('coalmine')!s:.30} (format {written}); this is coalmine "
-                f"{__version__}, which reads format {FORMAT}: use the newer one"
+                f"{self.path} was written by coalmine {found.get('coalmine')!s:.30} (format {written}); this is "
+                f"coalmine {__version__}, which reads format {FORMAT}: use the newer one"
             )
         return found
 
@@ -119,7 +126,13 @@ class RunDirectory:
 
     def _state(self, state: str, message: str = "") -> None:
         before = read_json(self.path / _RUN) if self.exists else {"started": _now()}
-        content = {"format": FORMAT, "coalmine": __version__, "state": state, "message": message, "process": os.getpid()}
+        content = {
+            "format": FORMAT,
+            "coalmine": __version__,
+            "state": state,
+            "message": message,
+            "process": os.getpid(),
+        }
         try:
             write_json(self.path / _RUN, content | {"started": before.get("started"), "changed": _now()})
             self.log(state, message=message)
@@ -165,17 +178,10 @@ def _lock(file: IO[str], path: Path, *, patience: float = 0.0) -> None:
 
 def _locked(file: IO[str]) -> bool:
     try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if fcntl is None:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

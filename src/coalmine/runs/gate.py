@@ -71,8 +71,9 @@ class Verdict:
             over = [f"the limit of {self.limit:g}"] if worst.verdict == "too-large" else []
             over += [f"its promise of ε = {shown(worst.promise)}"] if _beyond(worst.bound, worst.promise) else []
             text = (
-                f"{len(failed)} of {len(judged)} results {'stops' if len(failed) == 1 else 'stop'} the gate: {worst.audit}, "
-                f"{worst.view} shows an ε of at least {shown(worst.bound)} at δ = {worst.delta:g}, more than "
+                f"{len(failed)} of {len(judged)} results {'stops' if len(failed) == 1 else 'stop'} the gate: "
+                f"{worst.audit}, {worst.view} shows an ε of at least {shown(worst.bound)} at δ = {worst.delta:g}, "
+                "more than "
                 f"{' and '.join(over)}."
             )
         else:
@@ -82,8 +83,8 @@ class Verdict:
         text += f" A mechanism without fault is stopped in at most {rate} of runs, all results judged together."
         if self.false_alarms > self.wanted * (1 + 1e-9):
             text += (
-                f" That is more than the {100 * self.wanted:.3g}% asked for: this run's bounds are not known at the higher "
-                "confidence that this takes."
+                f" That is more than the {100 * self.wanted:.3g}% asked for: this run's bounds are not known at the "
+                "higher confidence that this takes."
             )
         return text
 

@@ -29,7 +29,9 @@ def write_junit(verdict: Verdict, name: str, path: Path) -> None:
             suite, "testcase", {"classname": f"coalmine.{_text(result.audit)}", "name": _text(result.view), "time": "0"}
         )
         if result.failed:
-            failure = ET.SubElement(case, "failure", {"message": _text(_short(result, verdict)), "type": result.verdict})
+            failure = ET.SubElement(
+                case, "failure", {"message": _text(_short(result, verdict)), "type": result.verdict}
+            )
             failure.text = _text(verdict.sentence)
         elif result.bound is None:
             ET.SubElement(case, "skipped", {"message": VERDICTS[result.verdict]})
@@ -39,7 +41,9 @@ def write_junit(verdict: Verdict, name: str, path: Path) -> None:
 
 def _short(result: Judged, verdict: Verdict) -> str:
     against = (
-        f"the limit of {verdict.limit:g}" if result.verdict == "too-large" else f"the promise of {shown(result.promise)}"
+        f"the limit of {verdict.limit:g}"
+        if result.verdict == "too-large"
+        else f"the promise of {shown(result.promise)}"
     )
     return f"ε is at least {shown(result.bound)} at δ = {result.delta:g}, more than {against}"
 

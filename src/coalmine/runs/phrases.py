@@ -25,8 +25,8 @@ from coalmine.config.secret_sharer import SecretSharerSettings
 from coalmine.config.training import TrainingSettings, build_model
 from coalmine.data import FederatedData, Splits, Task
 from coalmine.errors import InputError
-from coalmine.fl import Training
 from coalmine.files import write_json, write_whole
+from coalmine.fl import Training
 from coalmine.fl.rounds import Rounds
 from coalmine.progress import reporting, track
 from coalmine.runs.files import save
@@ -78,7 +78,9 @@ class SecretSharerMethod(Method):
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
         """A result for each score and unit, and one of the attack on users."""
-        assert trained is not None and self.insertion is not None and self.splits is not None
+        assert trained is not None
+        assert self.insertion is not None
+        assert self.splits is not None
         reference = self._reference()
         self.module = trained.module()
         start = time.perf_counter()
@@ -115,7 +117,8 @@ class SecretSharerMethod(Method):
     @property
     def run(self) -> SecretSharerRun:
         """What was found of the phrases themselves."""
-        assert self.found is not None and self.insertion is not None
+        assert self.found is not None
+        assert self.insertion is not None
         return SecretSharerRun(
             memorisation=self.found, results=[], users=self.insertion.users, copies=self.insertion.copies
         )
@@ -123,7 +126,8 @@ class SecretSharerMethod(Method):
     def write(self, results: Sequence[AuditResult], directory: Path) -> None:
         """Scores, every canary, and what is needed to ask again: ``canaries.json``, ``weights.safetensors``."""
         super().write(results, directory)
-        assert self.insertion is not None and self.module is not None
+        assert self.insertion is not None
+        assert self.module is not None
         write_canaries(self.insertion, directory / "canaries.json")
         weights = {name: tensor.contiguous() for name, tensor in self.module.state_dict().items()}
         write_whole(directory / "weights.safetensors", lambda path: path.write_bytes(serialised(weights)))
@@ -159,9 +163,7 @@ def audit_stored(
     start = time.perf_counter()
     module = _weighted(model, task, weights, model_settings)
     calm = None if reference is None else _weighted(model, task, reference, model_settings)
-    found = ask(
-        module, stored.canaries, asking, reference=calm, track=lambda work: track(work, "ranking phrases")
-    )
+    found = ask(module, stored.canaries, asking, reference=calm, track=lambda work: track(work, "ranking phrases"))
     units: tuple[Unit, ...] = ("phrase",) if stored.users is None else ("user", "phrase")
     results = [
         phrase_result(found, users=stored.users, score=score, unit=unit, delta=delta, confidence=confidence)

@@ -23,8 +23,12 @@ HOST = "127.0.0.1"
 _STRICT = "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
 _STRICT += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 # Charts of a report compute in scripts of its own; in a sandbox without connections they reach nothing else.
-_REPORT = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
-_REPORT += "font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
+_REPORT = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
+)
+_REPORT += (
+    "font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
+)
 
 _SCRIPT = """
 "use strict";
