@@ -24,6 +24,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/ldp.py
 
 docs: $(VENV)/.docs
+	$(BIN)/python -m coalmine.config.reference > docs/config.md
 	$(BIN)/python -m mkdocs build
 
 clean:

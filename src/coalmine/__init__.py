@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from coalmine.accounting import noise_for as noise_for
     from coalmine.accounting import theory as theory
     from coalmine.errors import InputError as InputError
+    from coalmine.runs.public import run as run
     from coalmine.sampling import AtMost as AtMost
     from coalmine.sampling import EveryRound as EveryRound
     from coalmine.sampling import FixedSize as FixedSize
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 _HOME = {
     "coalmine.accounting": ("Theory", "noise_for", "theory"),
     "coalmine.errors": ("InputError",),
+    "coalmine.runs.public": ("run",),
     "coalmine.sampling": ("AtMost", "EveryRound", "FixedSize", "OncePerEpoch", "Poisson"),
     "coalmine.seam": ("Audit", "Contribution", "Release", "View"),
     "coalmine.stats": ("CosineNull", "Estimate", "NormalNull", "Scores", "estimate"),

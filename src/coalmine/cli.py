@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine import __version__, cli_audits, cli_runs, console
+from coalmine import __version__, cli_audits, cli_runs, cli_saved, console
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ app.add_typer(cli_audits.app, name="audit")
 app.command()(cli_runs.demo)
 app.command()(cli_runs.run)
 app.command()(cli_runs.resume)
+app.command()(cli_saved.check)
+app.command()(cli_saved.compare)
+app.command()(cli_saved.serve)
+app.command()(cli_saved.init)
 
 
 class Scale(StrEnum):

@@ -47,10 +47,11 @@ def run(
     Where the directory holds this run already, it goes on from there.
     """
     from coalmine.config.run import read_run
+    from coalmine.runs.public import directory_for
     from coalmine.runs.running import run as run_all
 
     given = read_run(file, settings or [])
-    directory = out or Path("runs") / file.stem
+    directory = out or directory_for(file)
     with console.bars(quiet=quiet or as_json):
         found = run_all(given, out=directory)
     _show(found.content, directory, as_json)

@@ -12,6 +12,7 @@ import numpy as np
 from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.audits.canife_rounds import Period, RoundEstimate, round_estimate
+from coalmine.audits.estimates import first_judged
 from coalmine.audits.result import AuditResult
 from coalmine.errors import InputError
 from coalmine.sampling import EveryRound, FixedSize, OncePerEpoch, Sampling
@@ -139,7 +140,7 @@ def canife_result(
         audit="canife",
         view=view,
         seed=seed,
-        estimates=whole.estimates,
+        estimates=first_judged(list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"),
         scores=whole.scores,
         theory=theory,
         ceiling=whole.ceiling,

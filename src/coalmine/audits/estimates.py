@@ -52,7 +52,31 @@ def canary_estimates(
                 assumes = e.assumes if exact else e.assumes.replace(_EXACT, _BOUNDED)
                 found[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
-    return [found[name] for name in _ORDER if name in found], Scores(members, nonmembers), top
+    ordered = [found[name] for name in _ORDER if name in found]
+    return first_judged(ordered, members, nonmembers, null=null, design=design), Scores(members, nonmembers), top
+
+
+def first_judged(
+    found: list[Estimate], members: Floats, nonmembers: Floats, *, null: Null | None = None, design: Design = "fixed"
+) -> list[Estimate]:
+    """The same figures; the bound to quote, the first valid one, with what it is at higher confidences."""
+    quoted = next((e for e in found if e.valid), None)
+    if quoted is None:
+        return found
+    known = quoted.method == "exact-null"
+
+    def again(confidence: float) -> float | None:
+        return estimate(
+            members,
+            None if known else nonmembers,
+            null=null if known else None,
+            delta=quoted.delta,
+            confidence=confidence,
+            design="fixed" if known else design,
+            methods=[quoted.method],
+        )[0].lower
+
+    return [e.judged(again) if e is quoted else e for e in found]
 
 
 def normality(scores: Floats, whose: str) -> tuple[dict[str, float], list[str]]:

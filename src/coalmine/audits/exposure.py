@@ -100,7 +100,11 @@ def exposure_report(
     if beyond is not None:
         rows.append(replace(rows[-1], summary="largest, extrapolated", canaries=float(beyond.max())))
     scores = Scores(*ex.scores_from_ranks(worst, n))
-    bound = simultaneous(scores, delta=delta, confidence=confidence, copies=copies)
+
+    def bound_at(confidence: float) -> Estimate:
+        return simultaneous(scores, delta=delta, confidence=confidence, copies=copies)
+
+    bound = bound_at(confidence).judged(lambda level: bound_at(level).lower)
     rank = None if bound.threshold is None else 0.5 - bound.threshold
     ties = "; ties were ranked against the canary" if table.has("rank") else ""
     bound = replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")

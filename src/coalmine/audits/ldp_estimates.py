@@ -44,6 +44,7 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     """
     best = shared_bound(trials, delta=delta, confidence=confidence)
     quoted = Estimate.bound("ldp", best, delta=delta, confidence=confidence, assumes=_ASSUMES)
+    quoted = quoted.judged(lambda level: shared_bound(trials, delta=delta, confidence=level))
     seen = replace(plug_in(_total_counts(trials), delta=delta), assumes=_ASSUMES)
     return [quoted, *_bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence)), seen]
 

@@ -159,7 +159,11 @@ def phrase_result(
     elif unit == "user":
         copies, warnings = _group(users, canaries, theory), []
         scores = Scores(members, nonmembers)
-        bound = simultaneous(scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies)
+
+        def bound_at(confidence: float) -> Estimate:
+            return simultaneous(scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies)
+
+        bound = bound_at(confidence).judged(lambda level: bound_at(level).lower)
         whose = f"no phrase was shared by more than {int(np.max(users))} users" if users is not None else ""
         estimates = [replace(bound, assumes=f"{bound.assumes}; {whose}")]
         top = ceiling(

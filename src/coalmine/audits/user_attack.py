@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from coalmine.accounting import Theory
+from coalmine.audits.estimates import first_judged
 from coalmine.audits.result import AuditResult
 from coalmine.data.federated import Examples, FederatedData, Task
 from coalmine.errors import InputError
@@ -47,6 +48,7 @@ def user_attack(
         _scores(module, reference, nonmembers, _persons(nonmembers), {}),
     )
     found = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence)
+    found = first_judged(found, scores.members, scores.observed)
     count, others = len(scores.members), len(scores.observed)
     return AuditResult(
         audit="secret-sharer",

@@ -61,11 +61,15 @@ class RunSettings:
     @property
     def audits(self) -> list[str]:
         """The names of the audits asked for."""
-        return [name for name in AUDITS if getattr(self, _field(name)) is not None]
+        return [name for name in AUDITS if self.table(name) is not None]
+
+    def table(self, name: str) -> Any:
+        """The settings of a table by its name, None where it is not there."""
+        return getattr(self, _field(name))
 
     def to_toml(self) -> str:
         """All settings, as a file that gives the same run."""
-        given = [(name, getattr(self, _field(name))) for name in SECTIONS]
+        given = [(name, self.table(name)) for name in SECTIONS]
         return "\n\n".join(toml.table(name, found) for name, found in given if found is not None) + "\n"
 
     def _check_together(self) -> None:

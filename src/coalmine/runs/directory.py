@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    import msvcrt
+
+    fcntl = None  # type: ignore[assignment]
 
 from coalmine import __version__
 from coalmine.errors import InputError
@@ -71,7 +79,7 @@ class RunDirectory:
         except OSError as error:
             raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
         with lock:
-            _lock(lock, self.path)
+            _lock(lock, self.path, patience=0.5)  # whoever asks whether it is in use has it for a moment
             if self.exists:
                 self.about()
                 self._check_same(config)
@@ -151,23 +159,27 @@ def _essential(config: str) -> list[str]:
     return [line for line in config.splitlines() if not line.startswith(("workers = ", "checkpoint_every = "))]
 
 
-def _lock(file: IO[str], path: Path) -> None:
-    """Lock an open file for this process; the system lets go of it however the process ends."""
-    message = f"{path} is in use by another process: wait for it, or choose another directory"
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
+def _lock(file: IO[str], path: Path, *, patience: float = 0.0) -> None:
+    """Lock an open file for this process, or give up after ``patience`` seconds.
 
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError:
-            raise InputError(message) from None
-        return
+    The system lets go of it however the process ends.
+    """
+    until = time.monotonic() + patience
+    while not _locked(file):
+        if time.monotonic() >= until:
+            raise InputError(f"{path} is in use by another process: wait for it, or choose another directory")
+        time.sleep(0.02)
+
+
+def _locked(file: IO[str]) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if fcntl is None:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise InputError(message) from None
+        return False
+    return True
 
 
 def _now() -> str:

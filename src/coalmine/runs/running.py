@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ from coalmine.config.run import RunSettings
 from coalmine.config.training import TrainingSettings
 from coalmine.data import Splits
 from coalmine.errors import InputError
-from coalmine.files import read_json, write_json
+from coalmine.files import read_json, write_json, write_text
 from coalmine.fl.checkpoint import holds_one
 from coalmine.fl.rounds import Rounds
 from coalmine.fl.training import Training
@@ -24,6 +25,7 @@ from coalmine.runs.directory import RunDirectory
 from coalmine.runs.files import merged, write_result
 from coalmine.runs.methods import CanifeMethod, ExposureMethod, LDPMethod, Method, OneShotMethod, headline
 from coalmine.runs.phrases import SecretSharerMethod
+from coalmine.runs.saved import read_run_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,13 @@ class Finished:
     results: Sequence[AuditResult] = ()
     methods: Sequence[Method] = ()
     directory: Path | None = None
+
+    def report(self, path: Path | str) -> Path:
+        """Write the run as one page; it reads what the run wrote, and so needs its directory."""
+        if self.directory is None:
+            raise InputError("a report is made of a run's directory: run with out=, or from a file")
+        drawn = importlib.import_module("coalmine.report.page")  # what draws is loaded only where something is drawn
+        return write_text(Path(path), drawn.report(read_run_directory(self.directory)))
 
 
 @dataclass(frozen=True)

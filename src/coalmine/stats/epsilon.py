@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 INDEPENDENT = "the scores are independent of one another and members were picked at random among like canaries"
 COIN_FLIPS = "each canary was planted by its own fair coin flip"
 GAUSSIAN = "the mechanism is Gaussian (its trade-off curve is that of two shifted normals)"
+
+_HALVINGS = 10  # enough for a thousand bounds to be judged together
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Estimate:
 
     ``upper`` is the upper end of an interval for what this attack at this threshold shows. It never bounds the
     mechanism's ε from above: no audit can, since a better attack may exist.
+
+    ``stricter`` is what ``lower`` is at higher confidences, as pairs: bounds that are judged together need them.
     """
 
     method: str
@@ -33,6 +38,7 @@ class Estimate:
     valid: bool = False
     threshold: float | None = None
     assumes: str = ""
+    stricter: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "lower", "upper"):
@@ -59,6 +65,16 @@ class Estimate:
         """A lower bound, which is then also the ε reported."""
         return cls(method, lower, lower, None, confidence, delta, valid, threshold, assumes)
 
+    def judged(self, again: Callable[[float], float | None]) -> Self:
+        """The same bound, with what ``again`` gives at higher confidences: each halves the significance before it."""
+        if self.confidence is None:
+            raise ValueError(f"{self.method} has no confidence to raise")
+        levels = [1 - (1 - self.confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
+        return replace(self, stricter=tuple((level, again(level) or 0.0) for level in levels))
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; an infinite ε becomes the string ``"inf"``."""
-        return {k: "inf" if v == math.inf else v for k, v in asdict(self).items()}
+        found = {k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k != "stricter"}
+        if self.stricter:
+            found["stricter"] = [[level, "inf" if lower == math.inf else lower] for level, lower in self.stricter]
+        return found

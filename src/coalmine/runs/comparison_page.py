@@ -1,0 +1,61 @@
+"""A comparison as a small page of its own: opens offline, light or dark, without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from coalmine import __version__
+from coalmine.runs.comparison import COLUMNS, DIFFERS, SETTINGS_COLUMNS, Comparison
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #ffffff; --line: #d0d0d0; --mark: #fff3cd; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #161616; --line: #444; --mark: #4a3f14; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 75rem; padding: 0 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .3rem .8rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+.number { text-align: right; white-space: nowrap; }
+.marked { background: var(--mark); font-weight: 600; }
+footer { color: color-mix(in srgb, var(--ink) 70%, var(--paper)); font-size: .85rem; margin-top: 2rem; }
+"""
+
+
+def page(title: str, body: str) -> str:
+    """A whole page around ``body``, which is HTML already."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
+        f"<footer>coalmine {escape(__version__)}</footer>\n</body>\n</html>\n"
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()) -> str:
+    """A table of texts; ``numeric`` columns are set to the right."""
+
+    def cells(tag: str, texts: Sequence[str], scope: str = "") -> str:
+        return "".join(f"<{tag}{scope}{_class(i, text)}>{escape(text)}</{tag}>" for i, text in enumerate(texts))
+
+    def _class(i: int, text: str) -> str:
+        names = ["number"] * (i in numeric) + ["marked"] * (text == DIFFERS)
+        return f' class="{" ".join(names)}"' if names else ""
+
+    head = cells("th", columns, ' scope="col"')
+    lines = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table></div>'
+
+
+def comparison_page(found: Comparison) -> str:
+    """The same tables as the terminal shows."""
+    settings = (
+        table([*SETTINGS_COLUMNS, *found.runs], found.settings)
+        if found.settings
+        else "<p>The runs have the same settings.</p>"
+    )
+    body = (
+        f"<h1>{len(found.runs)} runs side by side</h1>\n<p>{escape(found.sentence)}</p>\n<h2>What each shows</h2>\n"
+        f"{table(COLUMNS, [row.cells() for row in found.rows], (3, 4, 5))}\n<h2>Settings that differ</h2>\n{settings}"
+    )
+    return page(f"coalmine: {', '.join(found.runs)}", body)

@@ -1,0 +1,120 @@
+"""All runs under a directory in short: how far each is, and what it found."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from coalmine.errors import InputError
+from coalmine.runs.directory import RunDirectory
+from coalmine.runs.saved import read_run_directory
+from coalmine.runs.summary import VERDICTS, lines
+
+_TAIL = 65_536
+
+
+def run_directories(root: Path) -> dict[str, Path]:
+    """The runs directly under ``root``, by name; those that lead elsewhere by a link are left out."""
+    try:
+        inside = sorted(root.iterdir())
+    except OSError as error:
+        raise InputError(f"{root} cannot be read: {error.strerror or error}") from None
+    top = root.resolve()
+    return {path.name: path for path in inside if path.resolve().parent == top and (path / "run.json").is_file()}
+
+
+def report_of(root: Path, name: str) -> Path | None:
+    """The report of a run by its name: one of those listed, and a file of its own directory."""
+    directory = run_directories(root).get(name)
+    if directory is None:
+        return None
+    path = directory / "report.html"
+    return path if path.is_file() and path.resolve().parent == directory.resolve() else None
+
+
+class Overview:
+    """Reads runs again and again, and what has not changed only once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+
+    def runs(self) -> list[dict[str, Any]]:
+        """One entry a run, JSON-ready, the one that changed last first."""
+        found = [self._entry(name, path) for name, path in run_directories(self.root).items()]
+        return sorted(found, key=lambda entry: str(entry["changed"]), reverse=True)
+
+    def _entry(self, name: str, path: Path) -> dict[str, Any]:
+        entry: dict[str, Any] = {"name": name, "title": name, "changed": "", "progress": "", "message": ""}
+        entry |= {"theory": None, "bound": None, "verdict": "", "report": report_of(self.root, name) is not None}
+        directory = RunDirectory(path)
+        try:
+            about = directory.about()
+            entry |= {"state": str(about.get("state"))[:40], "message": str(about.get("message") or "")[:300]}
+            entry["changed"] = str(about.get("changed"))[:40]
+            if directory.in_use():
+                entry |= {"state": "running", "progress": last_words(path / "log.jsonl")}
+            elif entry["state"] == "running":
+                entry |= {"state": "stopped", "message": "its process is gone: coalmine resume goes on"}
+            if (path / "result.json").is_file():
+                entry |= self._headline(path)
+        except InputError as error:
+            entry |= {"state": "cannot be read", "message": str(error)}
+        return entry
+
+    def _headline(self, path: Path) -> dict[str, Any]:
+        try:
+            stat = (path / "result.json").stat()
+        except OSError as error:
+            raise InputError(f"{path / 'result.json'} cannot be read: {error.strerror or error}") from None
+        stamp = stat.st_mtime_ns, stat.st_size
+        kept = self._read.get(path)
+        if kept is None or kept[0] != stamp:
+            kept = stamp, headline(path)
+            self._read[path] = kept
+        return kept[1]
+
+
+def headline(path: Path) -> dict[str, Any]:
+    """What a run found, in short: the largest promise and the largest valid bound, and whether one is refuted."""
+    run = read_run_directory(path)
+    found = lines(run.results)
+    verdicts = {line.verdict for line in found}
+    verdict = next((VERDICTS[name] for name in ("refuted", "consistent", "none") if name in verdicts), "")
+    return {
+        "title": run.title,
+        "theory": _largest([line.theory for line in found]),
+        "bound": _largest([line.bound for line in found]),
+        "verdict": verdict,
+    }
+
+
+def last_words(log: Path) -> str:
+    """How far a run is, from the end of its log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL))
+            end = file.read(_TAIL)
+    except OSError:
+        return ""
+    for raw in reversed(end.splitlines()):
+        try:
+            event = json.loads(raw)
+        except (ValueError, RecursionError):
+            continue  # the first line may be cut off, and the last one not yet whole
+        if not isinstance(event, dict):
+            continue
+        if event.get("event") == "round":
+            done = event["round"] + 1 if isinstance(event.get("round"), int) else "?"
+            live = "; ".join(map(str, event["live"])) if isinstance(event.get("live"), list) else ""
+            return f"{event.get('what')}: round {done} of {event.get('rounds')}" + (f"; {live}" if live else "")
+        if event.get("event") == "found":
+            return f"{event.get('part')} is done"
+    return ""
+
+
+def _largest(values: list[float | None]) -> float | str | None:
+    there = [value for value in values if value is not None]
+    return None if not there else "inf" if max(there) == inf else max(there)

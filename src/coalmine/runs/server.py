@@ -1,0 +1,180 @@
+"""``coalmine serve``: runs on a page of this machine, for this machine alone.
+
+It listens on 127.0.0.1, answers GET only, and refuses requests that name another host, as those of a page elsewhere do
+whose name was made to point here (DNS rebinding). Reports are served as they are, in a sandbox that may not connect.
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from coalmine import __version__
+from coalmine.errors import InputError
+from coalmine.runs.comparison_page import page
+from coalmine.runs.overview import Overview, report_of
+
+HOST = "127.0.0.1"
+
+_STRICT = "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+_STRICT += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+# Charts of a report compute in scripts of its own; in a sandbox without connections they reach nothing else.
+_REPORT = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
+)
+_REPORT += (
+    "font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
+)
+
+_SCRIPT = """
+"use strict";
+const body = document.querySelector("tbody"), said = document.querySelector("#said");
+const figure = value => value === null ? "-" : value === "inf" ? "∞" : value.toFixed(3);
+function cell(row, text, name) {
+  const found = row.insertCell();
+  found.textContent = text;
+  if (name) found.className = name;
+  return found;
+}
+function show(runs) {
+  body.replaceChildren();
+  for (const run of runs) {
+    const row = body.insertRow(), first = cell(row, "");
+    if (run.report) {
+      const link = document.createElement("a");
+      link.href = "/report/" + encodeURIComponent(run.name);
+      link.textContent = run.title;
+      first.append(link);
+    } else first.textContent = run.title;
+    cell(row, run.state);
+    cell(row, run.progress || run.message);
+    cell(row, figure(run.theory), "number");
+    cell(row, figure(run.bound), "number");
+    cell(row, run.verdict, run.verdict === "PROMISE REFUTED" ? "marked" : "");
+  }
+  said.textContent = runs.length ? "" : "There are no runs here yet.";
+}
+async function poll() {
+  try {
+    const answer = await fetch("/api/runs");
+    const found = await answer.json();
+    if (answer.ok) show(found.runs); else said.textContent = found.error;
+  } catch (error) { said.textContent = "coalmine serve does not answer."; }
+  setTimeout(poll, 1000);
+}
+poll();
+"""
+
+
+def _index(root: Path) -> str:
+    heads = "".join(
+        f'<th scope="col"{kind}>{name}</th>'
+        for name, kind in (
+            ("run", ""), ("state", ""), ("progress", ""), ("theory ε", ' class="number"'),
+            ("largest valid bound", ' class="number"'), ("verdict", ""),
+        )
+    )  # fmt: skip
+    body = (
+        f"<h1>Runs in {escape(str(root))}</h1>\n"
+        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody></tbody></table></div>\n'
+        '<p id="said" role="status">…</p>\n<noscript><p>This page needs JavaScript to follow runs.</p></noscript>\n'
+        '<script src="/app.js"></script>'
+    )
+    return page("coalmine: runs", body)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: Server
+    server_version = f"coalmine/{__version__}"
+    sys_version = ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """A page, the runs as JSON, or a report."""
+        self._answer(head=False)
+
+    def do_HEAD(self) -> None:
+        """The same without the content."""
+        self._answer(head=True)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is said of requests that went well or not: the terminal is the user's."""
+
+    def _answer(self, *, head: bool) -> None:
+        if (self.headers.get("Host") or "").lower() not in self.server.names:
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "This server answers for this machine only.", head)
+            return
+        path = urlsplit(self.path).path
+        if path == "/":
+            self._send(HTTPStatus.OK, "text/html", _index(self.server.root), head)
+        elif path == "/app.js":
+            self._send(HTTPStatus.OK, "text/javascript", _SCRIPT, head)
+        elif path == "/api/runs":
+            self._runs(head)
+        elif path.startswith("/report/"):
+            self._report(unquote(path.removeprefix("/report/")), head)
+        else:
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", "There is no such page.", head)
+
+    def _runs(self, head: bool) -> None:
+        try:
+            content, status = {"runs": self.server.overview.runs()}, HTTPStatus.OK
+        except InputError as error:
+            content, status = {"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR  # type: ignore[dict-item]
+        self._send(status, "application/json", json.dumps(content, allow_nan=False), head)
+
+    def _report(self, name: str, head: bool) -> None:
+        try:
+            path = report_of(self.server.root, name)
+            content = None if path is None else path.read_text(encoding="utf-8", errors="replace")
+        except (InputError, OSError, ValueError):
+            content = None
+        if content is None:
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", "There is no such report.", head)
+        else:
+            self._send(HTTPStatus.OK, "text/html", content, head, policy=_REPORT)
+
+    def _send(self, status: HTTPStatus, kind: str, content: str, head: bool, policy: str = _STRICT) -> None:
+        data = content.encode("utf-8")
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(data))),
+            ("Content-Security-Policy", policy),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if not head:
+            self.wfile.write(data)
+
+
+class Server(ThreadingHTTPServer):
+    """Runs under ``root``, on ``port`` of this machine; 0 is any that is free."""
+
+    daemon_threads = True
+
+    def __init__(self, root: Path, port: int) -> None:
+        if not root.is_dir():
+            raise InputError(f"there is no directory {root}")
+        self.root, self.overview = root, Overview(root)
+        try:
+            super().__init__((HOST, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise InputError(f"port {port} cannot be had: {error}; choose another with --port") from None
+        self.names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+
+    @property
+    def address(self) -> str:
+        """What to open."""
+        return f"http://{HOST}:{self.server_port}/"
