@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coalmine import models
-from coalmine.audits.phrase_search import Queries, beam_search, sampled_ranks, scored_ranks
+from coalmine.audits.beam_search import beam_search
+from coalmine.audits.phrase_search import Queries, sampled_ranks, scored_ranks
 from coalmine.audits.references import Trie
 from coalmine.audits.whole_space import whole_space_ranks
 from coalmine.canaries.phrases import Language

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from coalmine.audits.references import Trie
-from coalmine.canaries.phrases import Language, PhraseCanaries
+from coalmine.canaries.phrases import Language
 from coalmine.errors import InputError, check_count
 from coalmine.models.steps import State, Steps
 from coalmine.stats.arrays import Bools, Floats, Ints
@@ -222,48 +221,3 @@ def scored_ranks(queries: Queries, phrases: Ints, references: npt.NDArray[np.int
 
 def _batches(rows: npt.NDArray[np.integer], size: int) -> Iterator[npt.NDArray[np.integer]]:
     return (rows[i : i + size] for i in range(0, len(rows), size))
-
-
-def beam_search(queries: Queries, phrases: Ints, *, width: int = 5, track: Track = iter) -> Ints:
-    """The likeliest continuation that a beam search of ``width`` finds after each prefix, (n, length − prefix).
-
-    Only words are tried, no marks: the adversary knows the prefix and how long the phrase is, and nothing else of it.
-    All canaries are searched together.
-    """
-    check_count("the beam's width", width)
-    length = queries.suffix(phrases).shape[1]
-    words = queries.language.words
-    kept = min(width, len(words))
-    step = max(1, queries.rows // kept)
-    found = np.empty((len(phrases), length), dtype=np.int64)
-    for begin in track(range(0, len(phrases), step)):
-        some = slice(begin, min(begin + step, len(phrases)))
-        state = queries.start(phrases[some])
-        count = some.stop - begin
-        scores, paths = torch.zeros(count, 1, dtype=torch.float64), torch.empty(count, 1, 0, dtype=torch.int64)
-        for position in range(length):
-            chances, tokens = _best(queries, state, kept)
-            beams = scores.shape[1]
-            total = (scores[:, :, None] + chances.view(count, beams, kept)).flatten(1)
-            scores, best = total.topk(min(kept, total.shape[1]), dim=1)
-            beam = best // kept
-            token = tokens.view(count, beams * kept).gather(1, best)
-            paths = torch.cat([paths.gather(1, beam[:, :, None].expand(-1, -1, position)), token[:, :, None]], dim=2)
-            if position + 1 < length:
-                parents = (beam + torch.arange(count)[:, None] * beams).flatten()
-                state = queries.steps.extend(state, parents, token.flatten())
-        found[some] = paths[:, 0].numpy()
-    return found
-
-
-def _best(queries: Queries, state: State, kept: int) -> tuple[Tensor, Tensor]:
-    """The likeliest words after each state: a beam's best continuations are among its words' own best."""
-    words = queries.language.words
-    chances, places = queries.steps.log_probabilities(state)[:, words.start : words.stop].topk(kept, dim=1)
-    return chances.double(), places + words.start
-
-
-def extracted(queries: Queries, canaries: PhraseCanaries, *, width: int = 5, track: Track = iter) -> Bools:
-    """Which canaries a beam search gives word by word."""
-    found = beam_search(queries, canaries.phrases, width=width, track=track)
-    return np.asarray((found == queries.suffix(canaries.phrases)).all(axis=1))
