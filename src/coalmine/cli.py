@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine import __version__, cli_audits, console
+from coalmine import __version__, cli_secret_sharer, console
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(cli_audits.app, name="audit")
+app.add_typer(cli_secret_sharer.app, name="audit")
 
 
 class Scale(StrEnum):
@@ -357,6 +357,8 @@ def reproduce(
     console.print_table(table.title, table.columns, table.rows)
     if table.note:
         console.print_sentence(table.note)
+    if out is not None:
+        table.save(out / f"{found}-{scale.value}-{seed}.json")
 
 
 def _parse_null(text: str | None) -> Null | None:

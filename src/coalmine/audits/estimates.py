@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coalmine.accounting import Theory
 from coalmine.errors import NotApplicableError
 from coalmine.stats import (
     METHODS,
@@ -53,6 +54,15 @@ def canary_estimates(
                 found[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     return [found[name] for name in _ORDER if name in found], Scores(members, nonmembers), top
+
+
+def neighbours_apart(clients: int, theory: Theory | None) -> int:
+    """How many steps from neighbour to neighbour it takes to give ``clients`` of them other data, for group privacy.
+
+    One each where ``theory`` is for replacing a client, or where there is none; two each where it is for adding or
+    removing one.
+    """
+    return clients if theory is None or theory.adjacency == "replace-one" else 2 * clients
 
 
 def normality(scores: Floats, whose: str) -> tuple[dict[str, float], list[str]]:

@@ -25,6 +25,11 @@ class Table(NamedTuple):
     rows: list[list[str]]
     note: str = ""
 
+    def save(self, path: Path) -> None:
+        """Write it as JSON, an object with these names."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self._asdict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
 
 @dataclass(frozen=True)
 class Context:
