@@ -78,6 +78,23 @@ def test_branch_and_bound_gives_the_ranks_of_scoring_everything(name):
     assert set(found.among) == {3000}
 
 
+@pytest.mark.parametrize("common", [1, 4])
+def test_ranks_are_the_same_where_lower_bounds_are_loose(monkeypatch, common):
+    monkeypatch.setattr("coalmine.models.word_lstm._COMMON", common)
+    asked = queries(sharp=2.0)
+    references = phrases(2000, 5, seed=3)
+    found = sampled_ranks(asked, phrases(length=6), references, limit=None)
+    assert np.array_equal(found.ranks, scored_ranks(asked, phrases(length=6), references))
+    assert len(set(found.ranks)) > 8
+
+
+def test_a_trie_gives_its_sequences_back():
+    rows = phrases(300, 4, seed=5)
+    trie = Trie.of(rows)
+    leaves = np.arange(len(trie.copies))
+    assert np.array_equal(np.repeat(trie.sequences(leaves), trie.copies, axis=0), rows[np.lexsort(rows.T[::-1])])
+
+
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 400), length=st.integers(2, 5), prefix=st.integers(0, 1))
 def test_ranks_are_those_of_a_sorted_list_of_losses(seed, count, length, prefix):
