@@ -101,6 +101,15 @@ def test_account_prints_the_secret_sharer_papers_settings(run):
     assert "ε is at most 2.8" in " ".join(out.split())
 
 
+@pytest.mark.parametrize(("rounds", "printed"), [("7840", 18.8), ("784", 5.6)])
+def test_account_gives_the_secret_sharer_papers_epsilons(run, rounds, printed):
+    _, out, _ = run(
+        "account", "--noise", "1", "--sampling", "fixed:5000/392000", "--rounds", rounds, "--delta", "1e-7", "--json"
+    )
+    epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["theory"]}
+    assert round(epsilon["rdp-mironov"], 1) == printed
+
+
 def test_account_finds_noise_and_local_epsilons(run):
     _, out, _ = run("account", "--epsilon", "4.377178", "--json")
     noise = {t["accountant"]: t["noise_multiplier"] for t in json.loads(out)["theory"]}

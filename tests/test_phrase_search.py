@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coalmine import models
-from coalmine.audits.phrase_search import Queries, beam_search, sampled_ranks, scored_ranks
+from coalmine.audits.beam_search import beam_search
+from coalmine.audits.phrase_search import Queries, sampled_ranks, scored_ranks
 from coalmine.audits.references import Trie
 from coalmine.audits.whole_space import whole_space_ranks
 from coalmine.canaries.phrases import Language
@@ -75,6 +76,23 @@ def test_branch_and_bound_gives_the_ranks_of_scoring_everything(name):
     found = sampled_ranks(asked, phrases(), references, limit=None)
     assert np.array_equal(found.ranks, scored_ranks(asked, phrases(), references))
     assert set(found.among) == {3000}
+
+
+@pytest.mark.parametrize("common", [1, 4])
+def test_ranks_are_the_same_where_lower_bounds_are_loose(monkeypatch, common):
+    monkeypatch.setattr("coalmine.models.word_lstm._COMMON", common)
+    asked = queries(sharp=2.0)
+    references = phrases(2000, 5, seed=3)
+    found = sampled_ranks(asked, phrases(length=6), references, limit=None)
+    assert np.array_equal(found.ranks, scored_ranks(asked, phrases(length=6), references))
+    assert len(set(found.ranks)) > 8
+
+
+def test_a_trie_gives_its_sequences_back():
+    rows = phrases(300, 4, seed=5)
+    trie = Trie.of(rows)
+    leaves = np.arange(len(trie.copies))
+    assert np.array_equal(np.repeat(trie.sequences(leaves), trie.copies, axis=0), rows[np.lexsort(rows.T[::-1])])
 
 
 @settings(max_examples=25)

@@ -22,8 +22,10 @@ from coalmine.config.secret_sharer import SecretSharerSettings, TextTrainingSett
 from coalmine.data import Balanced, Iid, generated_text
 from coalmine.errors import InputError
 from coalmine.fl import SGD, CentralTraining
-from coalmine.reproductions import REPRODUCTIONS
+from coalmine.report.secret_sharer_figures import charts, regimes
+from coalmine.reproductions import REPRODUCTIONS, Context, find
 from coalmine.reproductions import secret_sharer as reproduction
+from coalmine.reproductions import secret_sharer_rows as rows
 from coalmine.runs.phrases import set_aside
 from coalmine.runs.running import run as run_all
 from coalmine.sampling import Poisson
@@ -216,6 +218,19 @@ def test_users_in_training_are_told_from_others(splits):
     dealt = Iid(5).apply(few)
     with pytest.raises(InputError, match="are nobody"):
         user_attack(small(splits), members=dealt, nonmembers=others)
+    with pytest.raises(InputError, match="nobody to attack"):
+        user_attack(small(splits), members=few, nonmembers=others, own=dict.fromkeys(range(12), np.array([], int)))
+
+    # another user takes the place of whoever is left out: two neighbours away where a promise is for one less
+    promise = theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=1, delta=1e-5)
+    halved = user_attack(training.module(), members=few, nonmembers=others, theory=promise)
+    assert halved.bound.epsilon == pytest.approx(found.bound.epsilon / 2, rel=1e-3)
+    pieces = Balanced(5).apply(few)
+    owners = [name.split("#")[0] for name in pieces.names]
+    most = max(owners.count(owner) for owner in owners)
+    assert most > 1
+    cut = user_attack(training.module(), members=pieces, nonmembers=others)
+    assert cut.ceiling == pytest.approx(found.ceiling / most, rel=1e-3)
 
 
 def test_users_set_aside_are_whole_users(splits):
@@ -230,8 +245,13 @@ def test_users_set_aside_are_whole_users(splits):
 
 def test_a_directory_keeps_what_another_audit_needs(run, tmp_path):
     out = tmp_path / "run"
-    code, text, _ = run("audit", "secret-sharer", *SMALL, "--out", str(out))
-    assert code == 0
+    code, text, err = run(
+        "audit", "secret-sharer", *SMALL, "--out", str(out), "--figures", str(tmp_path / "figures"),
+        "--max-epsilon", "-1",
+    )  # fmt: skip
+    assert code == 1
+    assert "exceeds -1" in err
+    assert (tmp_path / "figures" / "secret-sharer-exposure.png").stat().st_size > 1000
     for part in ("memorised phrases", "by random sampling", "median exposure", "exposure:user", "users", "perplexity"):
         assert part in text
     first = json.loads((out / "memorisation.json").read_text())
@@ -325,6 +345,59 @@ def test_settings_are_listed(run):
 
 
 def test_the_paper_s_settings_are_all_there():
-    assert len(reproduction.TABLE_1) == 16
-    assert len(reproduction.TABLE_2) == 10
-    assert {"secret-sharer-table-1", "secret-sharer-table-2"} <= set(REPRODUCTIONS)
+    assert len(rows.TABLE_1) == 16
+    assert len(rows.TABLE_2) == 10
+    assert len(rows.TABLE_3) == 10
+    assert len(rows.TABLE_4) == 16
+    everything = [*rows.TABLE_1, *rows.TABLE_2, *rows.TABLE_3, *rows.TABLE_4]
+    assert all(setting.paper[2] <= setting.paper[0] <= 90 for setting in everything)
+    by_name = {setting.name: (setting.data, setting.optimiser, setting.batch, setting.length) for setting in everything}
+    assert len(by_name) == len(set(by_name.values()))
+    assert find("secret-sharer-table1") == "secret-sharer-table-1"
+
+
+def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
+    tiny = reproduction.Size(
+        users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},
+        references=300, clip=0.5, noise=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
+        source="generated-text", test_clients=3,
+    )  # fmt: skip
+    monkeypatch.setitem(reproduction.SIZES, "quick", tiny)
+    context = Context(directory=tmp_path)
+    for number, count in ((2, 3), (3, 5)):
+        table = REPRODUCTIONS[f"secret-sharer-table-{number}"](context)
+        assert len(table.rows) == count
+        assert all(0 <= int(row[9]) <= int(row[7]) <= 90 for row in table.rows)
+    assert regimes(table._asdict()).to_dict()["title"] == table.title
+    trained = json.loads((tmp_path / "quick-0-secret-sharer-non-iid-fedavg-500.json").read_text())
+    assert trained["clients"] == 30
+    short = reproduction._length(rows.TABLE_2[3], 200, 4, 12), reproduction._length(rows.TABLE_4[7], 200, 4, 12)
+    assert short == (20, 66)
+
+
+def inline(chart):
+    """The rows that a figure carries."""
+    return chart["datasets"][chart["data"]["name"]]
+
+
+def test_figures_show_what_a_run_wrote():
+    configurations = [
+        {"p_u": u, "p_e": e, "canaries": 4, "random_sampling": 3, "beam_search": 1}
+        for u in (0.1, 0.2)
+        for e in (0.1, 1)
+    ]
+    canaries = [{"planted": i < 4, "exposure": [10.0, 10.0, 4.0, 1.0, 2.0, -1e-9][i]} for i in range(6)]
+    written = {"references": 1024, "configurations": configurations, "canaries": canaries}
+    drawn = charts({"results": []}, written)
+    assert set(drawn) == {"secret-sharer-memorised", "secret-sharer-exposure"}
+    cells = inline(drawn["secret-sharer-memorised"].to_dict())
+    assert len(cells) == 8
+    assert {cell["text"] for cell in cells} == {"3 of 4", "1 of 4"}
+    curves = inline(drawn["secret-sharer-exposure"].to_dict())
+    planted = [(row["exposure"], row["share"]) for row in curves if row["of"] == "planted"]
+    assert planted == [(0.0, 1.0), (1.0, 1.0), (4.0, 0.75), (10.0, 0.5), (10.0, 0.5)]
+    chance = {round(row["exposure"], 6): row["share"] for row in curves if row["of"] == "random guessing"}
+    assert chance[0] == 1
+    assert chance[10] == 2**-10
+    with pytest.raises(InputError, match="a table of the secret-sharer paper"):
+        regimes({"title": "another", "columns": ["a", "b"], "rows": []})

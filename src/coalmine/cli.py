@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine import __version__, cli_audits, cli_runs, cli_saved, console
+from coalmine import __version__, cli_audits, cli_runs, cli_saved, cli_secret_sharer, console
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+cli_audits.app.command("secret-sharer")(cli_secret_sharer.secret_sharer)
 app.add_typer(cli_audits.app, name="audit")
 app.command()(cli_runs.demo)
 app.command()(cli_runs.run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,6 @@ from coalmine.errors import InputError
 if TYPE_CHECKING:
     from coalmine.audits.canife_result import CanifeResult
     from coalmine.audits.result import AuditResult
-    from coalmine.runs.phrases import SecretSharerRun
 
 app = typer.Typer(
     help="Run one audit: plant canaries, look at what an adversary sees, report ε.",
@@ -40,6 +38,9 @@ Out = Annotated[
 MaxEpsilon = Annotated[
     float | None,
     typer.Option(help="Exit with code 1 where the bound to quote exceeds this ε, for CI.", show_default=False),
+]
+Figures = Annotated[
+    Path | None, typer.Option(help="Write figures (.html, .svg, .png) into this directory.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
@@ -150,7 +151,7 @@ def gaussian(
         theory = accounting.claimed(claim, delta)
     elif sigma:
         theory = accounting.theory(noise_multiplier=sigma, sampling=EveryRound(), rounds=1, delta=delta)
-    _make(out)
+    make(out)
     with console.busy("applying the mechanism"):
         result = audit_mechanism(
             noisy,
@@ -167,104 +168,13 @@ def gaussian(
     _show([result], out, max_epsilon, as_json)
 
 
-def _make(directory: Path | None) -> None:
+def make(directory: Path | None) -> None:
     """Make a directory for results before any work is done for them."""
     if directory is not None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{directory} cannot be written to: {error.strerror or error}") from error
-
-
-@app.command("secret-sharer")
-def secret_sharer(
-    settings: Set = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Instead of training: path.py:function, or a model's name.", show_default=False),
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="Its weights, a safetensors file.", show_default=False)] = None,
-    canaries: Annotated[
-        Path | None, typer.Option(help="What was planted, as canaries.json of an earlier run.", show_default=False)
-    ] = None,
-    reference: Annotated[
-        Path | None,
-        typer.Option(help="Weights of a model that never saw the canaries, to calibrate.", show_default=False),
-    ] = None,
-    out: Out = None,
-    list_settings: ListSettings = False,
-    as_json: AsJson = False,
-) -> None:
-    """Random phrases in users' data, then the final model is asked (Thakkar et al. 2020): what does it remember?"""
-    from coalmine.config import settings_from_texts
-    from coalmine.config.secret_sharer import SecretSharerSettings, TextTrainingSettings
-    from coalmine.errors import InputError
-
-    if list_settings:
-        console.print_settings(SecretSharerSettings, TextTrainingSettings)
-        return
-    training, audit = settings_from_texts(settings or [], TextTrainingSettings, SecretSharerSettings)
-    given = [option for option in (model, weights, canaries) if option is not None]
-    if given and len(given) < 3:
-        raise InputError("a model that is there is audited with all of --model, --weights and --canaries")
-
-    from coalmine.config.run import RunSettings
-    from coalmine.runs.phrases import SecretSharerMethod, audit_stored
-    from coalmine.runs.running import run as run_all
-
-    if model is not None and weights is not None and canaries is not None:
-        named = "model_settings" in training.model_fields_set
-        with console.bars(quiet=as_json):
-            run = audit_stored(
-                model=model,
-                weights=weights,
-                canaries=canaries,
-                reference=reference,
-                model_settings=training.model_settings if named else None,
-                asking=audit.asking(),
-                delta=audit.delta,
-                confidence=audit.confidence,
-                out=out,
-            )
-    else:
-        with console.bars(quiet=as_json):
-            found = run_all(RunSettings(training=training, secret_sharer=audit), out=out, again=True)
-        (method,) = found.methods
-        assert isinstance(method, SecretSharerMethod)
-        run = replace(method.run, results=list(found.results))
-    if as_json:
-        console.print_json(run.to_dict())
-        return
-    _print_memorisation(run)
-    shown = [result for result in run.results if result.view in ("exposure:user", "exposure:phrase", "users")]
-    _show(shown, out, None, as_json)
-
-
-def _print_memorisation(run: SecretSharerRun) -> None:
-    found = run.memorisation
-    rows = [
-        [
-            f"{row.configuration.p_u:.4g}",
-            f"{row.configuration.p_e:.4g}",
-            _span(row.users),
-            _span(row.copies),
-            f"{row.sampled} of {row.canaries}",
-            f"{row.extracted} of {row.canaries}",
-            console.number(row.median_exposure, 2),
-        ]
-        for row in found.rows(run.users, run.copies)
-    ]
-    planted = int(found.canaries.planted.sum())
-    title = (
-        f"memorised phrases: {int(found.memorised.sum())} of {planted} by random sampling among "
-        f"{found.sampled.references:,}, {int(found.found.sum())} by beam search"
-    )
-    console.print_table(title, ["p_u", "p_e", "users", "copies", "sampling", "beam", "median exposure"], rows)
-    print()
-
-
-def _span(span: tuple[int, int] | None) -> str:
-    return "-" if span is None else f"{span[0]:,} to {span[1]:,}"
 
 
 def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float | None, as_json: bool) -> None:
@@ -274,17 +184,27 @@ def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float |
         console.print_json(results_to_dict(results))
     else:
         for result in results:
-            _print_result(result)
-        _print_facts(results[0])
+            print_result(result)
+        print_facts(results[0])
         if out is not None:
             print(f"\nwritten to {out}")
-    largest = max(result.bound.epsilon for result in results if result.bound is not None)
-    if max_epsilon is not None and largest > max_epsilon:
-        print(f"coalmine: the bound of {largest:.4g} exceeds {max_epsilon:g}", file=sys.stderr)
+    check_bounds(results, max_epsilon)
+
+
+def check_bounds(results: Sequence[AuditResult], max_epsilon: float | None) -> None:
+    """Exit with code 1 where a bound to quote exceeds ``max_epsilon``."""
+    if max_epsilon is None:
+        return
+    bounds = [result.bound.epsilon for result in results if result.bound is not None]
+    if not bounds:
+        raise InputError("there is no bound on ε to compare with --max-epsilon: nothing was held out")
+    if max(bounds) > max_epsilon:
+        print(f"coalmine: the bound of {max(bounds):.4g} exceeds {max_epsilon:g}", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def _print_result(result: AuditResult) -> None:
+def print_result(result: AuditResult) -> None:
+    """Every figure of a result, and what they mean."""
     from coalmine.audits.canife_result import CanifeResult
 
     if isinstance(result, CanifeResult):
@@ -344,7 +264,7 @@ def _print_words(result: AuditResult, what: str) -> None:
     print()
 
 
-def _print_facts(result: AuditResult) -> None:
+def print_facts(result: AuditResult) -> None:
     """What is the same for all views of a training."""
     own = ("planted", "held_out", "anderson_darling", "anderson_darling_p", "std_with", "std_without")
     facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in own]
@@ -360,9 +280,7 @@ def ldp(
     out: Annotated[
         Path | None, typer.Option(help="Write result.json and scores.npz into this directory.", show_default=False)
     ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Write figures (.html, .svg, .png) into this directory.", show_default=False)
-    ] = None,
+    figures: Figures = None,
     list_settings: ListSettings = False,
     as_json: AsJson = False,
 ) -> None:
@@ -382,7 +300,7 @@ def ldp(
     from coalmine.config.run import RunSettings
     from coalmine.runs.running import run
 
-    _make(figures)
+    make(figures)
     with console.bars(quiet=as_json):
         results = run(RunSettings(ldp=given), out=out, again=True).results
     content = ldp_report.to_dict(results, given.to_dict())

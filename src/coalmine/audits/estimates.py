@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coalmine.accounting import Theory
 from coalmine.errors import NotApplicableError
 from coalmine.stats import (
     METHODS,
@@ -57,7 +58,13 @@ def canary_estimates(
 
 
 def first_judged(
-    found: list[Estimate], members: Floats, nonmembers: Floats, *, null: Null | None = None, design: Design = "fixed"
+    found: list[Estimate],
+    members: Floats,
+    nonmembers: Floats,
+    *,
+    null: Null | None = None,
+    design: Design = "fixed",
+    copies: int = 1,
 ) -> list[Estimate]:
     """The same figures; the bound to quote, the first valid one, with what it is at higher confidences."""
     quoted = next((e for e in found if e.valid), None)
@@ -73,10 +80,20 @@ def first_judged(
             delta=quoted.delta,
             confidence=confidence,
             design="fixed" if known else design,
+            copies=copies,
             methods=[quoted.method],
         )[0].lower
 
     return [e.judged(again) if e is quoted else e for e in found]
+
+
+def neighbours_apart(clients: int, theory: Theory | None) -> int:
+    """How many steps from neighbour to neighbour it takes to give ``clients`` of them other data, for group privacy.
+
+    One each where ``theory`` is for replacing a client, or where there is none; two each where it is for adding or
+    removing one.
+    """
+    return clients if theory is None or theory.adjacency == "replace-one" else 2 * clients
 
 
 def normality(scores: Floats, whose: str) -> tuple[dict[str, float], list[str]]:

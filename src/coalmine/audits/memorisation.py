@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from coalmine.audits.phrase_search import Queries, SampledRanks, Track, extracted, sampled_ranks
+from coalmine.audits.beam_search import extracted
+from coalmine.audits.phrase_search import Queries, SampledRanks, Track, sampled_ranks
 from coalmine.audits.whole_space import RankInterval, whole_space_ranks
 from coalmine.canaries.phrases import Configuration, PhraseCanaries, random_suffixes
 from coalmine.errors import InputError, check_count

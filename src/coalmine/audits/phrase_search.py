@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from coalmine.audits.references import Trie
-from coalmine.canaries.phrases import Language, PhraseCanaries
+from coalmine.canaries.phrases import Language
 from coalmine.errors import InputError, check_count
 from coalmine.models.steps import State, Steps
 from coalmine.stats.arrays import Bools, Floats, Ints
@@ -70,25 +69,34 @@ class Queries:
     def log_perplexities(self, phrases: Ints) -> Floats:
         """−log Pr(suffix | prefix) of each phrase, in nats, (n,)."""
         suffix = self.suffix(phrases)
-        found = np.zeros(len(phrases))
+        found = np.empty(len(phrases))
         for begin in range(0, len(phrases), self.rows):
             some = slice(begin, begin + self.rows)
-            state, words = self.start(phrases[some]), torch.from_numpy(suffix[some].astype(np.int64))
-            own = torch.arange(len(words))
-            for position, word in enumerate(words.unbind(1)):
-                if position:
-                    state = self.steps.extend(state, own, words[:, position - 1])
-                found[some] -= self.steps.log_probabilities(state)[own, word].double().numpy()
+            found[some] = self.costs(self.start(phrases[some]), suffix[some])
+        return found
+
+    def costs(self, state: State, words: npt.NDArray[np.integer]) -> Floats:
+        """−log Pr of each row of ``words`` (n, length) after its row of ``state``, in nats, (n,)."""
+        tokens, own = torch.from_numpy(words.astype(np.int64)), torch.arange(len(words))
+        found = np.zeros(len(words))
+        for position, word in enumerate(tokens.unbind(1)):
+            if position:
+                state = self.steps.extend(state, own, tokens[:, position - 1])
+            found -= self.steps.log_probabilities(state)[own, word].double().numpy()
         return found
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """Some nodes of a level of the trie, what they have cost so far, and the states of their parents."""
+    """Some nodes of a level of the trie, what they have cost so far, and the states of their parents.
+
+    Where they are not ``exact``, they have cost at least as much.
+    """
 
     level: int
     nodes: Ints
     costs: Floats
+    exact: bool
     state: State
     parents: Ints
 
@@ -98,53 +106,54 @@ def _cheaper(
 ) -> tuple[int, bool]:
     """How many of the trie's sequences cost at most ``most`` after ``start``, and whether all were looked at.
 
-    The cheapest beginnings are followed first; beyond ``limit`` it stops. The sequence ``own`` costs ``most`` itself,
-    and is counted whatever rounding says.
+    The cheapest beginnings are followed first; beyond ``limit`` it stops. Where beginnings have few words to go on
+    with, lower bounds on the words' cost stand in for all of the softmax, and the whole sequences that are left in the
+    end are scored. The sequence ``own`` costs ``most`` itself, and is counted whatever rounding says.
     """
     count = 0 if own is None else int(trie.copies[own])
     stack: list[_Branch] = []
 
-    def look(level: int, state: State, costs: Floats, children: Ints, owners: Ints) -> None:
+    def look(level: int, state: State, costs: Floats, exact: bool, children: Ints, owners: Ints) -> None:
         nonlocal count
-        words = trie.words[level][children]
-        if len(children) < _FEW * len(costs):
-            state, costs, children, owners, words = _hopeful(queries.steps, most, state, costs, children, owners, words)
-            if not len(children):
-                return
-        chances = queries.steps.log_probabilities(state)[torch.from_numpy(owners), torch.from_numpy(words).long()]
-        paid = costs[owners] - chances.double().numpy()
-        alive = paid <= most
+        rows, words = torch.from_numpy(owners), torch.from_numpy(trie.words[level][children]).long()
+        floors = queries.steps.cost_floors(state, rows, words) if len(children) < _FEW * len(costs) else None
+        if floors is None:
+            paid = costs[owners] - queries.steps.log_probabilities(state)[rows, words].double().numpy()
+        else:
+            paid, exact = costs[owners] + floors.double().numpy(), False
+        alive = paid <= (most if exact else most + _SLACK)
         if level + 1 == trie.depth:
-            if own is not None:
-                alive &= children != own
-            count += int(trie.copies[children[alive]].sum())
+            leaves = children[alive] if own is None else children[alive & (children != own)]
+            count += _copies(queries, start, most, trie, leaves, exact)
             return
         children, owners, paid = children[alive], owners[alive], paid[alive]
         order = np.argsort(paid)
         pieces = [order[i : i + queries.rows] for i in range(0, len(order), queries.rows)]
-        stack.extend(_Branch(level, children[some], paid[some], state, owners[some]) for some in reversed(pieces))
+        stack.extend(
+            _Branch(level, children[some], paid[some], exact, state, owners[some]) for some in reversed(pieces)
+        )
 
     everything = np.arange(len(trie.words[0]))
-    look(0, start, np.zeros(1), everything, np.zeros_like(everything))
+    look(0, start, np.zeros(1), True, everything, np.zeros_like(everything))
     while stack and count <= limit:
         branch = stack.pop()
         words = torch.from_numpy(trie.words[branch.level][branch.nodes]).long()
         state = queries.steps.extend(branch.state, torch.from_numpy(branch.parents), words)
         children, owners = trie.children(branch.level, branch.nodes)
-        look(branch.level + 1, state, branch.costs, children, owners)
+        look(branch.level + 1, state, branch.costs, branch.exact, children, owners)
     return count, not stack
 
 
-def _hopeful(
-    steps: Steps, most: float, state: State, costs: Floats, children: Ints, owners: Ints, words: npt.NDArray[np.int32]
-) -> tuple[State, Floats, Ints, Ints, npt.NDArray[np.int32]]:
-    """Only the children that a lower bound on their cost does not rule out, and only the states they need."""
-    floors = steps.cost_floors(state, torch.from_numpy(owners), torch.from_numpy(words).long()).double().numpy()
-    alive = costs[owners] + floors <= most + _SLACK
-    needed, places = np.unique(owners[alive], return_inverse=True)
-    rows = torch.from_numpy(needed)
-    kept = tuple(tensor.index_select(0, rows) for tensor in state)
-    return kept, costs[needed], children[alive], places, words[alive]
+def _copies(queries: Queries, start: State, most: float, trie: Trie, leaves: Ints, exact: bool) -> int:
+    """How many copies there are of the leaves that cost at most ``most``: all, where that is known of them."""
+    if not exact:
+        kept = []
+        for some in _batches(leaves, queries.rows):
+            again = torch.zeros(len(some), dtype=torch.int64)
+            state = tuple(tensor.index_select(0, again) for tensor in start)
+            kept.append(some[queries.costs(state, trie.sequences(some)) <= most])
+        leaves = np.concatenate([leaves[:0], *kept])
+    return int(trie.copies[leaves].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,48 +231,3 @@ def scored_ranks(queries: Queries, phrases: Ints, references: npt.NDArray[np.int
 
 def _batches(rows: npt.NDArray[np.integer], size: int) -> Iterator[npt.NDArray[np.integer]]:
     return (rows[i : i + size] for i in range(0, len(rows), size))
-
-
-def beam_search(queries: Queries, phrases: Ints, *, width: int = 5, track: Track = iter) -> Ints:
-    """The likeliest continuation that a beam search of ``width`` finds after each prefix, (n, length − prefix).
-
-    Only words are tried, no marks: the adversary knows the prefix and how long the phrase is, and nothing else of it.
-    All canaries are searched together.
-    """
-    check_count("the beam's width", width)
-    length = queries.suffix(phrases).shape[1]
-    words = queries.language.words
-    kept = min(width, len(words))
-    step = max(1, queries.rows // kept)
-    found = np.empty((len(phrases), length), dtype=np.int64)
-    for begin in track(range(0, len(phrases), step)):
-        some = slice(begin, min(begin + step, len(phrases)))
-        state = queries.start(phrases[some])
-        count = some.stop - begin
-        scores, paths = torch.zeros(count, 1, dtype=torch.float64), torch.empty(count, 1, 0, dtype=torch.int64)
-        for position in range(length):
-            chances, tokens = _best(queries, state, kept)
-            beams = scores.shape[1]
-            total = (scores[:, :, None] + chances.view(count, beams, kept)).flatten(1)
-            scores, best = total.topk(min(kept, total.shape[1]), dim=1)
-            beam = best // kept
-            token = tokens.view(count, beams * kept).gather(1, best)
-            paths = torch.cat([paths.gather(1, beam[:, :, None].expand(-1, -1, position)), token[:, :, None]], dim=2)
-            if position + 1 < length:
-                parents = (beam + torch.arange(count)[:, None] * beams).flatten()
-                state = queries.steps.extend(state, parents, token.flatten())
-        found[some] = paths[:, 0].numpy()
-    return found
-
-
-def _best(queries: Queries, state: State, kept: int) -> tuple[Tensor, Tensor]:
-    """The likeliest words after each state: a beam's best continuations are among its words' own best."""
-    words = queries.language.words
-    chances, places = queries.steps.log_probabilities(state)[:, words.start : words.stop].topk(kept, dim=1)
-    return chances.double(), places + words.start
-
-
-def extracted(queries: Queries, canaries: PhraseCanaries, *, width: int = 5, track: Track = iter) -> Bools:
-    """Which canaries a beam search gives word by word."""
-    found = beam_search(queries, canaries.phrases, width=width, track=track)
-    return np.asarray((found == queries.suffix(canaries.phrases)).all(axis=1))

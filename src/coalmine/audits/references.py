@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,14 @@ class Trie:
         owners = np.repeat(np.arange(len(nodes)), counts)
         within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
         return start[owners] + within, owners
+
+    def sequences(self, leaves: npt.NDArray[np.integer[Any]]) -> Words:
+        """The whole sequences of some nodes of the last level, (n, length)."""
+        columns, nodes = [self.words[-1][leaves]], leaves
+        for level in reversed(range(self.depth - 1)):
+            nodes = np.searchsorted(self.first[level], nodes, side="right") - 1
+            columns.append(self.words[level][nodes])
+        return np.stack(columns[::-1], axis=1)
 
     def find(self, sequence: Ints) -> int | None:
         """The node of a whole sequence, None where it is not here."""

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from coalmine.accounting import Theory
-from coalmine.audits.estimates import canary_estimates, normality
+from coalmine.audits.estimates import canary_estimates, neighbours_apart, normality
 from coalmine.audits.memorisation import Asking, Memorisation, ask
 from coalmine.audits.phrase_search import Track
 from coalmine.audits.result import AuditResult
@@ -190,8 +190,7 @@ def phrase_result(
 def _group(users: Ints | None, canaries: PhraseCanaries, theory: Theory | None) -> int:
     if users is None:
         raise InputError("how many users hold each canary is not known, so there is no ε of one user: ask for a phrase")
-    most = max(1, int(np.max(users[canaries.planted])))
-    return most if theory is None or theory.adjacency == "replace-one" else 2 * most
+    return neighbours_apart(max(1, int(np.max(users[canaries.planted]))), theory)
 
 
 def _metrics(memorisation: Memorisation) -> dict[str, float]:

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from coalmine.accounting import Theory
-from coalmine.audits.estimates import first_judged
+from coalmine.audits.estimates import first_judged, neighbours_apart
 from coalmine.audits.result import AuditResult
 from coalmine.data.federated import Examples, FederatedData, Task
 from coalmine.errors import InputError
@@ -42,13 +43,17 @@ def user_attack(
     ``own`` gives for some members the rows that are theirs, without canaries. Of users that a partition cut into
     several clients ("name#0", "name#1", …) only the first is taken: the others would not be independent of it.
     Synthetic clients of shuffled examples have no identity to attack and are refused.
+
+    Whoever is left out, another user is there in their place, with all of their clients: ε is divided by as many as one
+    user has at most, and by twice as many where ``theory`` is for adding or removing a client.
     """
     scores = Scores(
         _scores(module, reference, members, _persons(members), own or {}),
         _scores(module, reference, nonmembers, _persons(nonmembers), {}),
     )
-    found = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence)
-    found = first_judged(found, scores.members, scores.observed)
+    copies = neighbours_apart(max(_most_clients(members), _most_clients(nonmembers)), theory)
+    found = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
+    found = first_judged(found, scores.members, scores.observed, copies=copies)
     count, others = len(scores.members), len(scores.observed)
     return AuditResult(
         audit="secret-sharer",
@@ -57,7 +62,7 @@ def user_attack(
         estimates=[replace(e, assumes=f"{e.assumes}; {_SPLIT_AT_RANDOM}") if e.valid else e for e in found],
         scores=scores,
         theory=theory,
-        ceiling=ceiling(count, others, delta=delta, confidence=confidence),
+        ceiling=ceiling(count, others, delta=delta, confidence=confidence, copies=copies),
         metrics={"planted": float(count), "held_out": float(others)},
         config={"score": "loss of all examples" if reference is None else "calibrated loss of all examples"},
     )
@@ -67,8 +72,16 @@ def _persons(data: FederatedData) -> Ints:
     """One client for each user."""
     if data.names[0].startswith("iid-"):
         raise InputError("clients of shuffled examples are nobody: attack natural or balanced users")
-    owners = [name.rpartition("#")[0] or name for name in data.names]
-    return np.sort(np.unique(np.array(owners), return_index=True)[1])
+    return np.sort(np.unique(_owners(data), return_index=True)[1])
+
+
+def _most_clients(data: FederatedData) -> int:
+    """How many clients a user was cut into, at most."""
+    return int(np.unique(_owners(data), return_counts=True)[1].max())
+
+
+def _owners(data: FederatedData) -> npt.NDArray[np.str_]:
+    return np.array([name.rpartition("#")[0] or name for name in data.names])
 
 
 def _scores(
@@ -83,6 +96,8 @@ def _scores(
         loss = _mean_loss(module, data.task, examples)
         calm = 0.0 if reference is None else _mean_loss(reference, data.task, examples)
         found.append(calm - loss)
+    if not found:
+        raise InputError("no user has an example of their own: all became canaries, so there is nobody to attack")
     return np.array(found)
 
 

@@ -30,8 +30,8 @@ class Steps(Protocol):
         """Of every token to come next, (n, words)."""
         ...
 
-    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor:
-        """Lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), cheap where the model can say something."""
+    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor | None:
+        """Lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), None where there are no cheap ones."""
         ...
 
 
@@ -53,9 +53,8 @@ class RecomputedSteps:
         """The tokens and one more."""
         return (torch.cat([state[0].index_select(0, parents), tokens[:, None]], dim=1),)
 
-    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor:
-        """Zero: nothing is known before it is read."""
-        return torch.zeros(len(rows))
+    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> None:
+        """None: nothing is known before it is read."""
 
     @torch.no_grad()
     def log_probabilities(self, state: State) -> Tensor:

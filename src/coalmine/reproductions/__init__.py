@@ -22,6 +22,8 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], Table]] = {
     "ldp-table-3": ldp.table_3,
     "secret-sharer-table-1": secret_sharer.table_1,
     "secret-sharer-table-2": secret_sharer.table_2,
+    "secret-sharer-table-3": secret_sharer.table_3,
+    "secret-sharer-table-4": secret_sharer.table_4,
 }
 """What ``coalmine reproduce NAME`` can print."""
 

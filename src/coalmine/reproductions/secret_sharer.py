@@ -1,15 +1,17 @@
-"""Tables 1 and 2 of the secret-sharer paper (Thakkar et al. 2020), at the scale of one machine.
+"""The tables of the secret-sharer paper (Thakkar et al. 2020), at the scale of one machine.
 
 The paper trains a 1.3 M-parameter CIFG-LSTM over 10,000 words on 392,000 balanced Stack Overflow users, with 10
 canaries for each of nine configurations, shared by 4 to 103 users. Here it is a smaller LSTM of the same kind on
-Stack Exchange, cut into users of equally many examples; a canary's expected number of users is scaled to what memorises
-about as much in central training.
+Stack Exchange, cut into users of equally many examples. A canary's share of the users is larger, such that central
+training memorises about as many as in the paper.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from coalmine.canaries.phrases import Configuration, Language, draw_phrases, gri
 from coalmine.data import load
 from coalmine.fl import (
     SGD,
+    Adam,
     CentralTraining,
     FixedClipping,
     FixedSizeCohorts,
@@ -28,103 +31,61 @@ from coalmine.fl import (
     NoClipping,
     Training,
 )
+from coalmine.fl.optimisers import Optimiser
+from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Setting
 from coalmine.reproductions.table import Context, Table
 
-Data = Literal["IID", "Non-IID"]
 P_E = (0.01, 0.1, 1.0)
+_LIMIT = 20  # references that come before a canary until it is forgotten: the tables count those with none
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A row of a table: the regime, and what the paper found (RS, its lowest, BS, its lowest, accuracy, perplexity).
-
-    ``batch`` is in the paper's numbers, records for SGD and users for the others, and ``epochs`` are the paper's.
-    """
-
-    data: Data
-    optimiser: Literal["SGD", "FedAvg", "FedAvg+Clip", "DP-FedAvg"]
-    batch: int
-    epochs: int
-    paper: tuple[int, str, int, str, float, float]
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-        return f"{self.data}-{self.optimiser}-{self.batch}-{self.epochs}".lower().replace("+", "-")
-
-    @property
-    def title(self) -> str:
-        """As the paper writes it."""
-        kind = "b_r" if self.optimiser == "SGD" else "b_u"
-        return f"{self.data}, {self.optimiser}, {kind} = {self.batch}"
-
-
-TABLE_1 = (
-    Setting("IID", "SGD", 32, 10, (54, "1/50K, 10%", 42, "3/50K, 10%", 24, 62.2)),
-    Setting("IID", "SGD", 64, 10, (54, "1/50K, 10%", 42, "3/50K, 10%", 24.1, 61.5)),
-    Setting("IID", "SGD", 128, 10, (52, "1/50K, 10%", 45, "3/50K, 10%", 24, 62)),
-    Setting("IID", "SGD", 256, 10, (53, "1/50K, 10%", 43, "1/50K, 10%", 24.1, 61.1)),
-    Setting("IID", "FedAvg", 500, 10, (66, "1/50K, 10%", 56, "1/50K, 10%", 24.6, 57.5)),
-    Setting("IID", "FedAvg", 1000, 10, (69, "3/50K, 1%", 58, "1/50K, 10%", 24.6, 57.3)),
-    Setting("IID", "FedAvg", 2000, 10, (67, "3/50K, 1%", 56, "1/50K, 10%", 24.6, 57.4)),
-    Setting("IID", "FedAvg", 5000, 10, (65, "3/50K, 1%", 58, "1/50K, 10%", 24.6, 57.3)),
-    Setting("Non-IID", "SGD", 32, 10, (37, "1/50K, 10%", 19, "3/50K, 10%", 23.7, 64.3)),
-    Setting("Non-IID", "SGD", 64, 10, (49, "1/50K, 10%", 36, "1/50K, 10%", 24.1, 61.8)),
-    Setting("Non-IID", "SGD", 128, 10, (48, "1/50K, 10%", 34, "1/50K, 10%", 24.1, 61.5)),
-    Setting("Non-IID", "SGD", 256, 10, (51, "1/50K, 10%", 39, "3/50K, 10%", 24.1, 61.3)),
-    Setting("Non-IID", "FedAvg", 500, 10, (21, "1/5K, 1%", 0, "-", 24.4, 58.8)),
-    Setting("Non-IID", "FedAvg", 1000, 10, (23, "1/5K, 1%", 1, "1/5K, 100%", 24.3, 59.5)),
-    Setting("Non-IID", "FedAvg", 2000, 10, (19, "1/5K, 1%", 1, "1/5K, 100%", 24.5, 58.3)),
-    Setting("Non-IID", "FedAvg", 5000, 10, (26, "1/5K, 1%", 2, "1/5K, 100%", 24.5, 58.2)),
-)
-TABLE_2 = (
-    Setting("IID", "FedAvg", 5000, 100, (65, "3/50K, 1%", 58, "1/50K, 10%", 24.6, 57.3)),
-    Setting("IID", "FedAvg+Clip", 5000, 100, (58, "1/50K, 10%", 49, "1/50K, 10%", 24.2, 60)),
-    Setting("IID", "DP-FedAvg", 5000, 100, (48, "1/50K, 10%", 42, "3/50K, 10%", 23.9, 63)),
-    Setting("IID", "FedAvg+Clip", 5000, 10, (28, "1/50K, 100%", 18, "3/50K, 100%", 21.9, 83.2)),
-    Setting("IID", "DP-FedAvg", 5000, 10, (26, "1/50K, 100%", 18, "3/50K, 100%", 21.8, 84.2)),
-    Setting("Non-IID", "FedAvg", 5000, 100, (26, "1/5K, 1%", 2, "1/5K, 100%", 24.5, 58.2)),
-    Setting("Non-IID", "FedAvg+Clip", 5000, 100, (11, "1/5K, 10%", 0, "-", 24, 61.5)),
-    Setting("Non-IID", "DP-FedAvg", 5000, 100, (12, "1/5K, 10%", 0, "-", 23.3, 68.5)),
-    Setting("Non-IID", "FedAvg+Clip", 5000, 10, (0, "-", 0, "-", 20.8, 95.9)),
-    Setting("Non-IID", "DP-FedAvg", 5000, 10, (0, "-", 0, "-", 20.7, 97.1)),
-)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Size:
     """How large the training is.
 
-    ``users`` of ``examples`` each; ``sharers`` are the expected users of a canary. Central training takes ``epochs``.
-    Federated training takes ``rounds`` (in Table 2 ``long_rounds`` for 100 epochs and a tenth of them for 10), with
-    ``users_a_batch`` users in place of 500 of the paper's. The noise is such that it is about as long beside the clip
-    norm as in the paper, where a noise multiplier of 1 is shared among 5,000 users: 0.23 times.
+    ``users`` of ``examples`` each; ``sharers`` are the expected users of a canary. Central training takes ``steps`` for
+    every batch size and federated training ``rounds``, as in the paper; ``cohorts`` has for each of the paper's cohorts
+    the size of ours. The noise is about as long beside the clip norm as in the paper, where a noise multiplier of 1 is
+    shared among 5,000 users: 0.23 times.
     """
 
     users: int
-    examples: int
-    vocabulary_size: int
-    embedding: int
-    units: int
     sharers: tuple[float, ...]
-    epochs: int
+    steps: int
     rounds: int
-    long_rounds: int
-    users_a_batch: int
+    cohorts: Mapping[int, int]
     references: int
     clip: float
     noise: float
-    test_clients: int = 60
-    central_rate: float = 0.5
+    examples: int = 100
+    positions: int = 8
+    vocabulary_size: int = 1000
+    embedding: int = 64
+    units: int = 64
+    client_batch: int = 10
+    central_rate: float = 0.25
     client_rate: float = 1.0
+    server_rate: float = 1.5
+    adam_rate: float = 1e-3
+    test_clients: int = 60
+    source: str = "stackexchange"
 
 
-SIZES = {
-    "quick": Size(1500, 60, 1000, 32, 64, (1, 4, 12), 2, 375, 75, 8, 200_000, 1.0, 0.085),
-    "full": Size(2300, 60, 2000, 48, 128, (1, 4, 12), 5, 1400, 560, 8, 2_000_000, 1.0, 0.05, test_clients=200),
-}
-_QUICK_1 = ("iid-sgd-32-10", "iid-fedavg-500-10", "non-iid-sgd-32-10", "non-iid-fedavg-500-10")
-_QUICK_2 = ("non-iid-fedavg-5000-100", "non-iid-fedavg-clip-5000-100", "non-iid-dp-fedavg-5000-100")
+_FULL = Size(
+    users=1600,
+    sharers=(5, 10, 20),
+    steps=4000,
+    rounds=200,
+    cohorts={500: 4, 1000: 6, 2000: 8, 5000: 12},
+    references=2_000_000,
+    clip=1.5,
+    noise=0.009,
+)
+SIZES = {"quick": replace(_FULL, references=200_000), "full": _FULL}
+_QUICK_1 = ("iid-sgd-32", "iid-fedavg-500", "non-iid-sgd-32", "non-iid-fedavg-500")
+_QUICK_2 = ("non-iid-fedavg-5000", "non-iid-fedavg-clip-5000", "non-iid-dp-fedavg-5000")
+_QUICK_3 = ("non-iid-sgd-32", "non-iid-momentum-32", "non-iid-adam-32", "non-iid-fedavg-500", "non-iid-fedavg-adam-500")
+_QUICK_4 = tuple(f"non-iid-{batch}-ten-epochs" for batch in ("sgd-32", "sgd-256", "fedavg-500", "fedavg-5000"))
 
 
 @dataclass(frozen=True)
@@ -140,10 +101,10 @@ def train(cell: Cell) -> dict[str, Any]:
     """Run one training, ask the model, and keep what the tables need."""
     size, setting = cell.size, cell.setting
     splits = load(
-        "stackexchange",
+        size.source,
         partition=f"balanced:{size.examples}",
         vocabulary_size=size.vocabulary_size,
-        positions=12,
+        positions=size.positions,
         seed=cell.seed,
     )
     chosen = np.random.default_rng(cell.seed).permutation(len(splits.train))[: size.users]
@@ -161,7 +122,7 @@ def train(cell: Cell) -> dict[str, Any]:
     test = splits.test.subset(range(min(size.test_clients, len(splits.test))))
     training = _training(cell, replace(splits, train=insertion.data, test=test))
     last = training.run()[-1]
-    found = ask(training.module(), canaries, Asking(references=size.references))
+    found = ask(training.module(), canaries, Asking(references=size.references, limit=_LIMIT))
     kept = found.to_dict()
     return {
         "sampled": kept["random_sampling"],
@@ -181,10 +142,9 @@ def train(cell: Cell) -> dict[str, Any]:
 
 def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
     size, setting = cell.size, cell.setting
-    task = splits.train.task
-    model = models.build("word-lstm", task, seed=cell.seed, embedding=size.embedding, units=size.units)
-    if setting.optimiser == "SGD":
-        steps = size.epochs * int(splits.train.sizes.sum()) // 32  # as many for every batch size, as in the paper
+    model = models.build("word-lstm", splits.train.task, seed=cell.seed, embedding=size.embedding, units=size.units)
+    if setting.central:
+        steps = _length(setting, size.steps, 32, setting.batch)
         return CentralTraining(
             model=model,
             data=splits.train,
@@ -192,24 +152,54 @@ def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
             rounds=10,
             steps=max(1, steps // 10),
             batch_size=setting.batch,
-            optimiser=SGD(learning_rate=size.central_rate),
+            optimiser=_records_optimiser(setting, size),
             order="shuffled" if setting.data == "IID" else "by-user",
             seed=cell.seed,
         )
-    clipping = NoClipping() if setting.optimiser == "FedAvg" else FixedClipping(size.clip)
+    clips = setting.optimiser in ("FedAvg+Clip", "DP-FedAvg")
+    cohort = size.cohorts[setting.batch]
     return Training(
         model=model,
         data=splits.train,
         test=splits.test,
-        rounds=size.rounds if setting in TABLE_1 else size.long_rounds * setting.epochs // 100,
-        cohorts=FixedSizeCohorts(min(len(splits.train), size.users_a_batch * setting.batch // 500)),
-        client=LocalTraining(optimiser=SGD(learning_rate=size.client_rate), batch_size=size.examples // 5),
+        rounds=_length(setting, size.rounds, size.cohorts[500], cohort),
+        cohorts=FixedSizeCohorts(cohort),
+        client=LocalTraining(optimiser=SGD(learning_rate=size.client_rate), batch_size=size.client_batch),
         mechanism=Mechanism(
-            clipping=clipping, noise_multiplier=size.noise if setting.optimiser == "DP-FedAvg" else 0.0
+            clipping=FixedClipping(size.clip) if clips else NoClipping(),
+            noise_multiplier=size.noise if setting.optimiser == "DP-FedAvg" else 0.0,
         ),
-        server=SGD(learning_rate=1.0),
+        server=_server(setting, size),
         seed=cell.seed,
     )
+
+
+def _length(setting: Setting, whole: int, smallest: int, batch: int) -> int:
+    """How many steps or rounds: as many for every batch size, or, for as many epochs, fewer of larger batches."""
+    match setting.length:
+        case "whole":
+            return whole
+        case "tenth":
+            return whole // 10
+        case "ten epochs":
+            return max(1, whole * smallest // batch)
+
+
+def _records_optimiser(setting: Setting, size: Size) -> Optimiser:
+    """The optimiser of central training; momentum takes a tenth of the rate, with which it goes as far in the end."""
+    if setting.optimiser == "Adam":
+        return Adam(learning_rate=size.adam_rate)
+    if setting.optimiser == "Momentum":
+        return SGD(learning_rate=size.central_rate / 10, momentum=0.9)
+    larger = math.sqrt(setting.batch / 32) if setting.length == "ten epochs" else 1.0
+    return SGD(learning_rate=size.central_rate * larger)
+
+
+def _server(setting: Setting, size: Size) -> Optimiser:
+    """Of the paper's "FedAvg+Adam" only the rate is known; here Adam is the server's, and clients take steps of SGD."""
+    if setting.optimiser == "FedAvg+Adam":
+        return Adam(learning_rate=size.adam_rate)
+    return SGD(learning_rate=size.server_rate)
 
 
 def table_1(context: Context) -> Table:
@@ -222,29 +212,39 @@ def table_2(context: Context) -> Table:
     return _table(context, "Table 2", TABLE_2, _QUICK_2)
 
 
-def _table(context: Context, title: str, settings: tuple[Setting, ...], quick: tuple[str, ...]) -> Table:
+def table_3(context: Context) -> Table:
+    """Other optimisers."""
+    return _table(context, "Table 3", TABLE_3, _QUICK_3)
+
+
+def table_4(context: Context) -> Table:
+    """As many epochs for every batch size."""
+    return _table(context, "Table 4", TABLE_4, _QUICK_4)
+
+
+def _table(context: Context, title: str, settings: Sequence[Setting], quick: Sequence[str]) -> Table:
     size = SIZES[context.scale]
     wanted = [s for s in settings if context.scale == "full" or s.name in quick]
     cells = {f"secret-sharer-{s.name}": Cell(s, size, context.seed) for s in wanted}
     done = context.parts(train, cells)
-    rows = [_row(setting, title, done[f"secret-sharer-{setting.name}"]) for setting in wanted]
+    rows = [_row(setting, done[f"secret-sharer-{setting.name}"]) for setting in wanted]
     first = done[next(iter(cells))]
+    cohorts = ", ".join(f"{ours} for {theirs:,}" for theirs, ours in size.cohorts.items())
     note = (
-        f"{size.users:,} users of {size.examples} Stack Exchange sentences, {size.vocabulary_size:,} words. 90 canaries"
-        f" have {_span(first['users'])} users and {_span(first['copies'])} copies, and are ranked among"
-        f" {size.references:,} references. Lowest configurations are (expected users, p_e); b_u = 500 is"
-        f" {size.users_a_batch} users a round here. {_order(rows)}"
+        f"{first['clients']:,} users of {size.examples} sentences of {size.source}, {size.vocabulary_size:,} words. 90"
+        f" canaries have {_span(first['users'])} users and {_span(first['copies'])} copies, and are ranked among"
+        f" {size.references:,} references. Lowest configurations are (expected users, p_e); users a round: {cohorts}."
+        f" {_order(rows)}"
     )
     columns = ["setting", "paper: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
     columns += ["ours: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
     return Table(f"Secret sharer, {title}: {context.scale}, seed {context.seed}", columns, rows, note)
 
 
-def _row(setting: Setting, title: str, done: dict[str, Any]) -> list[str]:
-    name = setting.title if title == "Table 1" else f"{setting.data}, {setting.optimiser}, {setting.epochs} epochs"
+def _row(setting: Setting, done: dict[str, Any]) -> list[str]:
     paper = [f"{value:g}" if isinstance(value, int | float) else value for value in setting.paper]
     return [
-        name,
+        setting.title,
         *paper,
         str(done["sampled"]),
         _lowest(done["sampled_lowest"], done["clients"]),

@@ -11,6 +11,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from coalmine.files import write_text
+
 Scale = Literal["quick", "full"]
 
 Track = Callable[[Iterable[Any]], Iterable[Any]]
@@ -30,6 +32,10 @@ class Table(NamedTuple):
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
         drawn = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
         return "\n\n".join(part for part in (self.title, drawn, self.note) if part) + "\n"
+
+    def json(self) -> str:
+        """The same as an object with these names."""
+        return json.dumps(self._asdict(), indent=1, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,12 @@ class Context:
         return found
 
     def keep_table(self, name: str, table: Table) -> Path | None:
-        """Write a table beside its parts, where a ``directory`` is given, and say where."""
+        """Write a table beside its parts, for people and as JSON, where a ``directory`` is given, and say where."""
         if self.directory is None:
             return None
         file = self.directory / f"{self.scale}-{self.seed}-{name}.md"
-        _write(file, table.markdown())
+        write_text(file, table.markdown())
+        write_text(file.with_suffix(".json"), table.json())
         return file
 
     def _done(self, work: Callable[[Any], dict[str, Any]], parts: Mapping[str, Any]) -> Sequence[Any] | Iterable[Any]:
@@ -88,15 +95,7 @@ class Context:
     def _keep(self, name: str, done: dict[str, Any]) -> None:
         file = self._file(name)
         if file is not None:
-            _write(file, json.dumps(done))
-
-
-def _write(file: Path, text: str) -> None:
-    """A file whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(file)
+            write_text(file, json.dumps(done))
 
 
 @dataclass(frozen=True)
