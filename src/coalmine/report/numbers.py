@@ -1,0 +1,37 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+
+def epsilon(value: float | None) -> str:
+    """Three digits that matter and at most three after the point; a dash for None, ∞ for infinity."""
+    if value is None:
+        return "–"
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share in percent, with two digits that matter where it is small."""
+    return f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.1f}%"
+
+
+def times(bound: float) -> str:
+    """e to the bound: how many times as likely."""
+    factor = math.exp(min(bound, 700))
+    return f"{factor:.3g}" if factor < 1e4 else f"{factor:.1e}"
+
+
+def count(value: float) -> str:
+    """A whole number with its thousands apart."""
+    return f"{round(value):,}"
+
+
+def metric(value: object) -> str:
+    """Any number of a result, four digits that matter."""
+    if value == "inf":
+        return "∞"
+    return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
