@@ -1,7 +1,7 @@
 """Figures as Vega-Lite: the theme that all share, a place in the page, a PNG.
 
-Colours are the page's own variables (``var(--bound)``), so that light, dark and paper are matters of its style sheet and
-nothing is drawn twice. A PNG has the colours of light paper.
+Colours are the page's own variables (``var(--bound)``), so that light, dark and paper are matters of its style sheet
+and nothing is drawn twice. A PNG has the colours of light paper.
 """
 
 from __future__ import annotations

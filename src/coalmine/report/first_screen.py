@@ -1,4 +1,4 @@
-"""How private is it? In words, in three numbers, and in one picture."""
+"""How private is it? In words, in three numbers, in one picture, in one table."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import math
 from collections.abc import Sequence
 
 from coalmine.report import numbers
-from coalmine.report.drawing import BOUND, ESTIMATE, INK, LINE, MUTED, THEORY, Figure, placed, unit
-from coalmine.report.html import Html, joined, paragraphs, table, tag
+from coalmine.report.drawing import Figure, placed
+from coalmine.report.html import Html, framed, joined, paragraphs, tag
+from coalmine.report.picture import picture
 from coalmine.report.promises import Group, Row, together
-
-_PROVED = "valid bound: ε is proved to be at least this"
-_GUESSED = "estimate, with its interval: may be off either way"
-_PROMISED = "promise of theory: ε is at most this"
-_ROW, _HEADER = 50, 44
 
 
 def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
@@ -27,7 +23,15 @@ def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
             "div",
             {"class": f"verdict {kind}"},
             tag("p", {"class": "headline"}, headline(found)),
-            paragraphs([sentence(group) for group in found]),
+            *(
+                tag(
+                    "p",
+                    None,
+                    *([tag("strong", None, f"{group.title}."), " "] if len(found) > 1 else []),
+                    sentence(group),
+                )
+                for group in found
+            ),
         ),
         _tiles(found[0]),
         placed(figure),
@@ -44,35 +48,37 @@ def headline(found: Sequence[Group]) -> str:
         return "Promise refuted: more leaks than was promised."
     judged = [row for group in found for row in group.bounds if row.promise is not None]
     if judged:
-        return "Nothing found contradicts the promise." if len(found) == 1 else "Nothing found contradicts the promises."
+        return (
+            "Nothing found contradicts the promise." if len(found) == 1 else "Nothing found contradicts the promises."
+        )
     return "No promise was made: read what is proved, and what is estimated."
 
 
 def sentence(group: Group) -> str:
     """What is promised and what is proved of one thing, in words."""
-    where, best = group.about, group.strongest
+    best = group.strongest
     promises = sorted({row.promise for row in group.rows if row.promise is not None})
-    text = f"Of {where}: " + _promised(promises, group)
+    text = _promised(promises, group)
     if best is None:
         return f"{text} No bound was computed; there are estimates only."
     if not best.bound:
         return f"{text} No adversary proves any leak."
     at = f" of the ε ≤ {numbers.epsilon(best.promise)} promised to it" if len(promises) > 1 and best.promise else ""
     text += (
-        f" The strongest evidence found: an adversary who {best.adversary} proves ε ≥ {numbers.epsilon(best.bound)}{at} "
-        f"({_confident(best)})."
+        f" The strongest evidence found: an adversary who {best.adversary} proves ε ≥ "
+        f"{numbers.epsilon(best.bound)}{at} ({_confident(best)})."
     )
     if best.refuted:
         return f"{text} That refutes the promise: the noise, the clipping or the accounting has a bug."
     if promises:
-        return f"{text} Nothing contradicts the {'promise' if len(promises) == 1 else 'promises'}."
+        return f"{text} Nothing contradicts {'that promise' if len(promises) == 1 else 'these promises'}."
     return text
 
 
 def _promised(promises: Sequence[float], group: Group) -> str:
     if not promises:
-        return "theory promises nothing."
-    who = "the mechanism" if group.key == "report" else "the accountant"
+        return "Theory promises nothing."
+    who = "The mechanism" if group.key == "report" else "The accountant"
     if math.isinf(promises[-1]):
         return f"{who} gives no finite promise."
     if len(promises) == 1:
@@ -121,8 +127,8 @@ def _tiles(group: Group) -> Html:
             tag(
                 "p",
                 None,
-                f"In odds: what this adversary sees makes some accusation at least {numbers.times(best.bound)} times as "
-                "likely against somebody who took part as against somebody who did not"
+                f"In odds: what this adversary sees makes some accusation at least {numbers.times(best.bound)} times "
+                "as likely against somebody who took part as against somebody who did not"
                 + (
                     f"; the promise allows {numbers.times(promise)} times."
                     if promise is not None and math.isfinite(promise)
@@ -152,21 +158,39 @@ def _tiles(group: Group) -> Html:
 
 
 def _table(found: Sequence[Group]) -> Html:
-    rows = [
-        [
-            f"{row.audit}: {row.view}",
+    """Every adversary in numbers, under what its ε is about."""
+    columns = ["audit: view", "an adversary who", "promised", "proved", "estimated", "verdict"]
+    numeric = {"promised", "proved", "estimated"}
+
+    def attributes(column: str) -> dict[str, str]:
+        return {"class": "number"} if column in numeric else {}
+
+    def told(row: Row) -> Html:
+        cells = [
             row.adversary,
-            group.about,
             "–" if row.promise is None else f"≤ {numbers.epsilon(row.promise)}",
             "–" if row.bound is None else f"≥ {numbers.epsilon(row.bound)}",
             "–" if row.estimate is None else f"≈ {numbers.epsilon(row.estimate)}",
             row.verdict,
         ]
+        return tag(
+            "tr",
+            {"class": "refuting"} if row.refuted else None,
+            tag("th", {"scope": "row"}, f"{row.audit}: {row.view}"),
+            *(tag("td", attributes(column), cell) for column, cell in zip(columns[1:], cells, strict=True)),
+        )
+
+    head = tag("tr", None, *(tag("th", {"scope": "col", **attributes(column)}, column) for column in columns))
+    bodies = [
+        tag(
+            "tbody",
+            None,
+            tag("tr", None, tag("th", {"scope": "rowgroup", "colspan": str(len(columns))}, group.title)),
+            *map(told, group.rows),
+        )
         for group in found
-        for row in group.rows
     ]
-    columns = ["audit: view", "an adversary who", "ε of", "promised", "proved", "estimated", "verdict"]
-    return table("Every adversary in numbers", columns, rows)
+    return framed("Every adversary in numbers", tag("thead", None, head), *bodies)
 
 
 def _confidence(found: Sequence[Group]) -> str:
@@ -177,13 +201,13 @@ def _confidence(found: Sequence[Group]) -> str:
         each = {row.confidence for row in bounds}
         own = f"{100 * (bounds[0].confidence or 0):g}%" if len(each) == 1 else "its own"
         text = (
-            f"Each bound holds with {own} confidence by itself. Here are {len(bounds)}: all of them hold together with at "
-            f"least {100 * together(bounds):.0f}%, so read the largest with that in mind."
+            f"Each bound holds with {own} confidence by itself. Here are {len(bounds)}: all of them hold together "
+            f"with at least {100 * together(bounds):.0f}%, so read the largest with that in mind."
         )
     if any(group.key == "report" for group in found):
         text += (
-            " Bounds on local reports are shown for each view where they come closest to their promise; a promise counts "
-            "as refuted only by bounds that hold for all reports together."
+            " Bounds on local reports are shown for each view where they come closest to their promise; a promise "
+            "counts as refuted only by bounds that hold for all reports together."
         )
     return text.strip()
 
@@ -191,133 +215,5 @@ def _confidence(found: Sequence[Group]) -> str:
 def _carefully(warnings: int) -> str:
     if not warnings:
         return ""
-    return f"There {'is one warning' if warnings == 1 else f'are {warnings} warnings'} on how these figures came about: see the audits."
-
-
-def picture(found: Sequence[Group]) -> Figure:
-    """Promise, bound and estimate of every adversary on one axis, grouped by what their ε is about."""
-    top, texts, bars, marks, intervals = 0.0, [], [], [], []
-    end = _end(found)
-    for group in found:
-        top += _HEADER
-        texts.append({"y": top - 12, "header": group.title})
-        for row in group.rows:
-            label, strip = top + 14, top + 31
-            texts.append({"y": label, "label": f"{row.adversary} ({row.audit})", "numbers": _numbers(row), "strip": strip})
-            for kind, value in ((_PROVED, row.bound), (_GUESSED, row.estimate), (_PROMISED, row.promise)):
-                if value is not None and math.isfinite(value):
-                    marks.append({"y": strip, "kind": kind, "epsilon": value, "who": f"{row.audit}: {row.view}"})
-            if row.bound is not None and math.isfinite(row.bound):
-                bars.append({"y": strip, "zero": 0, "bound": row.bound})
-            if row.low is not None and row.high is not None and row.high > row.low:
-                intervals.append({"y": strip, "low": min(row.low, end), "high": min(row.high, end)})
-            top += _ROW
-    y = {"field": "y", "type": "quantitative", "axis": None, "scale": {"domain": [0, top], "range": [0, top], "nice": False}}
-    x = {
-        "type": "quantitative",
-        "scale": {"domain": [0, end], "nice": False},
-        "axis": {"title": "ε (smaller is more private)", "tickCount": 8, "orient": "bottom"},
-    }
-    scale = {"domain": [_PROVED, _GUESSED, _PROMISED]}
-    legend = {"title": None, "symbolSize": 120, "symbolStrokeWidth": 2, "orient": "top", "columns": 1}
-    layers = [
-        _on(
-            [t for t in texts if "strip" in t],
-            {"type": "rule", "color": LINE, "strokeWidth": 1},
-            {"y": y | {"field": "strip"}, "x": {"value": 0}, "x2": {"value": {"expr": "width"}}},
-        ),
-        _on(
-            bars,
-            {"type": "bar", "height": 9, "color": BOUND, "opacity": 0.28},
-            {"y": y, "x": x | {"field": "zero"}, "x2": {"field": "bound"}},
-        ),
-        _on(
-            intervals,
-            {"type": "rule", "color": ESTIMATE, "strokeWidth": 2},
-            {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
-        ),
-        _on(
-            marks,
-            {"type": "point", "size": 120, "strokeWidth": 2, "opacity": 1},
-            {
-                "y": y,
-                "x": x | {"field": "epsilon"},
-                "shape": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": scale | {"range": ["triangle-right", "circle", "M-0.12,-1.1L0.12,-1.1L0.12,1.1L-0.12,1.1Z"]},
-                    "legend": legend,
-                },
-                "fill": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": scale | {"range": [BOUND, "var(--paper)", THEORY]},
-                    "legend": legend,
-                },
-                "stroke": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": scale | {"range": [BOUND, ESTIMATE, THEORY]},
-                    "legend": legend,
-                },
-                "tooltip": [
-                    {"field": "who", "type": "nominal", "title": "audit"},
-                    {"field": "kind", "type": "nominal", "title": "what it is"},
-                    {"field": "epsilon", "type": "quantitative", "title": "ε", "format": ".3f"},
-                ],
-            },
-        ),
-        _on(
-            [t for t in texts if "header" in t],
-            {"type": "text", "align": "left", "fontWeight": 600, "fontSize": 13, "color": INK, "limit": {"expr": "width"}},
-            {"y": y, "x": {"value": 0}, "text": {"field": "header", "type": "nominal"}},
-        ),
-        _on(
-            [t for t in texts if "label" in t],
-            {"type": "text", "align": "left", "fontSize": 12, "color": INK, "limit": {"expr": "width"}},
-            {"y": y, "x": {"value": 0}, "text": {"field": "label", "type": "nominal"}},
-        ),
-        _on(
-            [t for t in texts if "label" in t],
-            {
-                "type": "text",
-                "align": "right",
-                "fontSize": 12,
-                "color": MUTED,
-                "opacity": {"expr": "width > 560 ? 1 : 0"},
-            },
-            {"y": y, "x": {"value": {"expr": "width"}}, "text": {"field": "numbers", "type": "nominal"}},
-        ),
-    ]
-    spec = unit([], layers, height=round(top))
-    return Figure(
-        name="answer",
-        title="Promised, proved, estimated.",
-        caption="One row for each adversary, grouped by what its ε is about: only rows of one group can be compared.",
-        sentence=" ".join(_told(row, group) for group in found for row in group.rows),
-        spec=spec,
-    )
-
-
-def _end(found: Sequence[Group]) -> float:
-    """Where the axis ends: all points are on it, long intervals are cut."""
-    values = [v for g in found for row in g.rows for v in (row.bound, row.estimate, row.promise)]
-    return 1.06 * max([1.0, *(value for value in values if value is not None and math.isfinite(value))])
-
-
-def _on(data: list[dict[str, object]], mark: dict[str, object], encoding: dict[str, object]) -> dict[str, object]:
-    return {"data": {"values": data}, "mark": mark, "encoding": encoding}
-
-
-def _numbers(row: Row) -> str:
-    parts = [
-        ("proved ≥", row.bound),
-        ("estimated ≈", row.estimate),
-        ("promised ≤", row.promise),
-    ]
-    shown = [f"{words} {numbers.epsilon(value)}" for words, value in parts if value is not None]
-    return ("REFUTED: " if row.refuted else "") + " · ".join(shown)
-
-
-def _told(row: Row, group: Group) -> str:
-    return f"{row.audit}, {row.view}, ε of {group.about}: {_numbers(row)}."
+    many = "is one warning" if warnings == 1 else f"are {warnings} warnings"
+    return f"There {many} on how these figures came about: see the audits."

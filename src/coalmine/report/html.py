@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,16 +53,15 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -
         )
         for row in rows
     ]
+    return framed(caption, tag("thead", None, tag("tr", None, *head)), tag("tbody", None, *body))
+
+
+def framed(caption: str, *parts: Html) -> Html:
+    """A table of these parts, in a frame that scrolls where it is too wide."""
     return tag(
         "div",
         {"class": "scroll", "role": "region", "tabindex": "0", "aria-label": caption},
-        tag(
-            "table",
-            None,
-            tag("caption", None, caption),
-            tag("thead", None, tag("tr", None, *head)),
-            tag("tbody", None, *body),
-        ),
+        tag("table", None, tag("caption", None, caption), *parts),
     )
 
 
@@ -83,4 +83,4 @@ def data(identifier: str, content: Any) -> Html:
 
 
 def _is_number(cell: str) -> bool:
-    return cell.lstrip("-≥≤≈ ")[:1].isdigit() or cell in {"", "-", "–", "∞", "≤ ∞"}
+    return re.fullmatch(r"[≥≤≈ –-]*([\d.,]+(e[+-]?\d+)?|∞)?%?( \(≈ [^)]*\))?", cell) is not None

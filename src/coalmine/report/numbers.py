@@ -6,11 +6,13 @@ import math
 
 
 def epsilon(value: float | None) -> str:
-    """Three digits that matter and at most three after the point; a dash for None, ∞ for infinity."""
+    """About three digits that matter; a dash for None, ∞ for infinity."""
     if value is None:
         return "–"
     if math.isinf(value):
         return "∞"
+    if value < 0.01:
+        return "0" if value == 0 else f"{value:.1g}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.3g}"
 
 
@@ -22,7 +24,9 @@ def percent(share: float) -> str:
 def times(bound: float) -> str:
     """e to the bound: how many times as likely."""
     factor = math.exp(min(bound, 700))
-    return f"{factor:.3g}" if factor < 1e4 else f"{factor:.1e}"
+    if factor >= 1e6:
+        return "more than a million"
+    return f"{float(f'{factor:.3g}'):,.{0 if factor >= 100 else 1}f}"
 
 
 def count(value: float) -> str:

@@ -44,12 +44,12 @@ async function move(name, place) {
 const short = (value) => String(Number(value.toPrecision(4)));
 const percent = (part, whole) => `${((100 * part) / whole).toFixed(1)}%`;
 
-function words({ members, nonmembers, places }, place) {
+function words({ kinds, members, nonmembers, places }, place) {
   const [threshold, tp, fp, epsilon] = places[place];
   const shown = epsilon === null ? "no finite ε" : `ε ≈ ${epsilon.toFixed(2)}`;
   return (
-    `Accusing whoever scores ${short(threshold)} or more: ${tp} of ${members} planted (${percent(tp, members)}) and ` +
-    `${fp} of ${nonmembers} held out (${percent(fp, nonmembers)}). ${shown} here: an estimate, not a bound.`
+    `Accusing whoever scores ${short(threshold)} or more: ${tp} of ${members} ${kinds[0]} (${percent(tp, members)}) and ` +
+    `${fp} of ${nonmembers} ${kinds[1]} (${percent(fp, nonmembers)}). ${shown} here: an estimate, not a bound.`
   );
 }
 

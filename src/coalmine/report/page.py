@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from coalmine import __version__
 from coalmine.files import write_text
@@ -64,7 +66,11 @@ def report(run: SavedRun) -> str:
             tag(
                 "nav",
                 {"aria-label": "Contents"},
-                tag("ul", None, *(tag("li", None, tag("a", {"href": f"#{s.key}"}, s.title)) for s in sections)),
+                tag(
+                    "ul",
+                    None,
+                    *(tag("li", None, tag("a", {"href": f"#{s.key}"}, s.short or s.title)) for s in sections),
+                ),
             ),
         ),
         tag("main", None, *map(_laid_out, sections)),
@@ -81,14 +87,17 @@ def _sections(run: SavedRun) -> list[Section]:
     found = groups(run.results)
     warnings = len({warning for result in run.results for warning in result["warnings"]})
     first, picture = answer(found, warnings)
-    sections = [Section(key="answer", title="How private is it?", body=first, figures=[picture]), *audits(run)]
+    sections = [
+        Section(key="answer", title="How private is it?", short="Answer", body=first, figures=[picture]),
+        *audits(run),
+    ]
     trained = training(run)
     return [
         *sections,
         *([] if trained is None else [trained]),
-        Section(key="method", title="How it was measured", body=_method(run)),
-        Section(key="caveats", title="What each figure is worth", body=_caveats(run)),
-        Section(key="settings", title="Settings and environment", body=_settings(run)),
+        Section(key="method", title="How it was measured", short="Method", body=_method(run)),
+        Section(key="caveats", title="What each figure is worth", short="Caveats", body=_caveats(run)),
+        Section(key="settings", title="Settings and environment", short="Settings", body=_settings(run)),
         Section(key="glossary", title="Glossary", body=definitions(caveats.GLOSSARY)),
     ]
 
@@ -113,7 +122,7 @@ def _method(run: SavedRun) -> Html:
             caveats.adversary(result),
             str(config.get("score", "–")),
             "–" if bound is None else str(bound["method"]),
-            f"{config.get('trials')} trials" if local else _canaries(result["metrics"]),
+            f"{config.get('trials')} trials" if local else _canaries(result),
         ]
         if row not in rows:
             rows.append(row)
@@ -121,31 +130,30 @@ def _method(run: SavedRun) -> Html:
         [
             paragraphs(
                 [
-                    "Canaries were planted; others like them were held out. Each adversary saw what its view allows and "
-                    "nothing else, and gave every canary a score, the higher the more it looks planted. An estimator "
-                    "turned the two sets of scores into an ε. Canaries that cannot be told apart show nothing; canaries "
-                    "that can be told apart better than the promise allows refute it."
+                    "Canaries were planted; others like them were held out. Each adversary saw what its view allows "
+                    "and nothing else, and gave every canary a score, the higher the more it looks planted. An "
+                    "estimator turned the two sets of scores into an ε. Canaries that cannot be told apart show "
+                    "nothing; canaries that can be told apart better than the promise allows refute it."
                 ]
             ),
-            table(
-                "Who looked at what", ["audit: view", "an adversary who", "score", "bound by", "canaries"], rows
-            ),
+            table("Who looked at what", ["audit: view", "an adversary who", "score", "bound by", "canaries"], rows),
             paragraphs(
                 [
                     "No audit can show that a training is private: a better adversary may exist. What limits ε from "
-                    "above is the promise of theory, and it holds only if the software does what the theory assumes. An "
-                    "audit that finds no contradiction raises the trust in both."
+                    "above is the promise of theory, and it holds only if the software does what the theory assumes. "
+                    "An audit that finds no contradiction raises the trust in both."
                 ]
             ),
         ]
     )
 
 
-def _canaries(metrics: dict[str, object]) -> str:
-    planted, held_out = metrics.get("planted"), metrics.get("held_out")
+def _canaries(result: Mapping[str, Any]) -> str:
+    planted, held_out = (result["metrics"].get(name) for name in ("planted", "held_out"))
     if not isinstance(planted, int | float) or not isinstance(held_out, int | float):
         return "–"
-    return f"{planted:,.0f} planted, {held_out:,.0f} held out"
+    first, second = caveats.kinds(result)
+    return f"{planted:,.0f} {first}, {held_out:,.0f} {second}"
 
 
 def _caveats(run: SavedRun) -> Html:
@@ -165,8 +173,12 @@ def _settings(run: SavedRun) -> Html:
     written = str(run.content.get("coalmine", "unknown"))
     return joined(
         [
-            paragraphs(["The file below gives the same run again, to the same bits on the same versions."] if config else []),
-            folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, config))) if config else "",
+            paragraphs(
+                ["The file below gives the same run again, to the same bits on the same versions."] if config else []
+            ),
+            folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, config)))
+            if config
+            else "",
             folded("Environment", table("Environment", ["what", "version"], [["coalmine", written], *rows])),
         ]
     )

@@ -12,7 +12,10 @@ import numpy.typing as npt
 
 
 def png(picture: npt.NDArray[Any]) -> bytes | None:
-    """An array (height, width), (1 or 3, height, width) or (height, width, 1 or 3), from its least to its largest value."""
+    """An array (height, width), (1 or 3, height, width) or (height, width, 1 or 3), from its least to its largest.
+
+    None where it is no picture.
+    """
     array = np.asarray(picture, dtype=float)
     if array.ndim == 3 and array.shape[0] in (1, 3):
         array = np.moveaxis(array, 0, -1)

@@ -1,7 +1,7 @@
 """Results in rows, grouped by what their ε is about: figures for different things stay apart.
 
-The ε of a whole training, of one round, of one report and of a phrase that several users share are different quantities.
-A row has what was promised, what was proved, and what was estimated, for one adversary.
+The ε of a whole training, of one round, of one report and of a phrase that several users share are different
+quantities. A row has what was promised, what was proved, and what was estimated, for one adversary.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _composed(result: Result) -> list[Row]:
         Row(
             audit="canife",
             view=f"{result['view']}, composed",
-            adversary="knows a crafted sample, sees all rounds",
+            adversary="knows crafted samples and sees all rounds",
             promise=None if theory is None else number(theory["epsilon"]),
             delta=None if theory is None else theory.get("delta"),
             estimate=number(found["epsilon"]),

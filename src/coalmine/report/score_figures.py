@@ -14,14 +14,13 @@ import numpy as np
 
 from coalmine.errors import InputError
 from coalmine.report import numbers
+from coalmine.report.caveats import kinds
 from coalmine.report.drawing import BOUND, ESTIMATE, HELD_OUT, INK, PLANTED, THEORY, Figure, unit
 from coalmine.runs.summary import number
 from coalmine.stats import CosineNull, Null, Scores
-from coalmine.stats.arrays import Floats
 from coalmine.stats.same_data import plug_in
 
 _PLACES = 120
-_BINS = 28
 _EXACT = "their null distribution is exact"
 
 
@@ -40,6 +39,7 @@ class Explorer:
     """A view's scores at thresholds that can be moved through; ``start`` is where ε looks largest."""
 
     name: str
+    kinds: tuple[str, str]
     members: int
     nonmembers: int
     places: list[Place]
@@ -49,6 +49,7 @@ class Explorer:
     def to_dict(self) -> dict[str, Any]:
         """What the page's script needs."""
         return {
+            "kinds": self.kinds,
             "members": self.members,
             "nonmembers": self.nonmembers,
             "places": [[p.threshold, p.tp, p.fp, p.epsilon] for p in self.places],
@@ -70,12 +71,13 @@ def explorer(name: str, result: Mapping[str, Any], arrays: Mapping[str, Any]) ->
     shown = [-1.0 if p.epsilon is None else p.epsilon for p in places]
     start = int(np.argmax(shown))
     figures = [
-        _histogram(name, scores, null, places[start]),
+        _histogram(name, kinds(result), scores, null, places[start]),
         _roc(name, result, scores, null, places, start),
         _by_threshold(name, result, places, start),
     ]
     return Explorer(
         name=name,
+        kinds=kinds(result),
         members=scores.members.size,
         nonmembers=scores.observed.size,
         places=places,
@@ -113,37 +115,59 @@ def _places(scores: Scores, delta: float) -> list[Place]:
     ]
 
 
-def _histogram(name: str, scores: Scores, null: Null | None, start: Place) -> Figure:
+def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | None, start: Place) -> Figure:
     members, others = scores.members, scores.observed
     edges = np.linspace(
-        float(min(members[0], others[0])), float(max(members[-1], others[-1])) or 1.0, min(_BINS, members.size) + 1
+        float(min(members[0], others[0])),
+        float(max(members[-1], others[-1])) or 1.0,
+        _bins(min(members.size, others.size)) + 1,
     )
     if edges[0] == edges[-1]:
         edges = np.array([edges[0] - 0.5, edges[0] + 0.5])
-    held_out = "held out"
     data: list[dict[str, Any]] = []
-    for who, values in (("planted", members), (held_out, others)):
+    for who, values in zip(sides, (members, others), strict=True):
         shares = np.histogram(values, edges)[0] / values.size
         data += [
             {"from": _short(a), "to": _short(b), "share": _short(share), "who": who}
             for a, b, share in zip(edges, edges[1:], shares, strict=False)
         ]
-    domain, colours = ["planted", held_out], [PLANTED, HELD_OUT]
-    x = {"field": "from", "type": "quantitative", "title": "score", "scale": {"zero": False, "nice": False}}
+    domain, colours = list(sides), [PLANTED, HELD_OUT]
+    x = {
+        "field": "from",
+        "type": "quantitative",
+        "title": "score",
+        "scale": {"zero": False, "nice": False},
+        "axis": {"tickCount": 5},
+    }
     share = {"field": "share", "type": "quantitative", "title": "share of canaries", "axis": {"format": "%"}}
-    colour = {"field": "who", "type": "nominal", "scale": {"domain": domain, "range": colours}, "legend": {"title": None, "columns": 3}}
+    colour = {
+        "field": "who",
+        "type": "nominal",
+        "scale": {"domain": domain, "range": colours},
+        "legend": {"title": None, "columns": 3},
+    }
     layers: list[dict[str, Any]] = [
         {
             "mark": {"type": "bar", "opacity": 0.6},
-            "encoding": {"x": x, "x2": {"field": "to"}, "y": {**share, "stack": None}, "color": colour},
+            "encoding": {
+                "x": x,
+                "x2": {"field": "to"},
+                "y": {**share, "stack": None},
+                "y2": {"datum": 0},
+                "color": colour,
+            },
         }
     ]
-    words = "beside those that were held out"
+    words = f"Those {sides[0]} beside those {sides[1]}" if sides[0] != "canaries" else "Canaries beside references"
     if null is not None:
         fine = np.linspace(edges[0], edges[-1], 121)
         step = float(edges[1] - edges[0])
         expected = [
-            {"score": _short(t), "share": _short(float(_between(null, t - step / 2, t + step / 2))), "law": "exact law"}
+            {
+                "score": _short(t),
+                "share": _short(_between(null, float(t) - step / 2, float(t) + step / 2)),
+                "law": "exact law",
+            }
             for t in fine
         ]
         layers.append(
@@ -162,17 +186,17 @@ def _histogram(name: str, scores: Scores, null: Null | None, start: Place) -> Fi
                 },
             }
         )
-        words = "beside those that were held out, and the exact law that these follow"
+        words += ", and the exact law that these follow"
     layers.append(_threshold_rule(start.threshold))
     spec = unit(data, layers, height=210, params=[{"name": "threshold", "value": start.threshold}])
     spec["resolve"] = {"scale": {"stroke": "independent"}}
     return Figure(
         name=f"{name}-scores",
         title="Scores.",
-        caption=f"Of planted canaries {words}. The further apart, the more is told.",
+        caption=f"{words}. The further apart, the more is told.",
         sentence=(
-            f"Histogram of scores: {members.size} planted canaries have a median of {np.median(members):.3g}, "
-            f"{others.size} held-out ones a median of {np.median(others):.3g}."
+            f"Histogram of scores: {members.size} {sides[0]} have a median of {np.median(members):.3g}, "
+            f"{others.size} {sides[1]} a median of {np.median(others):.3g}."
         ),
         spec=spec,
     )
@@ -212,14 +236,24 @@ def _roc(
         layers.append(
             {
                 "data": {"values": _allowed(limit, float(theory.get("delta") or 0.0), floor)},
-                "mark": {"type": "area", "opacity": 0.16, "line": {"color": THEORY, "strokeWidth": 1.5}, "clip": True, "color": THEORY},
+                "mark": {
+                    "type": "area",
+                    "opacity": 0.16,
+                    "line": {"color": THEORY, "strokeWidth": 1.5},
+                    "clip": True,
+                    "color": THEORY,
+                },
                 "encoding": {"x": x, "y": y, "y2": {"datum": floor}},
             }
         )
         words = f" The shaded region is what ε ≤ {numbers.epsilon(limit)} allows; points above it would refute it."
     chance = [{"fpr": t, "tpr": t} for t in (floor, 1.0)]
     layers.append(
-        {"data": {"values": chance}, "mark": {"type": "line", "strokeDash": [2, 3], "color": HELD_OUT}, "encoding": {"x": x, "y": y}}
+        {
+            "data": {"values": chance},
+            "mark": {"type": "line", "strokeDash": [2, 3], "color": HELD_OUT},
+            "encoding": {"x": x, "y": y},
+        }
     )
     if null is not None:
         fpr = np.exp(null.log_sf(np.array([p.threshold for p in places])))
@@ -238,8 +272,8 @@ def _roc(
         words += " Dashed: false positives by the exact law, not by counting."
     layers += [
         {
-            "mark": {"type": "line", "interpolate": "step-after", "color": PLANTED, "strokeWidth": 2, "clip": True},
-            "encoding": {"x": x, "y": y, "order": {"field": "fpr"}},
+            "mark": {"type": "line", "color": PLANTED, "strokeWidth": 2, "clip": True},
+            "encoding": {"x": x, "y": y, "order": {"field": "i"}},
         },
         {
             "mark": {"type": "point", "size": 90, "filled": True, "color": ESTIMATE, "opacity": 1},
@@ -252,10 +286,10 @@ def _roc(
     return Figure(
         name=f"{name}-roc",
         title="Told apart.",
-        caption=f"Planted canaries that are accused, over held-out ones that are; dotted: chance.{words}",
+        caption=f"Rightly accused over wrongly accused, by threshold; dotted: chance.{words}",
         sentence=(
-            f"ROC curve in logarithmic axes: area {scores.auroc:.3f}, {numbers.percent(at)} of the planted canaries are "
-            f"accused where 1% of the held-out ones are.{words}"
+            f"ROC curve in logarithmic axes: area {scores.auroc:.3f}; where 1% are wrongly accused, "
+            f"{numbers.percent(at)} are rightly.{words}"
         ),
         spec=spec,
     )
@@ -266,7 +300,7 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         {"i": i, "threshold": p.threshold, "epsilon": None if p.epsilon is None else _short(p.epsilon)}
         for i, p in enumerate(places)
     ]
-    lines = []
+    lines: list[dict[str, Any]] = []
     bound = next((e for e in result["estimates"] if e["valid"]), None)
     theory = result.get("theory")
     if bound is not None and bound.get("lower") is not None:
@@ -274,7 +308,13 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
     if theory is not None:
         lines.append({"value": number(theory["epsilon"]), "what": "promise"})
     lines = [line for line in lines if math.isfinite(line["value"])]
-    x = {"field": "threshold", "type": "quantitative", "title": "threshold", "scale": {"zero": False, "nice": False}}
+    x = {
+        "field": "threshold",
+        "type": "quantitative",
+        "title": "threshold",
+        "scale": {"zero": False, "nice": False},
+        "axis": {"tickCount": 5},
+    }
     y = {"field": "epsilon", "type": "quantitative", "title": "ε"}
     names, colours = ["estimate", "valid bound", "promise"], [ESTIMATE, BOUND, THEORY]
     colour = {
@@ -289,7 +329,7 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         "scale": {"domain": names, "range": [[1, 0], [1, 0], [6, 4]]},
         "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
     }
-    layers = [
+    layers: list[dict[str, Any]] = [
         {
             "transform": [{"calculate": "'estimate'", "as": "what"}],
             "mark": {"type": "line", "strokeWidth": 1.5},
@@ -308,11 +348,13 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
     ]
     spec = unit(data, layers, height=210, params=[{"name": "place", "value": start}])
     here = places[start].epsilon
-    largest = "no threshold shows any" if here is None else f"the largest is {here:.3g} at {places[start].threshold:.3g}"
+    largest = (
+        "no threshold shows any" if here is None else f"the largest is {here:.3g} at {places[start].threshold:.3g}"
+    )
     return Figure(
         name=f"{name}-threshold",
         title="ε by threshold.",
-        caption="The ratio of counted rates at each threshold: an estimate. Choosing the largest afterwards overstates it.",
+        caption="The ratio of counted rates at each threshold: an estimate. Choosing the largest overstates it.",
         sentence=f"Estimated ε at each threshold: {largest}. "
         + " ".join(f"The {line['what']} is {line['value']:.3g}." for line in lines),
         spec=spec,
@@ -326,13 +368,20 @@ def _allowed(epsilon: float, delta: float, floor: float) -> list[dict[str, float
         one = np.exp(min(epsilon, 700)) * fpr + delta
     other = 1 - np.exp(-epsilon) * (1 - delta - fpr)
     return [
-        {"fpr": _short(float(f)), "tpr": _short(float(t))} for f, t in zip(fpr, np.minimum(np.minimum(one, other), 1), strict=True)
+        {"fpr": _short(float(f)), "tpr": _short(float(t))}
+        for f, t in zip(fpr, np.minimum(np.minimum(one, other), 1), strict=True)
     ]
 
 
-def _between(null: Null, low: Floats | float, high: Floats | float) -> Floats:
-    """P(low ≤ null < high)."""
-    return np.maximum(np.exp(null.log_cdf(np.clip(high, -1, 1))) - np.exp(null.log_cdf(np.clip(low, -1, 1))), 0)
+def _between(null: Null, low: float, high: float) -> float:
+    """P(low ≤ null < high), of a cosine."""
+    below = np.exp(null.log_cdf(np.clip([low, high], -1, 1)))
+    return max(0.0, float(below[1] - below[0]))
+
+
+def _bins(count: int) -> int:
+    """Few where there are few scores."""
+    return min(28, max(6, round(1.5 * math.sqrt(count))))
 
 
 def _short(value: float) -> float:

@@ -1,7 +1,7 @@
 """A section of the page for each audit: what was done, what was found in each view, its figures.
 
-Every audit has one function here, which takes the saved run and gives a :class:`Section`. The figures that are an audit's
-own are called for in one place of its function; those of scores are the same for all.
+Every audit has one function here, which takes the saved run and gives a :class:`Section`. The figures that are an
+audit's own are called for in one place of its function; those of scores are the same for all.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Section:
     key: str
     title: str
     body: Html
+    short: str = ""
+    """What the contents call it, where that is not the title."""
     figures: Sequence[Figure] = ()
     explorers: Sequence[Explorer] = field(default_factory=list)
 
@@ -63,7 +65,7 @@ def _secret_sharer(run: SavedRun, audit: str) -> Section:
     """Heat map and phrases, then every view."""
     memorisation = run.memorisation
     own = [] if memorisation is None else [simple_figures.memorised(memorisation, "secret-sharer-memorised")]
-    lead = _Part(html=joined([*map(placed, own), _phrases(memorisation)]), figures=own)
+    lead = _Part(html=joined([tag("div", {"class": "narrow"}, *map(placed, own)), _phrases(memorisation)]), figures=own)
     return _section(audit, [lead, *(_view(run, result, i) for i, result in enumerate(run.of(audit)))])
 
 
@@ -101,15 +103,14 @@ def _section(audit: str, parts: Sequence[_Part]) -> Section:
     return Section(
         key=audit,
         title=f"{title} ({audit})" if title != audit else audit,
+        short=audit,
         body=joined([paragraphs([what]), *(part.html for part in parts)]),
         figures=[figure for part in parts for figure in part.figures],
         explorers=[found for part in parts for found in part.explorers],
     )
 
 
-def _view(
-    run: SavedRun, result: Result, place: int, own: Sequence[Figure] = (), more: Sequence[Html] = ()
-) -> _Part:
+def _view(run: SavedRun, result: Result, place: int, own: Sequence[Figure] = (), more: Sequence[Html] = ()) -> _Part:
     """One adversary: what it means, figures of the audit, figures of the scores, all estimates."""
     name = f"{result['audit']}-{place + 1}"
     scores, note = None, ""
@@ -165,8 +166,8 @@ def _at(found: Explorer) -> str:
     place = found.places[found.start]
     shown = "no finite ε" if place.epsilon is None else f"ε ≈ {place.epsilon:.2f}"
     return (
-        f"Accusing whoever scores {place.threshold:.4g} or more: {place.tp} of {found.members} planted "
-        f"({100 * place.tp / found.members:.1f}%) and {place.fp} of {found.nonmembers} held out "
+        f"Accusing whoever scores {place.threshold:.4g} or more: {place.tp} of {found.members} {found.kinds[0]} "
+        f"({100 * place.tp / found.members:.1f}%) and {place.fp} of {found.nonmembers} {found.kinds[1]} "
         f"({100 * place.fp / found.nonmembers:.1f}%). {shown} here: an estimate, not a bound."
     )
 
@@ -222,7 +223,11 @@ def _composed(result: Result) -> Html:
         [ceiling if method == "ceiling" else f"from {method}", by.get("exact", "–"), by.get("paper", "–")]
         for method, by in found.items()
     ]
-    return table("All rounds composed to one ε of the training: estimates, none of them a bound", ["rounds' ε", "exact", "as in the paper"], rows)
+    return table(
+        "All rounds composed to one ε of the training: estimates, none of them a bound",
+        ["rounds' ε", "exact", "as in the paper"],
+        rows,
+    )
 
 
 def _crafted(trials: Mapping[str, Any] | None) -> Html:
@@ -270,11 +275,17 @@ def _ldp_table(results: Sequence[Result]) -> Html:
     for result in results:
         bound = next((e for e in result["estimates"] if e["valid"]), None)
         text = "–" if bound is None else f"≥ {numbers.epsilon(number(bound['lower']))}"
-        text += f" (≈ {numbers.epsilon(number(result['metrics']['empirical']))})" if "empirical" in result["metrics"] else ""
+        text += (
+            f" (≈ {numbers.epsilon(number(result['metrics']['empirical']))})"
+            if "empirical" in result["metrics"]
+            else ""
+        )
         key = str(result["config"].get("crafter")), number(result["config"]["epsilon"])
         cells.setdefault(key, {})[str(result["view"])] = text + (" REFUTED" if result.get("refuted") else "")
     rows = [[f"{who}, ε = {e:g}", *(by.get(view, "–") for view in views)] for (who, e), by in cells.items()]
-    return table("Valid bounds (in brackets the paper's estimate) for each adversary and promise", ["adversary", *views], rows)
+    return table(
+        "Valid bounds (in brackets the paper's estimate) for each adversary and promise", ["adversary", *views], rows
+    )
 
 
 def training(run: SavedRun) -> Section | None:
@@ -290,7 +301,8 @@ def training(run: SavedRun) -> Section | None:
     )
     names = [name for name in metrics if not str(name).endswith(_WITHOUT)]
     rows = [
-        [str(name), numbers.metric(metrics[name]), numbers.metric(metrics.get(f"{name}{_WITHOUT}", "–"))] for name in names
+        [str(name), numbers.metric(metrics[name]), numbers.metric(metrics.get(f"{name}{_WITHOUT}", "–"))]
+        for name in names
     ]
     plain = any(str(name).endswith(_WITHOUT) for name in metrics)
     note = "" if plain else "Nothing was trained without canaries: `baseline = true` in [run] would."
@@ -301,6 +313,4 @@ def training(run: SavedRun) -> Section | None:
             tag("div", {"class": "panels"}, *map(placed, figures)),
         ]
     )
-    return Section(key="training", title="The model and its training", body=body, figures=figures)
-
-
+    return Section(key="training", title="The model and its training", short="Training", body=body, figures=figures)

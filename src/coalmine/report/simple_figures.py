@@ -1,4 +1,4 @@
-"""Plain figures of the audits' own quantities: ε along the rounds, memorised phrases, adversaries, the training curve."""
+"""Plain figures of the audits' own quantities: ε along rounds, memorised phrases, adversaries, the training curve."""
 
 from __future__ import annotations
 
@@ -29,20 +29,26 @@ def rounds(result: Result, name: str) -> Figure:
                 "bound": None if bound is None else _finite(bound["lower"]),
             }
         )
-    names = ["valid bound", "estimate ε̂ᵣ and its interval", "promise of one round"]
+    names = ["valid bound", "estimate and its interval"]
     shape = {
         "field": "kind",
         "type": "nominal",
-        "scale": {"domain": names, "range": ["triangle-up", "circle", "stroke"]},
+        "scale": {"domain": names, "range": ["triangle-up", "circle"]},
         "legend": {"title": None},
     }
     colour = {
         "field": "kind",
         "type": "nominal",
-        "scale": {"domain": names, "range": [BOUND, ESTIMATE, THEORY]},
+        "scale": {"domain": names, "range": [BOUND, ESTIMATE]},
         "legend": {"title": None},
     }
-    x = {"field": "round", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}, "scale": {"nice": True}}
+    x = {
+        "field": "round",
+        "type": "quantitative",
+        "title": "round",
+        "axis": {"tickMinStep": 1},
+        "scale": {"padding": 16, "nice": False},
+    }
     y = {"type": "quantitative", "title": "ε of one round"}
     points = [
         {"round": d["round"], "kind": kind, "value": d[field]}
@@ -76,7 +82,7 @@ def rounds(result: Result, name: str) -> Figure:
     return Figure(
         name=name,
         title="ε of single rounds along the training.",
-        caption="Circles are estimates with the interval they would have at a threshold fixed in advance; triangles are valid bounds.",
+        caption="Intervals are those that a threshold fixed in advance would have. Dashed: the promise of one round.",
         sentence=f"ε of one round along the training. {told}.",
         spec=unit(data, layers, height=240),
     )
@@ -94,7 +100,13 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
         }
         for c in memorisation["configurations"]
     ]
-    x = {"field": "p_u", "type": "ordinal", "title": "p_u: share of users who hold it", "axis": {"labelAngle": 0}, "sort": None}
+    x = {
+        "field": "p_u",
+        "type": "ordinal",
+        "title": "p_u: share of users who hold it",
+        "axis": {"labelAngle": 0},
+        "sort": None,
+    }
     y = {"field": "p_e", "type": "ordinal", "title": "p_e: share of their examples", "sort": "descending"}
     layers: list[dict[str, Any]] = [
         {
@@ -123,7 +135,7 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
     return Figure(
         name=name,
         title="Memorised phrases.",
-        caption="How many phrases of each kind the model gives away (by sampling or by beam search), and their median exposure.",
+        caption="How many of each kind the model gives away, by sampling or beam search, and their median exposure.",
         sentence=f"Heat map of memorised phrases and median exposure: {told}.",
         spec=unit(data, layers, height=max(120, 70 * len({d["p_e"] for d in data}))),
     )
@@ -141,7 +153,8 @@ def adversaries(results: Sequence[Result], name: str) -> list[Figure]:
 
 
 def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], name: str) -> Figure:
-    points, line = [], []
+    points: list[dict[str, Any]] = []
+    line: list[dict[str, Any]] = []
     for result in results:
         epsilon = number(result["config"]["epsilon"])
         bound = next((_finite(e["lower"]) for e in result["estimates"] if e["valid"]), None)
@@ -177,16 +190,21 @@ def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], nam
                     "scale": {"domain": ["valid bound", "estimate"], "range": [BOUND, ESTIMATE]},
                     "legend": {"title": None, "columns": 2},
                 },
-                "tooltip": [{"field": f, "type": t} for f, t in (("seen", "nominal"), ("kind", "nominal"), ("value", "quantitative"))],
+                "tooltip": [
+                    {"field": f, "type": t}
+                    for f, t in (("seen", "nominal"), ("kind", "nominal"), ("value", "quantitative"))
+                ],
             },
         },
     ]
-    best = max((p["value"] / p["promised"] for p in points if p["kind"] == "valid bound" and p["promised"]), default=0.0)
+    best = max(
+        (p["value"] / p["promised"] for p in points if p["kind"] == "valid bound" and p["promised"]), default=0.0
+    )
     return Figure(
         name=name,
         title=f"{crafter}.",
         caption="Dashed: all of the promise.",
-        sentence=f"{crafter}: the largest bound shows {100 * best:.0f}% of what was promised, over {len(results)} results.",
+        sentence=f"{crafter}: of {len(results)} bounds the largest shows {100 * best:.0f}% of what was promised.",
         spec=unit(points, layers, height=190),
     )
 
@@ -196,7 +214,9 @@ def training_curve(history: Sequence[Mapping[str, Any]]) -> list[Figure]:
     found = []
     quality = next((m for m in ("accuracy", "recall@1") if any(m in h for h in history)), None)
     for field, words in (("train_loss", "loss of the clients"), (quality, f"{quality} on test data")):
-        values = [{"round": h["round"] + 1, "value": _finite(h[field])} for h in history if field is not None and field in h]
+        values = [
+            {"round": h["round"] + 1, "value": _finite(h[field])} for h in history if field is not None and field in h
+        ]
         values = [v for v in values if v["value"] is not None]
         if not values:
             continue
@@ -204,7 +224,12 @@ def training_curve(history: Sequence[Mapping[str, Any]]) -> list[Figure]:
             values,
             [
                 {
-                    "mark": {"type": "line", "color": PLANTED, "strokeWidth": 2, "point": len(values) < 30 and {"color": PLANTED, "size": 30}},
+                    "mark": {
+                        "type": "line",
+                        "color": PLANTED,
+                        "strokeWidth": 2,
+                        "point": len(values) < 30 and {"color": PLANTED, "size": 30},
+                    },
                     "encoding": {
                         "x": {"field": "round", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}},
                         "y": {"field": "value", "type": "quantitative", "title": words, "scale": {"zero": False}},
@@ -218,7 +243,7 @@ def training_curve(history: Sequence[Mapping[str, Any]]) -> list[Figure]:
                 name=f"training-{'loss' if field == 'train_loss' else 'quality'}",
                 title=f"{words[:1].upper()}{words[1:]}.",
                 caption="By round, with canaries.",
-                sentence=f"{words} by round: from {values[0]['value']:.4g} to {values[-1]['value']:.4g} after {values[-1]['round']} rounds.",
+                sentence=f"{words} by round: {values[0]['value']:.4g} at first, {values[-1]['value']:.4g} in the end.",
                 spec=spec,
             )
         )

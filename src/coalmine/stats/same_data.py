@@ -18,10 +18,10 @@ _SAME_DATA = "the threshold had been fixed in advance, which it was not"
 
 
 def plug_in(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:
-    """Every distinct threshold from the highest down, and the ε of the rates counted there: estimates without error bars.
+    """Every distinct threshold from the highest down, and the ε of the rates counted there: no error bars.
 
-    A ratio whose denominator was counted as 0 says nothing and is passed over; ε is infinite only where a threshold makes
-    no error at all.
+    A ratio whose denominator was counted as 0 says nothing and is passed over; ε is infinite only where a threshold
+    makes no error at all.
     """
     check_delta(delta)
     thresholds, tp, fp = scores.all_counts
