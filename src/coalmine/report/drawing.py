@@ -96,6 +96,8 @@ def theme() -> dict[str, Any]:
             "tickColor": LINE,
             "gridColor": LINE,
             "gridOpacity": 0.7,
+            "labelOverlap": "greedy",
+            "labelSeparation": 8,
         },
         "header": {**text, "labelColor": INK, "titleColor": MUTED},
         "legend": {

@@ -13,27 +13,20 @@ from coalmine.report.promises import Group, Row, together
 
 
 def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
-    """The first screen, and its picture."""
+    """The first screen, and its picture. What is refuted is told first."""
     figure = picture(found)
-    refuted = any(row.refuted for group in found for row in group.rows)
+    first, *others = sorted(found, key=lambda group: not any(row.refuted for row in group.rows))
     promised = any(row.promise is not None for group in found for row in group.rows)
-    kind = "refuted" if refuted else "kept" if promised else "open"
+    kind = "refuted" if any(row.refuted for row in first.rows) else "kept" if promised else "open"
     parts = [
         tag(
             "div",
             {"class": f"verdict {kind}"},
             tag("p", {"class": "headline"}, headline(found)),
-            *(
-                tag(
-                    "p",
-                    None,
-                    *([tag("strong", None, f"{group.title}."), " "] if len(found) > 1 else []),
-                    sentence(group),
-                )
-                for group in found
-            ),
+            _named(first, sentence(first), alone=not others),
         ),
-        _tiles(found[0]),
+        _tiles(first),
+        *(_named(group, in_short(group), alone=False) for group in others),
         placed(figure),
         _table(found),
         paragraphs([_confidence(found), _carefully(warnings)]),
@@ -46,33 +39,52 @@ def headline(found: Sequence[Group]) -> str:
     refuted = [row for group in found for row in group.rows if row.refuted]
     if refuted:
         return "Promise refuted: more leaks than was promised."
-    judged = [row for group in found for row in group.bounds if row.promise is not None]
+    judged = [group for group in found if any(row.promise is not None for row in group.bounds)]
     if judged:
-        return (
-            "Nothing found contradicts the promise." if len(found) == 1 else "Nothing found contradicts the promises."
-        )
-    return "No promise was made: read what is proved, and what is estimated."
+        return f"Nothing found contradicts the promise{'' if len(judged) == 1 else 's'}."
+    return "No promise was checked: read what is proved, and what is estimated."
 
 
 def sentence(group: Group) -> str:
     """What is promised and what is proved of one thing, in words."""
-    best = group.strongest
-    promises = sorted({row.promise for row in group.rows if row.promise is not None})
+    best, promises = group.strongest, _promises(group)
     text = _promised(promises, group)
     if best is None:
         return f"{text} No bound was computed; there are estimates only."
     if not best.bound:
         return f"{text} No adversary proves any leak."
-    at = f" of the ε ≤ {numbers.epsilon(best.promise)} promised to it" if len(promises) > 1 and best.promise else ""
+    where = f", where {numbers.at_most(best.promise)} was promised" if len(promises) > 1 and best.promise else ""
     text += (
-        f" The strongest evidence found: an adversary who {best.adversary} proves ε ≥ "
-        f"{numbers.epsilon(best.bound)}{at} ({_confident(best)})."
+        f" The strongest evidence found: an adversary who {best.adversary} proves {numbers.at_least(best.bound)}{where} "
+        f"({_confident(best)})."
     )
     if best.refuted:
         return f"{text} That refutes the promise: the noise, the clipping or the accounting has a bug."
     if promises:
         return f"{text} Nothing contradicts {'that promise' if len(promises) == 1 else 'these promises'}."
     return text
+
+
+def in_short(group: Group) -> str:
+    """The same in one line."""
+    best, promises = group.strongest, _promises(group)
+    if best is None:
+        return "Estimates only."
+    text = f"Proved {numbers.at_least(best.bound)}" if best.bound else "No leak is proved"
+    text += f", promised {numbers.at_most(best.promise)}" if best.promise is not None else ", nothing promised"
+    text += f": an adversary who {best.adversary} ({_confident(best)})." if best.bound else "."
+    if best.refuted:
+        return f"{text} That refutes the promise."
+    return f"{text} Of {len(promises)} promises this comes closest to its own." if len(promises) > 1 else text
+
+
+def _named(group: Group, text: str, *, alone: bool) -> Html:
+    """A sentence under the name of what it is about, where there are several."""
+    return tag("p", None, *([] if alone else [tag("strong", None, f"{group.title}."), " "]), text)
+
+
+def _promises(group: Group) -> list[float]:
+    return sorted({row.promise for row in group.rows if row.promise is not None})
 
 
 def _promised(promises: Sequence[float], group: Group) -> str:
@@ -82,11 +94,8 @@ def _promised(promises: Sequence[float], group: Group) -> str:
     if math.isinf(promises[-1]):
         return f"{who} gives no finite promise."
     if len(promises) == 1:
-        return f"{who} promises ε ≤ {numbers.epsilon(promises[0])}."
-    return (
-        f"{who} promises ε ≤ {numbers.epsilon(promises[0])} to ε ≤ {numbers.epsilon(promises[-1])}, each adversary or "
-        "setting its own."
-    )
+        return f"{who} promises {numbers.at_most(promises[0])}."
+    return f"{who} promises {numbers.at_most(promises[0])} to {numbers.at_most(promises[-1])}, by adversary or setting."
 
 
 def _confident(row: Row) -> str:
@@ -107,17 +116,17 @@ def _tiles(group: Group) -> Html:
         else ""
     )
     tiles = [
-        ("promise", "Promised", "–" if promise is None else f"ε ≤ {numbers.epsilon(promise)}", f"by theory{at}"),
+        ("promise", "Promised", "–" if promise is None else numbers.at_most(promise), f"by theory{at}"),
         (
             "bound",
             "Proved",
-            "–" if best is None else f"ε ≥ {numbers.epsilon(best.bound)}",
+            "–" if best is None else numbers.at_least(best.bound),
             "" if best is None else f"valid bound, {_confident(best)}, {best.audit}, {best.view}",
         ),
         (
             "estimate",
             "Estimated",
-            "–" if guessed is None else f"ε ≈ {numbers.epsilon(guessed.estimate)}",
+            "–" if guessed is None else numbers.about(guessed.estimate),
             "" if guessed is None else f"no bound: {guessed.estimate_method}, the same adversary{interval}",
         ),
     ]
@@ -163,7 +172,7 @@ def _table(found: Sequence[Group]) -> Html:
     numeric = {"promised", "proved", "estimated"}
 
     def attributes(column: str) -> dict[str, str]:
-        return {"class": "number"} if column in numeric else {}
+        return {"class": "number"} if column in numeric else {"class": "who"} if column == columns[1] else {}
 
     def told(row: Row) -> Html:
         cells = [

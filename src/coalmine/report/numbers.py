@@ -16,6 +16,21 @@ def epsilon(value: float | None) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.3g}"
 
 
+def at_least(value: float | None) -> str:
+    """What is proved, on one line."""
+    return f"ε\u00a0≥\u00a0{epsilon(value)}"
+
+
+def at_most(value: float | None) -> str:
+    """What is promised, on one line."""
+    return f"ε\u00a0≤\u00a0{epsilon(value)}"
+
+
+def about(value: float | None) -> str:
+    """What is estimated, on one line."""
+    return f"ε\u00a0≈\u00a0{epsilon(value)}"
+
+
 def percent(share: float) -> str:
     """A share in percent, with two digits that matter where it is small."""
     return f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.1f}%"

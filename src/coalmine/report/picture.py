@@ -29,9 +29,9 @@ def picture(found: Sequence[Group]) -> Figure:
         for row in group.rows:
             label, strip = top + 14, top + 31
             texts.append(
-                {"y": label, "label": f"{row.adversary} ({row.audit})", "numbers": _numbers(row), "strip": strip}
+                {"y": label, "label": row.adversary, "numbers": f"{row.audit}: {_numbers(row)}", "strip": strip}
             )
-            for kind, value in ((_PROVED, row.bound), (_GUESSED, row.estimate), (_PROMISED, row.promise)):
+            for kind, value in ((_GUESSED, row.estimate), (_PROMISED, row.promise), (_PROVED, row.bound)):
                 if value is not None and math.isfinite(value):
                     marks.append({"y": strip, "kind": kind, "epsilon": value, "who": f"{row.audit}: {row.view}"})
             if row.bound is not None and math.isfinite(row.bound):

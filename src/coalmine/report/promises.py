@@ -69,8 +69,8 @@ class Group:
 _GROUPS = {
     "training": ("The whole training, one user", "the whole training, for one user"),
     "round": ("One round, a client known to take part", "one round, for a client known to take part in it"),
-    "report": ("One report of one client: local privacy", "one report of one client"),
-    "phrase": ("One phrase, all users who share it together", "one phrase, for all users who share it together"),
+    "report": ("One report of one client (local privacy)", "one report of one client"),
+    "phrase": ("One phrase, all who share it together", "one phrase, for all users who share it together"),
     "file": ("Canaries of a score file", "the canaries of a score file"),
 }
 
