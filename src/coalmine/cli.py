@@ -27,6 +27,7 @@ app = typer.Typer(
 app.add_typer(cli_audits.app, name="audit")
 app.command()(cli_runs.run)
 app.command()(cli_runs.resume)
+app.command()(cli_runs.report)
 
 
 class Scale(StrEnum):

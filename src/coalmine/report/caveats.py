@@ -27,6 +27,7 @@ METHODS = {
     "jeffreys": "Approximate intervals at one threshold. An estimate: slightly too narrow for some rates.",
     "katz-log": "Approximate intervals at one threshold. An estimate: slightly too narrow for some rates.",
     "joint-beta": "A Bayesian interval at one threshold. An estimate: what it says depends on its prior.",
+    "plug-in": "The plain ratio of the rates that were counted. An estimate: above 0 by chance alone.",
     "gdp": (
         "The tests of simultaneous, assuming that the mechanism is Gaussian. A bound for Gaussian mechanisms only; "
         "for any other it is an estimate."

@@ -26,8 +26,9 @@ def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
             _named(first, sentence(first), alone=not others),
         ),
         _tiles(first),
-        *(_named(group, in_short(group), alone=False) for group in others),
         placed(figure),
+        paragraphs([_odds(first)]),
+        *(_named(group, in_short(group), alone=False) for group in others),
         _table(found),
         paragraphs([_confidence(found), _carefully(warnings)]),
     ]
@@ -54,10 +55,8 @@ def sentence(group: Group) -> str:
     if not best.bound:
         return f"{text} No adversary proves any leak."
     where = f", where {numbers.at_most(best.promise)} was promised" if len(promises) > 1 and best.promise else ""
-    text += (
-        f" The strongest evidence found: an adversary who {best.adversary} proves {numbers.at_least(best.bound)}{where} "
-        f"({_confident(best)})."
-    )
+    proved = f"{numbers.at_least(best.bound)}{where} ({_confident(best)})"
+    text += f" The strongest evidence found: an adversary who {best.adversary} proves {proved}."
     if best.refuted:
         return f"{text} That refutes the promise: the noise, the clipping or the accounting has a bug."
     if promises:
@@ -67,15 +66,13 @@ def sentence(group: Group) -> str:
 
 def in_short(group: Group) -> str:
     """The same in one line."""
-    best, promises = group.strongest, _promises(group)
+    best = group.strongest
     if best is None:
         return "Estimates only."
-    text = f"Proved {numbers.at_least(best.bound)}" if best.bound else "No leak is proved"
+    text = f"Proved {numbers.at_least(best.bound)} with {_confident(best)}" if best.bound else "No leak is proved"
     text += f", promised {numbers.at_most(best.promise)}" if best.promise is not None else ", nothing promised"
-    text += f": an adversary who {best.adversary} ({_confident(best)})." if best.bound else "."
-    if best.refuted:
-        return f"{text} That refutes the promise."
-    return f"{text} Of {len(promises)} promises this comes closest to its own." if len(promises) > 1 else text
+    text += f": by an adversary who {best.adversary}." if best.bound else "."
+    return f"{text} That refutes the promise." if best.refuted else text
 
 
 def _named(group: Group, text: str, *, alone: bool) -> Html:
@@ -130,39 +127,33 @@ def _tiles(group: Group) -> Html:
             "" if guessed is None else f"no bound: {guessed.estimate_method}, the same adversary{interval}",
         ),
     ]
-    odds = []
-    if best is not None and best.bound:
-        odds = [
+    return tag(
+        "dl",
+        {"class": "tiles", "aria-label": f"ε of {group.about}"},
+        *(
             tag(
-                "p",
-                None,
-                f"In odds: what this adversary sees makes some accusation at least {numbers.times(best.bound)} times "
-                "as likely against somebody who took part as against somebody who did not"
-                + (
-                    f"; the promise allows {numbers.times(promise)} times."
-                    if promise is not None and math.isfinite(promise)
-                    else "."
-                ),
+                "div",
+                {"class": kind},
+                tag("dt", None, name),
+                tag("dd", {"class": "value"}, value),
+                tag("dd", {"class": "small"}, words),
             )
-        ]
-    return joined(
-        [
-            tag(
-                "dl",
-                {"class": "tiles", "aria-label": f"Of {group.about}"},
-                *(
-                    tag(
-                        "div",
-                        {"class": kind},
-                        tag("dt", None, name),
-                        tag("dd", {"class": "value"}, value),
-                        tag("dd", {"class": "small"}, words),
-                    )
-                    for kind, name, value, words in tiles
-                ),
-            ),
-            *odds,
-        ]
+            for kind, name, value, words in tiles
+        ),
+    )
+
+
+def _odds(group: Group) -> str:
+    """What the strongest bound comes to, without a logarithm."""
+    best = group.strongest
+    if best is None or not best.bound:
+        return ""
+    allowed = ""
+    if best.promise is not None and math.isfinite(best.promise):
+        allowed = f"; the promise allows {numbers.times(best.promise)} times"
+    return (
+        f"In odds: what this adversary sees makes some accusation at least {numbers.times(best.bound)} times as likely "
+        f"against somebody who took part as against somebody who did not{allowed}."
     )
 
 
@@ -215,8 +206,8 @@ def _confidence(found: Sequence[Group]) -> str:
         )
     if any(group.key == "report" for group in found):
         text += (
-            " Bounds on local reports are shown for each view where they come closest to their promise; a promise "
-            "counts as refuted only by bounds that hold for all reports together."
+            " Bounds on local reports hold for all adversaries and promises of that audit together; for each view the "
+            "one that comes closest to its promise is shown."
         )
     return text.strip()
 

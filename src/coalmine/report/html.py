@@ -60,7 +60,7 @@ def framed(caption: str, *parts: Html) -> Html:
     """A table of these parts, in a frame that scrolls where it is too wide."""
     return tag(
         "div",
-        {"class": "scroll", "role": "region", "tabindex": "0", "aria-label": caption},
+        {"class": "scroll", "role": "group", "tabindex": "0", "aria-label": caption},
         tag("table", None, tag("caption", None, caption), *parts),
     )
 

@@ -17,12 +17,12 @@ const options = {
 function draw(name) {
   if (!drawings.has(name)) {
     const place = document.getElementById(`figure-${name}`);
-    const fixed = specs[name].width !== "container";
-    if (fixed) place.classList.add("fixed");
     drawings.set(
       name,
       window.vegaEmbed(place, specs[name], options).then(({ view }) => {
         place.classList.add("drawn");
+        place.querySelector("svg").setAttribute("aria-hidden", "true"); // its place has the sentence
+        if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; // so that keys can scroll it
         return view;
       }),
     );

@@ -17,6 +17,8 @@ _PROVED = "valid bound: ε is proved to be at least this"
 _GUESSED = "estimate, with its interval: may be off either way"
 _PROMISED = "promise of theory: ε is at most this"
 _ROW, _HEADER = 50, 44
+_WIDE = 560
+"""From this width on there is room for numbers beside the names."""
 
 
 def picture(found: Sequence[Group]) -> Figure:
@@ -130,10 +132,10 @@ def picture(found: Sequence[Group]) -> Figure:
                 "align": "right",
                 "fontSize": 12,
                 "color": MUTED,
-                "opacity": {"expr": "width > 560 ? 1 : 0"},
             },
-            {"y": y, "x": {"value": {"expr": "width"}}, "text": {"field": "numbers", "type": "nominal"}},
-        ),
+            {"y": y, "x": {"value": {"expr": "width"}}, "text": {"field": "shown", "type": "nominal"}},
+        )
+        | {"transform": [{"calculate": f"width > {_WIDE} ? datum.numbers : ''", "as": "shown"}]},
     ]
     spec = unit([], layers, height=round(top))
     return Figure(

@@ -87,6 +87,14 @@ def groups(results: Sequence[Result]) -> list[Group]:
     ]
 
 
+def crafter(result: Result) -> str:
+    """The LDP audit's adversary and what it was promised, by which its results differ within a view."""
+    config = result["config"]
+    norm = config.get("gradient_norm")
+    of_norm = "" if norm in (None, config.get("norm")) else f" of norm {norm:g}"
+    return f"{config.get('crafter')}{of_norm}, ε = {config.get('epsilon'):g}"
+
+
 def together(bounds: Sequence[Row]) -> float:
     """The confidence with which all these bounds hold at once, at least (a union bound)."""
     return max(0.0, 1 - sum(1 - (row.confidence or 0.0) for row in bounds))
@@ -112,15 +120,16 @@ def _row(result: Result) -> Row:
         spread = number(result["metrics"].get("empirical_std") or 0.0)
         low, high = max(0.0, found.estimate - spread), found.estimate + spread
     theory = result.get("theory")
-    epsilon = f", ε = {result['config'].get('epsilon'):g}" if result["audit"] == "ldp" else ""
-    crafter = f"{result['config'].get('crafter')}, " if result["audit"] == "ldp" else ""
+    local = result["audit"] == "ldp"
+    joint = _optional(result["metrics"].get("bound_of_all"))
     return Row(
         audit=str(result["audit"]),
-        view=f"{crafter}{result['view']}{epsilon}",
+        view=f"{crafter(result)}, {result['view']}" if local else str(result["view"]),
         adversary=adversary(result),
         promise=found.theory,
         delta=found.delta if theory is None else theory.get("delta"),
-        bound=None if first is None else number(first["lower"] if first.get("lower") is not None else first["epsilon"]),
+        # Of many bounds some exceed a promise by chance: those of the LDP audit are judged together.
+        bound=joint if joint is not None else None if first is None else _optional(first.get("lower")),
         confidence=found.confidence,
         bound_method=None if first is None else first["method"],
         estimate=found.estimate,

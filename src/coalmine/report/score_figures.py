@@ -18,7 +18,7 @@ from coalmine.report.caveats import kinds
 from coalmine.report.drawing import BOUND, ESTIMATE, HELD_OUT, INK, PLANTED, THEORY, Figure, unit
 from coalmine.runs.summary import number
 from coalmine.stats import CosineNull, Null, Scores
-from coalmine.stats.same_data import plug_in
+from coalmine.stats.same_data import epsilon_by_threshold
 
 _PLACES = 120
 _EXACT = "their null distribution is exact"
@@ -99,7 +99,7 @@ def known_null(result: Mapping[str, Any]) -> Null | None:
 
 def _places(scores: Scores, delta: float) -> list[Place]:
     """All thresholds from the lowest up, or as many as a slider can take."""
-    thresholds, epsilons = plug_in(scores, delta=delta)
+    thresholds, epsilons = epsilon_by_threshold(scores, delta=delta)
     _, tp, fp = scores.all_counts
     kept = np.unique(np.linspace(0, thresholds.size - 1, _PLACES).round().astype(int))
     best = int(np.argmax(epsilons))

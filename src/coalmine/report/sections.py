@@ -12,10 +12,11 @@ from typing import Any
 
 from coalmine import words
 from coalmine.report import numbers, simple_figures
-from coalmine.report.caveats import AUDITS, adversary, caveat
+from coalmine.report.caveats import AUDITS, adversary
 from coalmine.report.drawing import Figure, placed
 from coalmine.report.html import Html, folded, joined, paragraphs, table, tag
 from coalmine.report.pixels import data_address, png
+from coalmine.report.promises import crafter
 from coalmine.report.score_figures import Explorer, explorer
 from coalmine.runs.saved import SavedRun
 from coalmine.runs.summary import number
@@ -183,11 +184,10 @@ def _estimates(result: Result) -> Html:
                 numbers.epsilon(number(given["epsilon"])),
                 _interval(given),
                 "–" if given.get("threshold") is None else numbers.metric(given["threshold"]),
-                caveat(given["method"]),
                 str(given.get("assumes") or "–"),
             ]
         )
-    columns = ["method", "what it is", "ε", "interval", "threshold", "what it is worth", "holds if"]
+    columns = ["method", "what it is", "ε", "interval", "threshold", "holds if"]
     return table(f"All estimates, {result['audit']}, {result['view']}", columns, rows)
 
 
@@ -271,7 +271,7 @@ def _phrases(memorisation: Mapping[str, Any] | None) -> Html:
 
 def _ldp_table(results: Sequence[Result]) -> Html:
     views = list(dict.fromkeys(str(result["view"]) for result in results))
-    cells: dict[tuple[str, float], dict[str, str]] = {}
+    cells: dict[str, dict[str, str]] = {}
     for result in results:
         bound = next((e for e in result["estimates"] if e["valid"]), None)
         text = "–" if bound is None else f"≥ {numbers.epsilon(number(bound['lower']))}"
@@ -280,12 +280,11 @@ def _ldp_table(results: Sequence[Result]) -> Html:
             if "empirical" in result["metrics"]
             else ""
         )
-        key = str(result["config"].get("crafter")), number(result["config"]["epsilon"])
-        cells.setdefault(key, {})[str(result["view"])] = text + (" REFUTED" if result.get("refuted") else "")
-    rows = [[f"{who}, ε = {e:g}", *(by.get(view, "–") for view in views)] for (who, e), by in cells.items()]
-    return table(
-        "Valid bounds (in brackets the paper's estimate) for each adversary and promise", ["adversary", *views], rows
-    )
+        cells.setdefault(crafter(result), {})[str(result["view"])] = text + (
+            " REFUTED" if result.get("refuted") else ""
+        )
+    rows = [[who, *(by.get(view, "–") for view in views)] for who, by in cells.items()]
+    return table("Valid bounds, each by itself; in brackets the paper's estimate", ["adversary", *views], rows)
 
 
 def training(run: SavedRun) -> Section | None:

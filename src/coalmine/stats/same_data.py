@@ -17,7 +17,7 @@ from coalmine.stats.scores import Scores
 _SAME_DATA = "the threshold had been fixed in advance, which it was not"
 
 
-def plug_in(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:
+def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:
     """Every distinct threshold from the highest down, and the ε of the rates counted there: no error bars.
 
     A ratio whose denominator was counted as 0 says nothing and is passed over; ε is infinite only where a threshold
@@ -50,7 +50,7 @@ def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) ->
     estimate is infinite only where the threshold makes no error at all.
     """
     check_confidence(confidence)
-    thresholds, epsilon = plug_in(scores, delta=delta)
+    thresholds, epsilon = epsilon_by_threshold(scores, delta=delta)
     threshold = float(thresholds[int(np.argmax(epsilon))])
     there = epsilon_from_counts(scores.counts(threshold), delta=delta, confidence=(1 + confidence) / 2)
     return Estimate(
