@@ -17,6 +17,7 @@ from coalmine.report.first_screen import headline, sentence
 from coalmine.report.page import report, write_report
 from coalmine.report.pixels import png
 from coalmine.report.promises import groups
+from coalmine.report.sections import _estimates
 from coalmine.runs.saved import read_run_directory
 from coalmine.stats import METHODS
 from saved_runs import write_run
@@ -123,6 +124,12 @@ def test_estimates_are_never_shown_as_proved(saved):
                 assert row.bound is None
                 assert row.verdict == "estimate only"
             assert row.bound is None or row.confidence == 0.95
+    for result in read_run_directory(saved).results:
+        shown = Outline(_estimates(result)).text
+        for one in result["estimates"]:
+            cells = shown[shown.index(one["method"]) :][:5]
+            assert cells[1] == "valid bound" if one["valid"] else cells[1] in {"estimate", "bound if Gaussian"}
+            assert one["valid"] or not any("at least" in cell for cell in cells)
 
 
 def test_the_largest_of_several_bounds_is_not_told_without_what_that_costs(page):
@@ -203,6 +210,15 @@ def test_the_command_writes_the_page_and_the_figures(tmp_path, run):
         "training-loss.png", "training-quality.png",
     ]  # fmt: skip
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[1:])
+
+
+def test_a_run_ends_with_its_report(tmp_path, run):
+    losses = ROOT / "examples" / "losses.csv"
+    (tmp_path / "audit.toml").write_text(f"[exposure]\nfile = '{losses}'\n", encoding="utf-8")
+    code, out, err = run("run", str(tmp_path / "audit.toml"), "--out", str(tmp_path / "out"))
+    assert code == 0, err
+    assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
+    assert "Canaries of a score file" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_directory_without_results_gets_a_sentence(tmp_path, run):
@@ -294,8 +310,8 @@ def test_a_phone_needs_not_scroll_sideways(browser):
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_barrier(browser, scheme):
+@pytest.mark.parametrize(("scheme", "what"), [("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")])
+def test_axe_finds_no_barrier(browser, scheme, what):
     axe = _axe()
     feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
@@ -303,7 +319,7 @@ def test_axe_finds_no_barrier(browser, scheme):
     # Through the debugger, as the page's own policy would refuse a script that is not its own.
     browser.execute_cdp_cmd("Runtime.evaluate", {"expression": axe.read_text(encoding="utf-8")})
     found = browser.execute_async_script(
-        "const done = arguments[0]; axe.run(document).then(r => done(r.violations.map("
+        f"const done = arguments[0]; axe.run(document, {what}).then(r => done(r.violations.map("
         "v => [v.id, v.nodes.slice(0, 3).map(n => n.html.slice(0, 150))])))"
     )
     assert not found, found

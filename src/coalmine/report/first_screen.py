@@ -11,6 +11,14 @@ from coalmine.report.html import Html, framed, joined, paragraphs, tag
 from coalmine.report.picture import picture
 from coalmine.report.promises import Group, Row, together
 
+_WHOM = {
+    "training": "somebody who took part as against somebody who did not",
+    "round": "a client who took part in the round as against one who did not",
+    "report": "a client who sent the one gradient as against a client who sent the other",
+    "phrase": "a phrase that was planted as against one that was not",
+}
+"""Whom an accusation tells from whom."""
+
 
 def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
     """The first screen, and its picture. What is refuted is told first."""
@@ -55,7 +63,7 @@ def sentence(group: Group) -> str:
     if not best.bound:
         return f"{text} No adversary proves any leak."
     where = f", where {numbers.at_most(best.promise)} was promised" if len(promises) > 1 and best.promise else ""
-    proved = f"{numbers.at_least(best.bound)}{where} ({_confident(best)})"
+    proved = f"{numbers.at_least(best.bound)} ({_confident(best)}){where}"
     text += f" The strongest evidence found: an adversary who {best.adversary} proves {proved}."
     if best.refuted:
         return f"{text} That refutes the promise: the noise, the clipping or the accounting has a bug."
@@ -151,10 +159,9 @@ def _odds(group: Group) -> str:
     allowed = ""
     if best.promise is not None and math.isfinite(best.promise):
         allowed = f"; the promise allows {numbers.times(best.promise)} times"
-    return (
-        f"In odds: what this adversary sees makes some accusation at least {numbers.times(best.bound)} times as likely "
-        f"against somebody who took part as against somebody who did not{allowed}."
-    )
+    whom = _WHOM.get(group.key, "a canary that was planted as against one that was not")
+    likely = f"makes some accusation at least {numbers.times(best.bound)} times as likely against {whom}"
+    return f"In odds: what this adversary sees {likely}{allowed}."
 
 
 def _table(found: Sequence[Group]) -> Html:

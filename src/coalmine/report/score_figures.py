@@ -144,7 +144,7 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
         "field": "who",
         "type": "nominal",
         "scale": {"domain": domain, "range": colours},
-        "legend": {"title": None, "columns": 3},
+        "legend": {"title": None, "columns": 2},
     }
     layers: list[dict[str, Any]] = [
         {
@@ -246,7 +246,8 @@ def _roc(
                 "encoding": {"x": x, "y": y, "y2": {"datum": floor}},
             }
         )
-        words = f" The shaded region is what ε ≤ {numbers.epsilon(limit)} allows; points above it would refute it."
+        allowed = f"The shaded region is what {numbers.at_most(limit)} allows"
+        words = f" {allowed}; whether points above it refute it, the valid bound says."
     chance = [{"fpr": t, "tpr": t} for t in (floor, 1.0)]
     layers.append(
         {
@@ -321,13 +322,13 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         "field": "what",
         "type": "nominal",
         "scale": {"domain": names, "range": colours},
-        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
+        "legend": {"title": None, "columns": 2, "symbolType": "stroke"},
     }
     dash = {
         "field": "what",
         "type": "nominal",
         "scale": {"domain": names, "range": [[1, 0], [1, 0], [6, 4]]},
-        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
+        "legend": {"title": None, "columns": 2, "symbolType": "stroke"},
     }
     layers: list[dict[str, Any]] = [
         {

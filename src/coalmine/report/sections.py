@@ -192,11 +192,12 @@ def _estimates(result: Result) -> Html:
 
 
 def _interval(given: Mapping[str, Any]) -> str:
+    """The ends of an interval; a lower end alone is told of bounds that hold, and of nothing else."""
     low, high = given.get("lower"), given.get("upper")
-    if low is None and high is None:
+    if low is None or (high is None and not given["valid"]):
         return "–"
-    first = "" if low is None else f"{numbers.epsilon(number(low))}"
-    return f"{first} to {numbers.epsilon(number(high))}" if high is not None else f"at least {first}"
+    first = numbers.epsilon(number(low))
+    return f"at least {first}" if high is None else f"{first} to {numbers.epsilon(number(high))}"
 
 
 def _metrics(metrics: Mapping[str, Any]) -> Html:
