@@ -33,6 +33,7 @@ app.command()(cli_saved.check)
 app.command()(cli_saved.compare)
 app.command()(cli_saved.serve)
 app.command()(cli_saved.init)
+app.command()(cli_runs.report)
 
 
 class Scale(StrEnum):

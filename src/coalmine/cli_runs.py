@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,7 @@ def demo(
 
     with console.bars(quiet=quiet or as_json):
         found = run_all(demo_settings(seed), out=out)
-    _show(found.content, out, as_json)
+    _finish(found.content, out, as_json)
 
 
 def run(
@@ -54,7 +55,7 @@ def run(
     directory = out or directory_for(file)
     with console.bars(quiet=quiet or as_json):
         found = run_all(given, out=directory)
-    _show(found.content, directory, as_json)
+    _finish(found.content, directory, as_json)
 
 
 def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
@@ -68,7 +69,41 @@ def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) 
     given = run_from_text(stopped.config, str(directory / "config.toml"))
     with console.bars(quiet=quiet or as_json):
         found = run_all(given, out=directory)
-    _show(found.content, directory, as_json)
+    _finish(found.content, directory, as_json)
+
+
+def report(
+    directory: Directory,
+    png: Annotated[
+        Path | None, typer.Option("--png", help="Write every figure as PNG into this directory.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw a run that is done: report.html, one page that opens without a network."""
+    from coalmine.report.page import write_figures, write_report
+
+    with console.busy("drawing"):
+        written = [write_report(directory), *([] if png is None else write_figures(directory, png))]
+    for path in written:
+        print(path)
+
+
+def _finish(content: Mapping[str, Any], directory: Path, as_json: bool) -> None:
+    """Show what was found, and draw it. The results are written by now: a page that cannot be drawn loses nothing."""
+    _show(content, directory, as_json)
+    try:
+        from coalmine.report.page import write_report
+
+        with console.busy("drawing"):
+            path = write_report(directory)
+    except Exception as error:  # whatever it is, the run itself has succeeded
+        print(
+            f"coalmine: the report could not be drawn ({error}); the results are complete, and `coalmine report "
+            f"{directory}` tries again",
+            file=sys.stderr,
+        )
+        return
+    if not as_json:
+        print(f"report: {path}")
 
 
 def _show(content: Mapping[str, Any], directory: Path, as_json: bool) -> None:

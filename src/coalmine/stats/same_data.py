@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coalmine.errors import check_confidence, check_delta
+from coalmine.stats.arrays import Floats
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.rates import (
     epsilon_from_counts,
@@ -16,16 +17,13 @@ from coalmine.stats.scores import Scores
 _SAME_DATA = "the threshold had been fixed in advance, which it was not"
 
 
-def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
-    """The largest plug-in ε over all thresholds, with the Clopper–Pearson interval that it would have on its own.
+def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:
+    """Every distinct threshold from the highest down, and the ε of the rates counted there: no error bars.
 
-    As CANIFE does (Maddock et al. 2023, Algorithm 2). The maximum is biased upwards and its interval too narrow: both
-    would be right only for a threshold that had been fixed in advance. ``lower`` and ``upper`` together hold
-    ``confidence`` of that (two-sided). A ratio whose denominator was counted as 0 says nothing and is passed over; the
-    estimate is infinite only where the threshold makes no error at all.
+    A ratio whose denominator was counted as 0 says nothing and is passed over; ε is infinite only where a threshold
+    makes no error at all.
     """
     check_delta(delta)
-    check_confidence(confidence)
     thresholds, tp, fp = scores.all_counts
     fn = scores.members.size - tp
     with np.errstate(divide="ignore"):
@@ -40,6 +38,19 @@ def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) ->
         np.where((fn > 0) | clean, log_tnr, -np.inf),
         delta,
     )
+    return thresholds, epsilon
+
+
+def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
+    """The largest plug-in ε over all thresholds, with the Clopper–Pearson interval that it would have on its own.
+
+    As CANIFE does (Maddock et al. 2023, Algorithm 2). The maximum is biased upwards and its interval too narrow: both
+    would be right only for a threshold that had been fixed in advance. ``lower`` and ``upper`` together hold
+    ``confidence`` of that (two-sided). A ratio whose denominator was counted as 0 says nothing and is passed over; the
+    estimate is infinite only where the threshold makes no error at all.
+    """
+    check_confidence(confidence)
+    thresholds, epsilon = epsilon_by_threshold(scores, delta=delta)
     threshold = float(thresholds[int(np.argmax(epsilon))])
     there = epsilon_from_counts(scores.counts(threshold), delta=delta, confidence=(1 + confidence) / 2)
     return Estimate(

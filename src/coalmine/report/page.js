@@ -1,0 +1,87 @@
+// Draws the figures after the text is there, and moves thresholds. Everything shown is data, set as text.
+const read = (id) => JSON.parse(document.getElementById(id).textContent);
+const { theme, specs } = read("figures");
+const explorers = read("explorers");
+const drawings = new Map();
+
+const options = {
+  actions: false,
+  ast: true, // expressions are interpreted, not compiled: the page forbids eval
+  config: theme,
+  defaultStyle: false,
+  mode: "vega-lite",
+  renderer: "svg",
+  tooltip: { disableDefaultStyle: true },
+};
+
+function draw(name) {
+  if (!drawings.has(name)) {
+    const place = document.getElementById(`figure-${name}`);
+    drawings.set(
+      name,
+      window.vegaEmbed(place, specs[name], options).then(({ view }) => {
+        place.classList.add("drawn");
+        place.querySelector("svg").setAttribute("aria-hidden", "true"); // its place has the sentence
+        if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; // so that keys can scroll it
+        return view;
+      }),
+    );
+  }
+  return drawings.get(name);
+}
+
+async function move(name, place) {
+  const { figures, places } = explorers[name];
+  for (const figure of figures) {
+    const view = await draw(figure);
+    const signals = view.getState().signals;
+    if ("place" in signals) view.signal("place", place);
+    if ("threshold" in signals) view.signal("threshold", places[place][0]);
+    await view.runAsync();
+  }
+}
+
+const short = (value) => String(Number(value.toPrecision(4)));
+const percent = (part, whole) => `${((100 * part) / whole).toFixed(1)}%`;
+
+function words({ kinds, members, nonmembers, places }, place) {
+  const [threshold, tp, fp, epsilon] = places[place];
+  const shown = epsilon === null ? "no finite ε" : `ε ≈ ${epsilon.toFixed(2)}`;
+  return (
+    `Accusing whoever scores ${short(threshold)} or more: ${tp} of ${members} ${kinds[0]} (${percent(tp, members)}) and ` +
+    `${fp} of ${nonmembers} ${kinds[1]} (${percent(fp, nonmembers)}). ${shown} here: an estimate, not a bound.`
+  );
+}
+
+for (const part of document.querySelectorAll("[data-explorer]")) {
+  const name = part.dataset.explorer;
+  const slider = part.querySelector("input");
+  const output = part.querySelector("output");
+  slider.addEventListener("input", () => {
+    output.textContent = words(explorers[name], slider.valueAsNumber);
+    slider.setAttribute("aria-valuetext", output.textContent);
+    move(name, slider.valueAsNumber);
+  });
+}
+
+const names = Object.keys(specs);
+const near = new IntersectionObserver(
+  (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target.id.slice(7))),
+  { rootMargin: "300px" },
+);
+for (const name of names) near.observe(document.getElementById(`figure-${name}`));
+
+// What is further down is drawn when there is time, so that the page can be printed as a whole.
+const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+async function drawAll() {
+  for (const name of names) {
+    await draw(name);
+    await new Promise((done) => later(done, { timeout: 300 }));
+  }
+  document.documentElement.dataset.drawn = "all";
+}
+later(drawAll, { timeout: 1000 });
+
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});
