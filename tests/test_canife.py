@@ -357,7 +357,7 @@ def batch_norm():
         ({"pool": DATA}, "clients under audit"),
         ({"client": LocalTraining(optimiser=Adam(learning_rate=0.1))}, "SGD"),
         ({"score": "cosine"}, "likelihood-ratio or plain"),
-        ({"start": "test"}, "random or pool"),
+        ({"start": "test"}, "random, pool or last"),
         ({"noise_multiplier": -1}, "at least 0"),
         ({"model": word_model()}, "word_model|Sequential|fit"),
     ],
