@@ -2,8 +2,8 @@
 
 python benchmarks/canife_running.py [--repeats 7] [--rounds 100] [--settings data=mnist …]
 
-First the cost of `coalmine audit canife --set mode=running`. *Within* is the processor time of the audit, from making it
-to its last score, over that of the rest of the same run: both are measured in turn every few milliseconds, so that a
+First the cost of `coalmine audit canife --set mode=running`. *Within* is the processor time of the audit, from making
+it to its last score, over that of the rest of the same run: both are measured in turn every few milliseconds, so that a
 busy machine is busy for both. *Against* is that of the whole run over that of the same training without the audit, run
 in turn in the same process. Medians over ``--repeats``. Bar: at most 15% on the default configuration.
 
@@ -74,11 +74,8 @@ def cost(name: str, texts: Sequence[str], repeats: int) -> None:
     seconds(training, audit, splits)
     times = np.array([[*seconds(training, None, splits), *seconds(training, audit, splits)] for _ in range(repeats)])
     plain, _, whole, own = times.T
-    within, against = own / (whole - own), whole / plain - 1
-    print(
-        f"| {name} | {np.median(plain):.2f} | {np.median(own):.2f} | {np.median(within):.1%} | {np.median(against):.1%} |",
-        flush=True,
-    )
+    within, against = np.median(own / (whole - own)), np.median(whole / plain - 1)
+    print(f"| {name} | {np.median(plain):.2f} | {np.median(own):.2f} | {within:.1%} | {against:.1%} |", flush=True)
 
 
 def quality(name: str, texts: Sequence[str]) -> None:

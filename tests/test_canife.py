@@ -235,7 +235,8 @@ def figures(scores, present, **changes):
     period = Period(0, 10, values, np.asarray(present)[:, None], np.full_like(values, np.nan))
     terms = {
         "independent": True, "view": "frozen", "seed": 0, "delta": 1e-5, "confidence": 0.95, "noise_multiplier": 1.0,
-        "sampling": None, "training": None, "facts": [], "every": 10, "metrics": {}, "timing": {}, "config": {},
+        "sampling": None, "training": None, "facts": [], "canaries": [], "arrays": {}, "every": 10, "metrics": {},
+        "timing": {}, "config": {},
     }  # fmt: skip
     return canife_result([period], **(terms | changes))
 

@@ -40,6 +40,9 @@ MaxEpsilon = Annotated[
     float | None,
     typer.Option(help="Exit with code 1 where the bound to quote exceeds this ε, for CI.", show_default=False),
 ]
+Figures = Annotated[
+    Path | None, typer.Option(help="Write figures (.html, .svg, .png) into this directory.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 
 
@@ -92,6 +95,7 @@ def one_shot(
 def canife(
     settings: Set = None,
     out: Out = None,
+    figures: Figures = None,
     max_epsilon: MaxEpsilon = None,
     list_settings: ListSettings = False,
     as_json: AsJson = False,
@@ -107,14 +111,21 @@ def canife(
 
     from coalmine.runs import run_canife
 
-    _make(out)
+    for directory in (out, figures):
+        _make(directory)
     results = run_canife(
         training,
         audit,
         out=out,
         progress=lambda run: None if as_json else console.round_bar(run.rounds, run.state.round, "training"),
     )
+    if figures is not None:
+        from coalmine.report import canife_figures
+
+        canife_figures.save_all([(result.to_dict(), result.arrays) for result in results], figures)
     _show(results, out, max_epsilon, as_json)
+    if figures is not None and not as_json:
+        print(f"figures in {figures}")
 
 
 @app.command()
@@ -368,9 +379,7 @@ def ldp(
     out: Annotated[
         Path | None, typer.Option(help="Write result.json and scores.npz into this directory.", show_default=False)
     ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(help="Write figures (.html, .svg, .png) into this directory.", show_default=False)
-    ] = None,
+    figures: Figures = None,
     list_settings: ListSettings = False,
     as_json: AsJson = False,
 ) -> None:

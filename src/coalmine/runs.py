@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from coalmine import __version__
-from coalmine.audits.canife import Canife
 from coalmine.audits.canife_result import CanifeResult
-from coalmine.audits.result import AuditResult
+from coalmine.audits.result import AuditResult, file_name
 from coalmine.config.canife import CanifeSettings
 from coalmine.config.one_shot import OneShotSettings
 from coalmine.config.training import TrainingSettings
@@ -110,8 +109,8 @@ def run_canife(
         results.append(replace(found, timing=timing | dict(found.timing), config=config))
     if out is not None:
         save(results, out)
-        for audit in audits:
-            _save_trials(audit, out)
+        for found in results:
+            _save_arrays(found.arrays, out / f"trials-{file_name(found.view)}.npz")
     return results
 
 
@@ -122,21 +121,6 @@ def _sampling(trained: Training) -> Sampling:
         return trained.cohorts.sampling(*terms)
     except InputError:
         return AtMost(trained.cohorts.exposures(*terms))
-
-
-def _save_trials(audit: Canife, directory: Path) -> None:
-    """``trials-VIEW.npz``: each trial's scores, which canaries were there, the round; and the last canaries."""
-    content: dict[str, Any] = {
-        "scores": np.concatenate([period.scores for period in audit.periods]),
-        "present": np.concatenate([period.present for period in audit.periods]),
-        "sigma": np.concatenate([period.sigma for period in audit.periods]),
-        "round": np.concatenate([np.full(len(period.scores), period.round) for period in audit.periods]),
-    }
-    kept = audit.canaries.state()
-    content |= {name: kept[name] for name in ("inputs", "targets") if name in kept}
-    partial = directory / "trials.partial.npz"
-    np.savez(partial, **content)
-    partial.replace(directory / f"trials-{_file_name(audit.name)}.npz")
 
 
 def _run(trained: Training, out: Path | None, progress: ForTraining) -> tuple[Training, dict[str, float]]:
@@ -166,14 +150,15 @@ def save(results: Sequence[AuditResult], directory: Path) -> None:
         scores: dict[str, Any] = {"members": result.scores.members}
         if result.scores.nonmembers is not None:
             scores["nonmembers"] = result.scores.nonmembers
-        partial = directory / "scores.partial.npz"
-        np.savez(partial, **scores)
-        partial.replace(directory / f"scores-{_file_name(result.view)}.npz")
+        _save_arrays(scores, directory / f"scores-{file_name(result.view)}.npz")
     content = {"schema": 1, "coalmine": __version__, **results_to_dict(results)}
     text = directory / "result.partial.json"
     text.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     text.replace(directory / "result.json")
 
 
-def _file_name(view: str) -> str:
-    return view.replace(":", "-").replace(", ", "-").replace(" ", "-")
+def _save_arrays(arrays: Mapping[str, Any], path: Path) -> None:
+    """Whole, or not at all."""
+    partial = path.with_suffix(".partial.npz")
+    np.savez(partial, **arrays)
+    partial.replace(path)

@@ -90,7 +90,9 @@ class DesignedCanaries:
         self.weighting = weighting or EqualWeights()
         if self.weighting == WeightsBySize(None):
             raise InputError("weights by size need a cap: what the largest client counts by is not known to the pool")
-        self.valid = valid_range(pool) if valid == "data" and pool.task.tokens is None else valid
+        self.valid: tuple[float, float] | None = None
+        if pool.task.tokens is None:
+            self.valid = valid_range(pool) if valid == "data" else valid
         self._flat = flat.FlatModel(model)
         self._first = flat.parameter_vector(model)
         self._sent = ClientUpdates(model, pool.task, client, mock=pool)
@@ -110,7 +112,7 @@ class DesignedCanaries:
         seed = int(generator(self.seed, "design", round).integers(2**31))
         make: Callable[..., Design] = design_texts
         if self.data.task.tokens is None:
-            make = partial(design_samples, valid=None if self.valid == "data" else self.valid)
+            make = partial(design_samples, valid=self.valid)
         found = make(
             self._flat.module,
             self._pool,
@@ -189,6 +191,22 @@ class DesignedCanaries:
         self._inputs, self._targets = state.get("inputs"), state.get("targets")
         if self._inputs is not None:
             self._designed_for, self._clip_norm = state["designed_for"], float(state["clip_norm"])
+
+    def described(self) -> list[dict[str, Any]]:
+        """The canaries as last designed, JSON-ready: texts as they read, of numbers the shape and the valid range."""
+        if self._inputs is None or self._targets is None:
+            return []
+        task, found = self.data.task, []
+        for inputs, target in zip(self._inputs, self._targets, strict=True):
+            one: dict[str, Any] = {"kind": "numbers" if task.tokens is None else "text", "shape": list(inputs.shape)}
+            if task.tokens is None:
+                one["range"] = None if self.valid is None else [float(end) for end in self.valid]
+            else:
+                tokens = [*inputs.tolist(), *([int(target[-1])] if task.per_position else [])]
+                known = self.data.vocabulary
+                one["text"] = " ".join(map(str, tokens)) if known is None else known.decode(tokens)
+            found.append(one | {"target": None if task.per_position else int(target)})
+        return found
 
     @property
     def samples(self) -> tuple[Array, Array]:
