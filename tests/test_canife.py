@@ -235,7 +235,8 @@ def figures(scores, present, **changes):
     period = Period(0, 10, values, np.asarray(present)[:, None], np.full_like(values, np.nan))
     terms = {
         "independent": True, "view": "frozen", "seed": 0, "delta": 1e-5, "confidence": 0.95, "noise_multiplier": 1.0,
-        "sampling": None, "training": None, "facts": [], "every": 10, "metrics": {}, "timing": {}, "config": {},
+        "sampling": None, "training": None, "facts": [], "canaries": [], "arrays": {}, "every": 10, "metrics": {},
+        "timing": {}, "config": {},
     }  # fmt: skip
     return canife_result([period], **(terms | changes))
 
@@ -357,7 +358,7 @@ def batch_norm():
         ({"pool": DATA}, "clients under audit"),
         ({"client": LocalTraining(optimiser=Adam(learning_rate=0.1))}, "SGD"),
         ({"score": "cosine"}, "likelihood-ratio or plain"),
-        ({"start": "test"}, "random or pool"),
+        ({"start": "test"}, "random, pool or last"),
         ({"noise_multiplier": -1}, "at least 0"),
         ({"model": word_model()}, "word_model|Sequential|fit"),
     ],

@@ -90,6 +90,7 @@ def one_shot(
 def canife(
     settings: Set = None,
     out: Out = None,
+    figures: Figures = None,
     max_epsilon: MaxEpsilon = None,
     list_settings: ListSettings = False,
     as_json: AsJson = False,
@@ -106,9 +107,17 @@ def canife(
     from coalmine.config.run import RunSettings
     from coalmine.runs.running import run
 
+    make(figures)
     with console.bars(quiet=as_json):
         found = run(RunSettings(training=training, canife=audit), out=out, again=True)
-    _show(found.results, out, max_epsilon, as_json)
+    drawn = []
+    if figures is not None:
+        from coalmine.audits.canife_result import CanifeResult
+        from coalmine.report import canife_figures
+
+        pairs = [(result.to_dict(), result.arrays) for result in found.results if isinstance(result, CanifeResult)]
+        drawn = canife_figures.save_all(pairs, figures)
+    _show(found.results, out, max_epsilon, as_json, drawn)
 
 
 @app.command()
@@ -177,7 +186,13 @@ def make(directory: Path | None) -> None:
             raise InputError(f"{directory} cannot be written to: {error.strerror or error}") from error
 
 
-def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float | None, as_json: bool) -> None:
+def _show(
+    results: Sequence[AuditResult],
+    out: Path | None,
+    max_epsilon: float | None,
+    as_json: bool,
+    drawn: Sequence[Path] = (),
+) -> None:
     from coalmine.runs import results_to_dict
 
     if as_json:
@@ -188,6 +203,8 @@ def _show(results: Sequence[AuditResult], out: Path | None, max_epsilon: float |
         print_facts(results[0])
         if out is not None:
             print(f"\nwritten to {out}")
+        for path in drawn:
+            print(f"Written: {path}")
     check_bounds(results, max_epsilon)
 
 

@@ -168,6 +168,18 @@ class Canife(Audit):
         """Of each design, with a number for each canary: health, norm, effective_sigma, iterations, not_finite."""
         return [{name: design[:, i].tolist() for i, name in enumerate(FACTS)} for design in self._facts]
 
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Of each trial (trials, canaries): scores, who was present, sigma; its round; and the last canaries."""
+        periods = self.periods
+        found: dict[str, npt.NDArray[Any]] = {
+            name: np.concatenate([getattr(period, name) for period in periods])
+            for name in ("scores", "present", "sigma", "comparable")
+        }
+        found["round"] = np.concatenate([np.full(len(period.scores), period.round) for period in periods])
+        kept = self.canaries.state()
+        return found | {name: np.array(kept[name]) for name in ("inputs", "targets") if name in kept}
+
     def result(
         self,
         *,
@@ -202,6 +214,8 @@ class Canife(Audit):
             sampling=sampling,
             training=theory,
             facts=self.facts,
+            canaries=self.canaries.described(),
+            arrays=self.arrays,
             every=self.every,
             metrics=metrics or {},
             timing={"audit_s": self._seconds},

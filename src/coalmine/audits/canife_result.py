@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coalmine import accounting
 from coalmine.accounting import Theory
@@ -49,13 +50,16 @@ class CanifeResult(AuditResult):
     """``estimates`` are of ε of one round, from the scores of all; ``theory`` is what is promised of one round.
 
     ``periods`` are the estimates along the training. ``composed`` are ε̂ of all rounds, to be compared with
-    ``training``, the promise for the whole training.
+    ``training``, the promise for the whole training. ``canaries`` are the last ones, as far as they can be described;
+    ``arrays`` are those of all trials, as `Canife.arrays` has them.
     """
 
     periods: Sequence[RoundEstimate] = ()
     composed: Sequence[Composed] = ()
     training: Theory | None = None
     designs: Sequence[Mapping[str, list[float]]] = ()
+    canaries: Sequence[Mapping[str, Any]] = ()
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def epsilon_hat(self, method: str = "best-threshold", inversion: str = "exact") -> float:
         """A composed ε̂ by its names."""
@@ -93,6 +97,7 @@ class CanifeResult(AuditResult):
                 {name: [v if math.isfinite(v) else None for v in values] for name, values in design.items()}
                 for design in self.designs
             ],
+            "canaries": [dict(canary) for canary in self.canaries],
         }
 
 
@@ -108,6 +113,8 @@ def canife_result(
     sampling: Sampling | None,
     training: Theory | None,
     facts: Sequence[Mapping[str, list[float]]],
+    canaries: Sequence[Mapping[str, Any]],
+    arrays: Mapping[str, npt.NDArray[Any]],
     every: int,
     metrics: Mapping[str, float],
     timing: Mapping[str, float],
@@ -152,6 +159,8 @@ def canife_result(
         composed=composed,
         training=training,
         designs=facts,
+        canaries=canaries,
+        arrays=arrays,
     )
 
 

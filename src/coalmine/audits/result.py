@@ -98,6 +98,11 @@ def common_delta(delta: float | None, theory: Theory | None) -> float:
     return theory.delta
 
 
+def file_name(view: str) -> str:
+    """A view's name as part of a file's."""
+    return view.replace(":", "-").replace(", ", "-").replace(" ", "-")
+
+
 @lru_cache(maxsize=1)
 def environment() -> dict[str, str]:
     """What it ran on."""

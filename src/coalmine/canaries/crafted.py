@@ -58,6 +58,9 @@ class CanaryMaker(Protocol):
     def crafted(self, model: Vector | None, *, clip_norm: float) -> Crafted:
         """What the canaries as last designed send from ``model``."""
 
+    def described(self) -> list[dict[str, Any]]:
+        """The canaries as last designed, JSON-ready: kind (numbers, text), shape, range, target, text."""
+
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """What a checkpoint must keep."""
 
@@ -89,6 +92,10 @@ class GivenUpdates:
         check_clipped(clip_norm)
         updates = (self._units * clip_norm * (1 - 1e-6)).astype(np.float32)
         return looked_at_apart(updates, self._units, np.full(self.count, math.nan))
+
+    def described(self) -> list[dict[str, Any]]:
+        """No samples: there is nothing to show."""
+        return []
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Nothing changes."""

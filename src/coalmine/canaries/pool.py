@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine.data.federated import FederatedData
+from coalmine.data.federated import FederatedData, Task
 from coalmine.errors import InputError, check_count, check_positive
 from coalmine.fl import flat
 from coalmine.fl.client import Client, LocalTraining
+from coalmine.fl.kernels.choice import promising_kernel
 from coalmine.fl.kernels.loop import Loop
+from coalmine.fl.kernels.stacked import Stacked
+from coalmine.fl.mechanisms import EqualWeights, Weighting
 from coalmine.fl.workers import one_thread
 from coalmine.seeds import generator
 from coalmine.stats.arrays import Ints
@@ -28,6 +31,9 @@ _WORTH = 0.1
 
 # Columns turned to float64 at a time.
 _COLUMNS = 1 << 16
+
+# Numbers of a matrix so small that it may as well be kept whole in float64: it is asked for in every round.
+_SMALL = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +104,8 @@ class Pool:
 
     def dots(self, vectors: Tensor) -> Tensor:
         """(k, m) float64: the product of each of ``vectors`` (k, d) with each update."""
+        if self._whole is not None:
+            return vectors.double() @ self._whole.T
         found = torch.zeros(len(vectors), len(self), dtype=torch.float64)
         for block, piece in self._pieces(vectors):
             part = piece[(slice(None), *block.index)].reshape(len(vectors), -1)
@@ -107,6 +115,9 @@ class Pool:
 
     def combined(self, weights: Tensor) -> Tensor:
         """(k, d) float64: Σ weightᵢ · updateᵢ for each row of ``weights`` (k, m)."""
+        return weights.double() @ self._whole if self._whole is not None else self._combined(weights)
+
+    def _combined(self, weights: Tensor) -> Tensor:
         found = torch.zeros(len(weights), self.dim, dtype=torch.float64)
         for block, piece in self._pieces(found):
             parts = [weights.double() @ rows.double() for rows in block.rows.split(_COLUMNS, 1)]
@@ -124,6 +135,19 @@ class Pool:
                 found.addmm_(some, some.T)
         return found
 
+    @cached_property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (m,), none below 0, and eigenvectors (m, m) of ``gram`` in squared clip norms."""
+        values, vectors = torch.linalg.eigh(self.gram / self.clip_norm**2)
+        return values.clamp(min=0), vectors
+
+    @cached_property
+    def _whole(self) -> Tensor | None:
+        """(m, d) float64, where that is small."""
+        if len(self) * self.dim > _SMALL:
+            return None
+        return self._combined(torch.eye(len(self), dtype=torch.float64))
+
     def _pieces(self, vectors: Tensor) -> Iterator[tuple[Block, Tensor]]:
         pieces = vectors.split([block.shape.numel() for block in self.blocks], 1)
         return ((block, piece.unflatten(1, block.shape)) for block, piece in zip(self.blocks, pieces, strict=True))
@@ -136,35 +160,122 @@ def pool_updates(
     clip_norm: float,
     *,
     clients: FederatedData | None = None,
+    weighting: Weighting | None = None,
     seed: int = 0,
 ) -> Pool:
-    """What mock clients with the data of ``pool`` would send from ``model``, clipped.
+    """What mock clients with the data of ``pool`` would send from ``model``, clipped, and weighed by ``weighting``.
 
     ``clients`` are those under audit, where known: a pool that shares any of theirs is refused, since a canary made to
     be unlike the very clients of the rounds would say nothing of an adversary who does not have their data.
     """
     if clients is not None:
         check_apart(pool, clients)
-    shapes = [value.shape for value in model.parameters() if value.requires_grad]
-    return Pool.of(updates(model, pool, client, clip_norm, seed=seed), shapes, clip_norm=clip_norm)
+    found = ClientUpdates(model, pool.task, client)
+    return found.pool(flat.parameter_vector(model), pool, clip_norm, weighting=weighting, seed=seed)
 
 
 def updates(
     model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0
 ) -> Iterator[Tensor]:
-    """The clipped update (d,) of each client of ``data`` in turn, as a training would have it; valid until the next."""
-    flat.check_module(model, private=True)
-    check_positive("clip_norm", clip_norm)
-    check_count("seed", seed, least=0)
-    loop = Loop(model, data.task, client)  # the others are for many clients at once
-    weights = flat.parameter_vector(model)
-    for i, name in enumerate(data.names):
-        with one_thread():
-            part = Client(data.client(i), 1.0, partial(generator, seed, "batches", i))
-            found = loop.clipped_sum(weights, [part], clip_norm, torch.empty_like(weights))
-        if not math.isfinite(found.norms[0]):
-            raise InputError(f"the update of client {name!r} is not finite: lower the clients' learning rate")
-        yield found.total
+    """The clipped update (d,) of each client of ``data`` in turn, as a training would have it."""
+    return ClientUpdates(model, data.task, client).of(flat.parameter_vector(model), data, clip_norm, seed=seed)
+
+
+class ClientUpdates:
+    """What clients who train like ``client`` send, from any parameters of a module: all their local epochs, clipped.
+
+    ``mock`` are clients whose updates will be asked for again and again: where it pays, and gives the same for the
+    first of them, they train together.
+    """
+
+    def __init__(
+        self, module: nn.Module, task: Task, client: LocalTraining, *, mock: FederatedData | None = None
+    ) -> None:
+        flat.check_module(module, private=True)
+        self._loop = Loop(module, task, client)
+        faster = None if mock is None else promising_kernel(module, mock, client)
+        self._together, self._tried = faster if isinstance(faster, Stacked) else None, False
+
+    def of(
+        self,
+        weights: Tensor,
+        data: FederatedData,
+        clip_norm: float,
+        *,
+        weighting: Weighting | None = None,
+        seed: int = 0,
+    ) -> Iterator[Tensor]:
+        """The update (d,) of each client of ``data`` in turn, from the parameters ``weights``.
+
+        It is clipped and, with ``weighting``, weighed as a mechanism would.
+        """
+        check_positive("clip_norm", clip_norm)
+        for name, part in zip(data.names, self._clients(data, weighting, seed), strict=True):
+            with one_thread():
+                found = self._loop.clipped_sum(weights, [part], clip_norm, torch.empty_like(weights))
+            _check_finite(name, found.norms[0])
+            yield found.total
+
+    def pool(
+        self,
+        weights: Tensor,
+        data: FederatedData,
+        clip_norm: float,
+        *,
+        weighting: Weighting | None = None,
+        seed: int = 0,
+    ) -> Pool:
+        """The updates of all clients of ``data`` from the parameters ``weights``."""
+        check_positive("clip_norm", clip_norm)
+        found = None
+        if self._together is not None:
+            found = self._stacked(self._together, weights, data, clip_norm, self._clients(data, weighting, seed))
+        rows = self.of(weights, data, clip_norm, weighting=weighting, seed=seed) if found is None else found
+        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm)
+
+    def _stacked(
+        self, kernel: Stacked, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Client]
+    ) -> Tensor | None:
+        """The updates (clients, d) of clients who train together; None, for good, if the kernel is not for this module.
+
+        It is tried where it is first used: it must give what the loop gives for the first client, and neither draw
+        random numbers nor change what the module keeps.
+        """
+        parts, norms, start, before = [], [], 0, torch.get_rng_state()
+        try:
+            with one_thread():
+                for count in kernel.chunks(data.sizes.tolist()):
+                    some, lengths = kernel.clipped_updates(weights, clients[start : start + count], clip_norm)
+                    parts.append(some)
+                    norms += lengths.tolist()
+                    start += count
+                found = torch.cat(parts)
+                if not self._tried:
+                    first = self._loop.clipped_sum(weights, clients[:1], clip_norm, torch.empty_like(weights)).total
+                    self._tried = bool((found[0] - first).norm() <= 1e-3 * first.norm())
+                    self._tried &= not kernel.model.buffers_changed and torch.equal(before, torch.get_rng_state())
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
+            self._tried = False
+        if not self._tried:
+            self._together = None
+            torch.set_rng_state(before)
+            return None
+        for name, norm in zip(data.names, norms, strict=True):
+            _check_finite(name, norm)
+        return found
+
+    def _clients(self, data: FederatedData, weighting: Weighting | None, seed: int) -> list[Client]:
+        check_count("seed", seed, least=0)
+        counts = (weighting or EqualWeights()).weights(data.sizes)
+        return [
+            Client(data.client(i), float(count), partial(generator, seed, "batches", i))
+            for i, count in enumerate(counts)
+        ]
+
+
+def _check_finite(name: str, norm: float) -> None:
+    if not math.isfinite(norm):
+        raise InputError(f"the update of client {name!r} is not finite: lower the clients' learning rate")
 
 
 def check_apart(pool: FederatedData, clients: FederatedData) -> None:

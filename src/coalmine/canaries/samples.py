@@ -21,7 +21,8 @@ from coalmine.fl.workers import one_thread
 Target = int | Literal["random", "best"]
 """A canary's class: one for all, drawn at random, or for each the one with which its start has the lowest loss."""
 
-_RATE = 0.1
+# Of the valid range: at these rates of Adam designs are the best, long ones and those of few iterations.
+_RATE, _SHORT_RATE, _SHORT = 0.1, 0.3, 100
 
 
 def design_samples(
@@ -35,6 +36,7 @@ def design_samples(
     start: Examples | FederatedData | None = None,
     target: Target = "random",
     valid: tuple[float, float] | None = (0.0, 1.0),
+    way: str | None = None,
     seed: int = 0,
 ) -> Design:
     """Design ``count`` canaries for ``model`` as it is now, all in one batch.
@@ -42,7 +44,7 @@ def design_samples(
     They start from random numbers, or from examples of ``start`` (that keep their class where ``target`` is
     "random"). ``valid`` is the range that numbers stay in, that of pixels unless given (``valid_range`` finds that of
     data); None leaves them free, as in the paper. ``client`` is what clients do with their examples: the canary's,
-    like the others', takes its steps and is clipped.
+    like the others', takes its steps and is clipped. ``way`` is that of an earlier `Design` for the same module.
     """
     if task.tokens is not None:
         raise InputError("the inputs are tokens, which cannot be moved by a little: design_texts designs texts")
@@ -62,7 +64,7 @@ def design_samples(
 
     with one_thread():
         keep_valid([inputs])
-        gradients = sample_gradients(model, inputs, targets)
+        gradients = sample_gradients(model, inputs, targets, way=way)
         loss = settings.loss_for(pool, client, gradients)
         if target == "best":
             targets = best_classes(gradients, loss, inputs, task.classes)
@@ -72,7 +74,8 @@ def design_samples(
             gradients,
             loss,
             settings,
-            usual_rate=_RATE * (1.0 if valid is None else valid[1] - valid[0]),
+            usual_rate=(_SHORT_RATE if settings.iterations < _SHORT else _RATE)
+            * (1.0 if valid is None else valid[1] - valid[0]),
             project=keep_valid,
         )
         before, _ = valued(gradients, loss, inputs, targets)

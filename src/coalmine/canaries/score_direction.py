@@ -66,8 +66,7 @@ def likelihood_ratio_direction(
     """
     unit, length = _unit(update, pool)
     noise, cohort = _checked(noise_multiplier, cohort)
-    values, vectors = torch.linalg.eigh(pool.gram / pool.clip_norm**2)
-    values = values.clamp(min=0)
+    values, vectors = pool.spectrum
     least = max(len(pool) * noise**2 / cohort, _ROUNDING * float(values[-1]))
     ridge = least if ridge is None else check_positive("ridge", ridge)
     inverse = (vectors / (values + ridge)) @ vectors.T

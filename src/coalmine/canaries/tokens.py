@@ -40,6 +40,7 @@ def design_texts(
     target: Target = "random",
     temperature: float = 1.0,
     draws: int = 32,
+    way: str | None = None,
     seed: int = 0,
 ) -> Design:
     """Design ``count`` texts for ``model`` as it is now, all in one batch.
@@ -47,6 +48,7 @@ def design_texts(
     They start from random tokens, or from texts of ``start``. A classified text has the class ``target``; in a language
     model's, each token is the target of those before it, and moves as such. Each canary is the best of its start, of
     ``draws`` texts drawn from its distribution and of the likeliest one, by the loss of the text as it stands.
+    ``way`` is that of an earlier `Design` for the same module.
     """
     if task.tokens is None:
         raise InputError("the inputs are numbers, not tokens: design_samples designs these")
@@ -74,7 +76,7 @@ def design_texts(
         return as_samples(((values[0] + closed - noise) / temperature).softmax(-1))
 
     with one_thread():
-        gradients = sample_gradients(model, *as_samples(_one_hot(tokens, task)))
+        gradients = sample_gradients(model, *as_samples(_one_hot(tokens, task)), way=way)
         loss = settings.loss_for(pool, client, gradients)
         if target == "best" and not task.per_position:
             targets = best_classes(gradients, loss, _one_hot(tokens, task), task.classes)

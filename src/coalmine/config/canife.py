@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
@@ -18,20 +19,29 @@ if TYPE_CHECKING:
     from coalmine.canaries.design import DesignSettings
     from coalmine.canaries.design_loss import Loss
     from coalmine.canaries.samples import Target
-    from coalmine.data import Splits
+    from coalmine.data import FederatedData, Splits
+    from coalmine.fl.mechanisms import Weighting
+
+
+# Fewer mock clients say little about the others.
+_LEAST_POOL = 16
 
 
 class CanaryDesignSettings(Settings):
     """How a canary is optimised."""
 
-    iterations: Several[int] = Field((200,), description="of Adam, at most; several make several adversaries")
+    iterations: Several[int] | None = Field(
+        None, description="of Adam, at most; 200 if not given, 10 if running; several make several adversaries"
+    )
     loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
         "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
     )
     norm_constant: float = Field(1.0, description="length that a canary's update should reach, in clip norms")
     learning_rate: float | None = Field(None, description="of Adam; what suits images or texts if not given")
     schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate: cosine or constant")
-    start: Literal["random", "pool"] = Field("random", description="random, or examples of the pool")
+    start: Literal["random", "pool", "last"] | None = Field(
+        None, description="random, pool (its examples) or last (canaries); random if not given, last if running"
+    )
     target: str = Field("random", description="the canary's class: random, best or a number")
     pixels: Literal["valid", "free"] = Field("valid", description="within the data's range, or free as in the paper")
 
@@ -78,7 +88,7 @@ class CanifeSettings(Settings):
     )
     every: int | None = Field(
         None,
-        description="rounds from one design (frozen: and estimate) to the next; 10 if not given",
+        description="rounds from one design (frozen: and estimate) to the next; 10 if not given, 20 if running",
     )
     trials: int | None = Field(
         None,
@@ -90,7 +100,9 @@ class CanifeSettings(Settings):
     )
     pool_fraction: float = Field(0.2, description="share of the users set aside as mock clients")
     pool_clients: Several[int] | None = Field(
-        None, description="only so many mock clients; several numbers make several adversaries"
+        None,
+        description="only so many mock clients; all if not given, if running as many as a round expects; several "
+        "numbers make several adversaries",
     )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimised")
     delta: float = Field(1e-5, description="the δ of all figures")
@@ -107,32 +119,34 @@ class CanifeSettings(Settings):
 
         if splits.pool is None:
             raise InputError("there are no users set aside as mock clients: raise pool_fraction")
-        sizes = [len(splits.pool)] if self.pool_clients is None else list(self.pool_clients)
+        frozen, expected = self.mode == "frozen", training.cohorts().expected(len(splits.train), 0)
+        # Running, mock clients' updates shall cost little beside those of the training's own clients.
+        usual = len(splits.pool) if frozen else min(len(splits.pool), max(_LEAST_POOL, math.ceil(expected)))
+        sizes = [usual] if self.pool_clients is None else list(self.pool_clients)
         for size in sizes:
             if not 1 <= size <= len(splits.pool):
                 raise InputError(f"pool_clients must be between 1 and {len(splits.pool)}, got {size}")
         # Not given, they are what is usual, or what so short a training has room for.
-        frozen = self.mode == "frozen"
-        every = min(10, training.rounds) if self.every is None else self.every
+        every = min(10 if frozen else 20, training.rounds) if self.every is None else self.every
         trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials
-        expected = training.cohorts().expected(len(splits.train), 0)
-        noise = training.mechanism().update_noise(expected)
-        adversaries = list(product(sizes, self.design.iterations))
+        mechanism = training.mechanism()
+        adversaries = list(product(sizes, self.design.iterations or ((200,) if frozen else (10,))))
         found = []
         for index, (size, iterations) in enumerate(adversaries):
             maker = DesignedCanaries(
                 model=module,
                 pool=splits.pool.subset(range(size)),
                 client=training.client.local(),
-                noise_multiplier=noise,
+                noise_multiplier=mechanism.update_noise(expected),
                 cohort=expected,
                 clients=splits.train,
                 count=self.canaries,
                 score=self.score,
                 settings=self.design.settings(iterations),
-                start=self.design.start,
+                start=self.design.start or ("random" if frozen else "last"),
                 target=self.design.class_of(),
                 valid="data" if self.design.pixels == "valid" else None,
+                weighting=_capped(mechanism.weighting, splits.train),
                 seed=training.seed + index,
             )
             named = f"{self.mode}, pool {size}, {iterations} iterations"
@@ -148,3 +162,10 @@ class CanifeSettings(Settings):
                 )
             )
         return found
+
+
+def _capped(weighting: Weighting, clients: FederatedData) -> Weighting:
+    """The weighting with the cap that it has for ``clients``, which mock clients are weighed by as well."""
+    from coalmine.fl import WeightsBySize
+
+    return WeightsBySize(int(clients.sizes.max())) if weighting == WeightsBySize(None) else weighting

@@ -194,15 +194,24 @@ def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connectio
             connection.send(error)
 
 
+_alone = False  # whether the process is within one_thread: both torch's threads and malloc's limits are the process's
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one torch thread and kept memory, and leave torch as it was."""
+    """Compute with one torch thread and kept memory, and leave torch as it was; within another, nothing changes."""
+    global _alone  # noqa: PLW0603
+    if _alone:
+        yield
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     _keep_memory(_KEPT_MEMORY)
+    _alone = True
     try:
         yield
     finally:
+        _alone = False
         _keep_memory(_USUAL_MEMORY)
         torch.set_num_threads(threads)
 

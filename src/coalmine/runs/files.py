@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from coalmine import __version__
-from coalmine.audits.result import AuditResult
+from coalmine.audits.result import AuditResult, file_name
 from coalmine.files import write_arrays, write_json
 
 SCHEMA = 1
@@ -46,11 +46,6 @@ def write_scores(result: AuditResult, directory: Path) -> None:
     if result.scores.nonmembers is not None:
         scores["nonmembers"] = result.scores.nonmembers
     write_arrays(directory / f"scores-{file_name(result.view)}.npz", scores)
-
-
-def file_name(view: str) -> str:
-    """A view's name as part of a file's."""
-    return view.replace(":", "-").replace(", ", "-").replace(" ", "-")
 
 
 def _timeless(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from torch import nn
 
 from coalmine.audits import ldp_report
 from coalmine.audits.canife import Canife
+from coalmine.audits.canife_result import CanifeResult
 from coalmine.audits.exposure import ExposureReport, exposure_report
 from coalmine.audits.one_shot import OneShot
-from coalmine.audits.result import AuditResult
+from coalmine.audits.result import AuditResult, file_name
 from coalmine.config.canife import CanifeSettings
 from coalmine.config.exposure import ExposureSettings
 from coalmine.config.ldp import LDPSettings
@@ -28,7 +28,7 @@ from coalmine.fl.flat import parameter_vector
 from coalmine.fl.rounds import Rounds
 from coalmine.fl.training import Training
 from coalmine.progress import track
-from coalmine.runs.files import file_name, write_scores
+from coalmine.runs.files import write_scores
 from coalmine.sampling import AtMost, Sampling
 from coalmine.scorefile import Table, read_table
 from coalmine.seam import Audit
@@ -138,8 +138,9 @@ class CanifeMethod(Method):
     def write(self, results: Sequence[AuditResult], directory: Path) -> None:
         """Scores, and every trial."""
         super().write(results, directory)
-        for audit in self.adversaries:
-            _write_trials(audit, directory)
+        for result in results:
+            assert isinstance(result, CanifeResult)
+            write_arrays(directory / f"trials-{file_name(result.view)}.npz", result.arrays)
 
 
 @dataclass
@@ -214,16 +215,3 @@ def _sampling(trained: Training) -> Sampling:
         return trained.cohorts.sampling(*terms)
     except InputError:
         return AtMost(trained.cohorts.exposures(*terms))
-
-
-def _write_trials(audit: Canife, directory: Path) -> None:
-    """``trials-VIEW.npz``: each trial's scores, which canaries were there, the round; and the last canaries."""
-    content: dict[str, Any] = {
-        "scores": np.concatenate([period.scores for period in audit.periods]),
-        "present": np.concatenate([period.present for period in audit.periods]),
-        "sigma": np.concatenate([period.sigma for period in audit.periods]),
-        "round": np.concatenate([np.full(len(period.scores), period.round) for period in audit.periods]),
-    }
-    kept = audit.canaries.state()
-    content |= {name: kept[name] for name in ("inputs", "targets") if name in kept}
-    write_arrays(directory / f"trials-{file_name(audit.name)}.npz", content)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from coalmine.audits.result import file_name
 from coalmine.errors import InputError
 from coalmine.files import read_arrays, read_json
 from coalmine.runs.directory import RunDirectory
-from coalmine.runs.files import SCHEMA, file_name
+from coalmine.runs.files import SCHEMA
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,25 +34,23 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     batch, draw random numbers, keep something of what it sees). So a faster one is tried on some clients, from weights
     in general position, and taken only if it agrees there.
     """
-    task, sizes = data.task, data.sizes
-    loop = Loop(module, task, training)
-    plain = isinstance(training.optimiser, SGD) and training.optimiser.momentum == 0
-    if not plain:
-        return loop
-    activations = _activations(module, task, data)
+    loop = Loop(module, data.task, training)
+    faster = promising_kernel(module, data, training)
+    return faster if faster is not None and _agree(faster, loop, module, data) else loop
+
+
+def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTraining) -> OneStep | Stacked | None:
+    """The kernel that should be faster than the plain loop, by the shape of the work alone: it has not been tried."""
+    if not isinstance(training.optimiser, SGD) or training.optimiser.momentum:
+        return None
+    sizes, activations = data.sizes, _activations(module, data.task, data)
     rows = max(1, _ACTIVATIONS // activations)
-    typical = int(np.median(sizes))
-    faster: type[OneStep] | type[Stacked] | None = None
     if training.steps(int(sizes.max())) == 1:
-        if OneStep.suits(module) and rows >= _CLIENTS_A_PASS * typical:
-            faster = OneStep
-    elif loop.model.dim <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
-        faster = Stacked
-    if faster is not None:
-        kernel = faster(module, task, training, rows=rows)
-        if _agree(kernel, loop, module, data):
-            return kernel
-    return loop
+        if OneStep.suits(module) and rows >= _CLIENTS_A_PASS * int(np.median(sizes)):
+            return OneStep(module, data.task, training, rows=rows)
+    elif len(flat.parameter_vector(module)) <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
+        return Stacked(module, data.task, training, rows=rows)
+    return None
 
 
 def _agree(kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData) -> bool:

@@ -17,7 +17,7 @@ from coalmine.fl.client import Client, LocalTraining
 from coalmine.fl.kernels.padding import padded
 from coalmine.fl.kernels.partial_sum import PartialSum, groups, scales
 from coalmine.fl.optimisers import SGD, State
-from coalmine.stats.arrays import Ints
+from coalmine.stats.arrays import Floats, Ints
 
 # Enough clients to make a step one large product; more would leave the cache.
 _CLIENTS = 100
@@ -61,6 +61,24 @@ class Stacked:
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), all clients in step."""
+        matrix, losses = self._trained(weights, clients)
+        with torch.no_grad():
+            norms = flat.norms(matrix).numpy()
+            scale = scales(norms, np.array([client.weight for client in clients]), clip_norm)
+            torch.mv(matrix.t(), torch.from_numpy(scale).to(self._dtype), out=out)
+        return PartialSum(out, norms, losses)
+
+    def clipped_updates(self, weights: Tensor, clients: Sequence[Client], clip_norm: float) -> tuple[Tensor, Floats]:
+        """What ``clipped_sum`` is the sum of: (clients, d), and each one's norm before it was clipped."""
+        matrix, _ = self._trained(weights, clients)
+        with torch.no_grad():
+            norms = flat.norms(matrix).numpy()
+            scale = scales(norms, np.array([client.weight for client in clients]), clip_norm)
+            matrix.mul_(torch.from_numpy(scale).to(self._dtype)[:, None])
+        return matrix, norms
+
+    def _trained(self, weights: Tensor, clients: Sequence[Client]) -> tuple[Tensor, Floats]:
+        """The updates (clients, d) before they are clipped, and each client's first loss."""
         start = weights.to(self._dtype)
         matrix = start.repeat(len(clients), 1)
         rows = [part.view(-1, *shape) for part, shape in self._columns(matrix)]
@@ -74,12 +92,7 @@ class Stacked:
                 self._training.optimiser.step(rows, gradients, states)
             if not len(losses):
                 losses = loss.double().numpy()
-        with torch.no_grad():
-            matrix.sub_(start)
-            norms = flat.norms(matrix).numpy()
-            scale = scales(norms, np.array([client.weight for client in clients]), clip_norm)
-            torch.mv(matrix.t(), torch.from_numpy(scale).to(self._dtype), out=out)
-        return PartialSum(out, norms, losses)
+        return matrix.sub_(start), losses
 
     def _columns(self, matrix: Tensor) -> list[tuple[Tensor, tuple[int, ...]]]:
         sizes = [torch.Size(shape).numel() for shape in self.model.shapes]
