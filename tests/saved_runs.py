@@ -43,7 +43,8 @@ def write_run(directory, *, title="A small run", view="final-change", phrase="on
         rounds = [{"round": t, "rounds": 5, "estimates": content["estimates"]} for t in (0, 5)]
         composed = [{"method": "best-threshold", "inversion": way, "epsilon": 9.5} for way in ("exact", "paper")]
         theory = content["theory"] | {"epsilon": 3 * promise}
-        kept(found, content | {"rounds": rounds, "composed": composed, "training_theory": theory})
+        canaries = [{"kind": "numbers", "target": 3, "shape": [1, 8, 8], "range": [0.0, 1.0]}] * 2
+        kept(found, content | {"rounds": rounds, "composed": composed, "training_theory": theory, "canaries": canaries})
         write_arrays(directory / "trials-frozen.npz", {"inputs": rng.random((2, 1, 8, 8))})
     if "secret-sharer" in wanted:
         kept(*audited("secret-sharer", "loss:phrase", shift=0.5, promised=None))

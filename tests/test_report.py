@@ -1,5 +1,6 @@
 """The report: what it says, that nothing in it can run, and how it behaves in a browser."""
 
+import base64
 import json
 import shutil
 import subprocess
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coalmine.errors import InputError
 from coalmine.report import caveats, html
 from coalmine.report.first_screen import headline, sentence
 from coalmine.report.page import report, write_report
-from coalmine.report.pixels import png
+from coalmine.report.pictures import png_uri
 from coalmine.report.promises import groups
 from coalmine.report.sections import _estimates
 from coalmine.runs.saved import read_run_directory
@@ -183,12 +185,12 @@ def test_data_for_scripts_come_back_as_they_were_and_hold_no_tag(content):
 def test_pictures_are_png_and_other_arrays_are_refused():
     import numpy as np
 
-    made = png(np.arange(12.0).reshape(3, 4))
+    made = base64.b64decode(png_uri(np.arange(30000.0).reshape(1, 150, 200)).removeprefix("data:image/png;base64,"))
     assert made.startswith(b"\x89PNG")
-    assert int.from_bytes(made[16:20]) == 4
-    assert int.from_bytes(made[20:24]) == 3
-    assert png(np.zeros((2, 5, 5))) is None
-    assert png(np.full((4, 4), np.nan)) is None
+    assert int.from_bytes(made[16:20]) == 200
+    assert int.from_bytes(made[20:24]) == 150
+    with pytest.raises(InputError, match="a picture has the shape"):
+        png_uri(np.zeros((2, 5, 5)))
 
 
 def test_a_report_needs_no_torch(saved):

@@ -20,7 +20,7 @@ from coalmine.report.drawing import DARK, LIGHT, Figure, theme, write_png
 from coalmine.report.first_screen import answer
 from coalmine.report.html import Html, data, definitions, folded, joined, paragraphs, table, tag
 from coalmine.report.promises import groups
-from coalmine.report.sections import Section, audits, training
+from coalmine.report.sections import Section, audits, trainings
 from coalmine.runs.saved import SavedRun, read_run_directory
 
 NAME = "report.html"
@@ -84,17 +84,16 @@ def report(run: SavedRun) -> str:
 
 
 def _sections(run: SavedRun) -> list[Section]:
-    found = groups(run.results)
+    found = groups(run.results, apart="text-training" in run.content)
     warnings = len({warning for result in run.results for warning in result["warnings"]})
     first, picture = answer(found, warnings)
     sections = [
         Section(key="answer", title="How private is it?", short="Answer", body=first, figures=[picture]),
         *audits(run),
     ]
-    trained = training(run)
     return [
         *sections,
-        *([] if trained is None else [trained]),
+        *trainings(run),
         Section(key="method", title="How it was measured", short="Method", body=_method(run)),
         Section(key="caveats", title="What each figure is worth", short="Caveats", body=_caveats(run)),
         Section(key="settings", title="Settings and environment", short="Settings", body=_settings(run)),

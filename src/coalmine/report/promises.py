@@ -68,6 +68,7 @@ class Group:
 
 _GROUPS = {
     "training": ("The whole training, one user", "the whole training, for one user"),
+    "text-training": ("The language model's training, one user", "the language model's training, for one user"),
     "round": ("One round, a client known to take part", "one round, for a client known to take part in it"),
     "report": ("One report of one client (local privacy)", "one report of one client"),
     "phrase": ("One phrase, all who share it together", "one phrase, for all users who share it together"),
@@ -75,11 +76,16 @@ _GROUPS = {
 }
 
 
-def groups(results: Sequence[Result]) -> list[Group]:
-    """All results, by what their ε is about; of the LDP audit's many, those of the largest share for each view."""
+def groups(results: Sequence[Result], *, apart: bool = False) -> list[Group]:
+    """All results, by what their ε is about; of the LDP audit's many, those of the largest share for each view.
+
+    ``apart``: the secret-sharer audit had a training of its own.
+    """
     rows: dict[str, list[Row]] = {key: [] for key in _GROUPS}
     for result in [*(r for r in results if r["audit"] != "ldp"), *_strongest_by_view(results)]:
-        rows[_about(result)].append(_row(result))
+        about = _about(result)
+        own = apart and about == "training" and result["audit"] == "secret-sharer"
+        rows["text-training" if own else about].append(_row(result))
         if result["audit"] == "canife":
             rows["training"] += _composed(result)
     return [

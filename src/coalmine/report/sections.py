@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coalmine import words
-from coalmine.report import numbers, simple_figures
+from coalmine.report import canife_figures, numbers, simple_figures
 from coalmine.report.caveats import AUDITS, adversary
 from coalmine.report.drawing import Figure, placed
 from coalmine.report.html import Html, folded, joined, paragraphs, table, tag
-from coalmine.report.pixels import data_address, png
 from coalmine.report.promises import crafter
 from coalmine.report.score_figures import Explorer, explorer
 from coalmine.runs.saved import SavedRun
@@ -58,7 +57,7 @@ def _canife(run: SavedRun, audit: str) -> Section:
     for i, result in enumerate(run.of(audit)):
         trials = run.trials(result)
         own = [simple_figures.rounds(result, f"canife-{i + 1}-rounds")] if result.get("rounds") else []
-        parts.append(_view(run, result, i, own, [_composed(result), _crafted(trials)]))
+        parts.append(_view(run, result, i, own, [_composed(result), _crafted(result, trials)]))
     return _section(audit, parts)
 
 
@@ -231,21 +230,22 @@ def _composed(result: Result) -> Html:
     )
 
 
-def _crafted(trials: Mapping[str, Any] | None) -> Html:
-    """The last canaries that were crafted: pictures, or words by their number in the vocabulary."""
-    if trials is None or "inputs" not in trials:
+def _crafted(result: Result, trials: Mapping[str, Any] | None) -> Html:
+    """The last canaries that were crafted: pictures, texts, or what they were to be taken for."""
+    if trials is None or not result.get("canaries"):
         return Html("")
-    inputs = trials["inputs"][:_PICTURES]
     shown = []
-    for i, one in enumerate(inputs):
-        picture = png(one) if one.ndim >= 2 else None
-        if picture is not None:
-            alt = f"Crafted canary {i + 1}, a picture"
-            shown.append(tag("img", {"src": data_address(picture), "alt": alt, "width": "112", "height": "112"}))
-        else:
-            shown.append(tag("code", None, " ".join(f"{value:g}" for value in one.ravel()[:32])))
-    kind = "numbers of words in the vocabulary" if inputs.ndim == 2 else "pictures"
-    return tag("div", {"class": "canaries"}, tag("p", None, f"The last crafted samples ({kind}):"), *shown)
+    for one in canife_figures.canaries(result, trials)[:_PICTURES]:
+        if one["kind"] == "image":
+            picture = tag(
+                "img", {"src": one["png"], "alt": f"Crafted {one['caption']}", "width": "112", "height": "112"}
+            )
+            shown.append(tag("figure", None, picture, tag("figcaption", None, one["caption"])))
+        elif one["kind"] == "text":
+            shown.append(tag("p", None, tag("code", None, str(one["text"])), f" ({one['caption']})"))
+    if not shown:
+        return Html("")
+    return tag("div", {"class": "canaries"}, tag("p", None, "The last crafted samples:"), *shown)
 
 
 def _phrases(memorisation: Mapping[str, Any] | None) -> Html:
@@ -288,13 +288,15 @@ def _ldp_table(results: Sequence[Result]) -> Html:
     return table("Valid bounds, each by itself; in brackets the paper's estimate", ["adversary", *views], rows)
 
 
-def training(run: SavedRun) -> Section | None:
-    """How good the model is, with canaries and without, and how it got there."""
-    found = run.training
-    if found is None:
-        return None
+def trainings(run: SavedRun) -> list[Section]:
+    """How good each model is, with canaries and without, and how it got there."""
+    titles = {"training": "The model and its training", "text-training": "The language model and its training"}
+    return [_training(name, title, run.content[name]) for name, title in titles.items() if run.content.get(name)]
+
+
+def _training(key: str, title: str, found: Mapping[str, Any]) -> Section:
     metrics = found.get("metrics") or {}
-    figures = simple_figures.training_curve(found.get("history") or [])
+    figures = simple_figures.training_curve(found.get("history") or [], key)
     facts = (
         f"{numbers.count(found['clients'])} clients, {numbers.count(found['parameters'])} parameters, "
         f"{numbers.count(found['rounds'])} rounds, {'with' if found.get('private') else 'without'} a privacy mechanism."
@@ -313,4 +315,5 @@ def training(run: SavedRun) -> Section | None:
             tag("div", {"class": "panels"}, *map(placed, figures)),
         ]
     )
-    return Section(key="training", title="The model and its training", short="Training", body=body, figures=figures)
+    short = key.replace("-", " ")
+    return Section(key=key, title=title, short=short, body=body, figures=figures)

@@ -209,7 +209,7 @@ def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], nam
     )
 
 
-def training_curve(history: Sequence[Mapping[str, Any]]) -> list[Figure]:
+def training_curve(history: Sequence[Mapping[str, Any]], name: str) -> list[Figure]:
     """The loss of clients in training, and how good the model is, by round."""
     found = []
     quality = next((m for m in ("accuracy", "recall@1") if any(m in h for h in history)), None)
@@ -240,7 +240,7 @@ def training_curve(history: Sequence[Mapping[str, Any]]) -> list[Figure]:
         )
         found.append(
             Figure(
-                name=f"training-{'loss' if field == 'train_loss' else 'quality'}",
+                name=f"{name}-{'loss' if field == 'train_loss' else 'quality'}",
                 title=f"{words[:1].upper()}{words[1:]}.",
                 caption="By round, with canaries.",
                 sentence=f"{words} by round: {values[0]['value']:.4g} at first, {values[-1]['value']:.4g} in the end.",
