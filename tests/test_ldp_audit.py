@@ -233,6 +233,32 @@ def test_trials_have_the_error_rates_of_algorithm_3_written_out():
     assert stats.fisher_exact([[ours.fp, ours.tn], theirs[1].tolist()]).pvalue > 1e-4
 
 
+def test_parameters_among_three_clients_betray_what_an_independent_sum_of_reports_does():
+    # Algorithm 1 written out for all trials at once. Four Kolmogorov–Smirnov tests at 1e-4 each.
+    rng, epsilon, dim, count = np.random.default_rng(5), 3.0, 12, 6000
+    first, second, *others = rng.standard_normal((4, dim)) * np.array([0.2, 0.1, 0.4, 0.1])[:, None]
+    given = crafted(first, second, others=np.array(others, np.float32), module=nn.Linear(2, 4))
+
+    def report(gradients):
+        lengths = np.linalg.norm(gradients, axis=1)
+        towards = np.where(rng.random(count) < 0.5 + np.minimum(1, lengths) / 2, 1, -1)
+        v = rng.standard_normal((count, dim))
+        v /= np.linalg.norm(v, axis=1, keepdims=True)
+        told = np.where(rng.random(count) < math.exp(epsilon) / (1 + math.exp(epsilon)), 1, -1)
+        return (np.sign(np.sum(v * gradients, axis=1)) * towards * told)[:, None] * v
+
+    members, plane, mechanism = rng.random(count) < 0.5, Plane.of(given), LDPSGD(epsilon=epsilon)
+    total = report(np.where(members[:, None], first, second))
+    total += sum(report(np.repeat(other[None], count, axis=0)) for other in others)
+    expected = plane.log_ratio(total @ plane.basis, mechanism, dim, 3)
+    for server in (Server(), Server(scaling="printed", learning_rate=1.0)):
+        game = BlackBox(given, mechanism, server, np.random.default_rng(1), ["parameter-change"])
+        play_together([game], count, 2)
+        seen = game.trials()["parameter-change"]
+        for sent in (True, False):
+            assert stats.ks_2samp(seen.scores[seen.members == sent], expected[members == sent]).pvalue > 1e-4
+
+
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_the_bound_is_within_five_percent_of_epsilon_in_the_worst_case(epsilon):
     trials = white_box(dummy(), LDPSGD(epsilon=epsilon), 100_000, np.random.default_rng(3))["white-box"]

@@ -333,7 +333,7 @@ def ldp(
     for title, columns, rows in ldp_report.tables(results):
         console.print_table(title, columns, rows)
     if len(results) == 1:
-        console.print_estimates(list(results[0].estimates), "every bound on ε")
+        console.print_estimates(list(results[0].estimates), "every bound on ε, and the estimate")
     console.print_sentence(ldp_report.sentence(results))
     for path in [*([out] if out is not None else []), *drawn]:
         print(f"Written: {path}")

@@ -105,7 +105,7 @@ def table_3(context: Context) -> Table:
     columns = ["clients", "paper", "black-box, large steps", "bound", "black-box, small steps", "bound",
                "blind guesses", "parameter change", "bound"]  # fmt: skip
     title = _title(f"Table 3 ({name})", "ε_empirical at ε = 4, and valid 95% bounds", context)
-    return Table(title, columns, found, "The paper does not say at which ε; 4 was taken.")
+    return Table(title, columns, found)
 
 
 def figure_3(context: Context) -> Table:
@@ -149,10 +149,8 @@ def _data(context: Context) -> Sequence[str]:
 
 
 def _title(what: str, shown: str, context: Context) -> str:
-    return (
-        f"LDP, {what}: {shown}; {MEASUREMENTS[context.scale]} measurements of {TRIALS:,} trials, "
-        f"{context.scale}, seed {context.seed}"
-    )
+    measurements = MEASUREMENTS[context.scale]
+    return f"LDP, {what}: {shown}; {measurements} measurements of {TRIALS:,} trials, seed {context.seed}"
 
 
 def _paper_white(data: str, crafter: str, epsilon: float) -> str:
