@@ -317,18 +317,19 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         "axis": {"tickCount": 5},
     }
     y = {"field": "epsilon", "type": "quantitative", "title": "ε"}
-    names, colours = ["estimate", "valid bound", "promise"], [ESTIMATE, BOUND, THEORY]
+    names = ["estimate", *(str(line["what"]) for line in lines)]
+    colours, dashes = {"estimate": ESTIMATE, "valid bound": BOUND, "promise": THEORY}, {"promise": [6, 4]}
     colour = {
         "field": "what",
         "type": "nominal",
-        "scale": {"domain": names, "range": colours},
-        "legend": {"title": None, "columns": 2, "symbolType": "stroke"},
+        "scale": {"domain": names, "range": [colours[name] for name in names]},
+        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
     }
     dash = {
         "field": "what",
         "type": "nominal",
-        "scale": {"domain": names, "range": [[1, 0], [1, 0], [6, 4]]},
-        "legend": {"title": None, "columns": 2, "symbolType": "stroke"},
+        "scale": {"domain": names, "range": [dashes.get(name, [1, 0]) for name in names]},
+        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
     }
     layers: list[dict[str, Any]] = [
         {
