@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from coalmine.errors import InputError
 from coalmine.report import caveats, html
+from coalmine.report.drawing import Figure
 from coalmine.report.first_screen import headline, sentence
 from coalmine.report.page import report, write_report
 from coalmine.report.pictures import png_uri
@@ -193,6 +195,12 @@ def test_pictures_are_png_and_other_arrays_are_refused():
         png_uri(np.zeros((2, 5, 5)))
 
 
+def test_charts_of_altair_give_way_to_the_theme():
+    chart = types.SimpleNamespace(to_dict=lambda: {"mark": "bar", "config": {"view": {"continuousWidth": 300}}})
+    figure = Figure(name="x", title="x", caption="", sentence="x.", chart=chart)
+    assert figure.spec == {"mark": "bar"}
+
+
 def test_a_report_needs_no_torch(saved):
     code = """import sys
 from coalmine.report import page
@@ -240,6 +248,28 @@ def test_a_page_that_cannot_be_drawn_loses_no_results(tmp_path, monkeypatch, cap
     assert "final-change" in out
     assert "the results are complete" in err
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_damaged_file_gets_a_sentence(tmp_path, run):
+    write_run(tmp_path, audits=["secret-sharer"])
+    (tmp_path / "memorisation.json").write_text('{"configurations": 3}', encoding="utf-8")
+    code, _, err = run("report", str(tmp_path))
+    assert code == 2
+    assert "damaged" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("audit", ["one-shot", "canife", "secret-sharer", "ldp", "exposure"])
+def test_infinite_and_missing_numbers_can_be_told(tmp_path, audit):
+    write_run(tmp_path, audits=[audit])
+    path = tmp_path / "result.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for result in content.get("results", [content]):
+        result["theory"] = None if result["theory"] is None else result["theory"] | {"epsilon": "inf"}
+        result["estimates"] = [e | {"epsilon": "inf", "lower": "inf", "upper": None} for e in result["estimates"]]
+    content["training"] |= {"history": [], "metrics": {}}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert "∞" in report(read_run_directory(tmp_path))
 
 
 # In a browser

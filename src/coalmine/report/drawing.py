@@ -17,12 +17,13 @@ from coalmine.report.html import Html, tag
 
 Spec = Mapping[str, Any]
 
-INK, MUTED, LINE = "var(--ink)", "var(--muted)", "var(--line)"
+PAPER, INK, MUTED, LINE = "var(--paper)", "var(--ink)", "var(--muted)", "var(--line)"
 THEORY, BOUND, ESTIMATE = "var(--theory)", "var(--bound)", "var(--estimate)"
 PLANTED, HELD_OUT = "var(--planted)", "var(--held-out)"
 REFUTED = "var(--refuted)"
 
 LIGHT = {
+    "--paper": "#ffffff",
     "--ink": "#1b2330",
     "--muted": "#55606e",
     "--line": "#dde2e8",
@@ -36,6 +37,7 @@ LIGHT = {
 """The page's colours on light paper."""
 
 DARK = {
+    "--paper": "#14181d",
     "--ink": "#e7eaee",
     "--muted": "#a9b2bd",
     "--line": "#343b45",
@@ -54,24 +56,38 @@ _PNG_WIDTH = 640
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure. ``sentence`` says what it shows, for whoever does not see it; ``caption`` how to read it."""
+    """A figure. ``sentence`` says what it shows, for whoever does not see it; ``caption`` how to read it.
+
+    ``chart`` is Vega-Lite as a dictionary, or an altair chart.
+    """
 
     name: str
     title: str
     caption: str
     sentence: str
-    spec: Spec
+    chart: Any
+
+    @property
+    def spec(self) -> Spec:
+        """Its Vega-Lite; an altair chart's own settings give way to the theme."""
+        if isinstance(self.chart, Mapping):
+            return self.chart
+        return {key: value for key, value in self.chart.to_dict().items() if key != "config"}
 
 
-def unit(data: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, height: int, **more: Any) -> dict[str, Any]:
-    """Layers over one table, as wide as their place."""
-    return {"data": {"values": list(data)}, "width": "container", "height": height, "layer": list(layers), **more}
-
-
-def spec_of(chart: Any) -> Spec:
-    """The Vega-Lite of a figure, be it one already or an altair chart."""
-    found: Spec = chart if isinstance(chart, Mapping) else chart.to_dict()
-    return found
+def unit(
+    data: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, height: int, more: Spec | None = None
+) -> dict[str, Any]:
+    """Layers over one table, as wide as their place, the legend above them."""
+    return {
+        "data": {"values": list(data)},
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": {"legend": {"orient": "top", "direction": "horizontal", "columns": 1, "offset": 6}},
+        "layer": list(layers),
+        **(more or {}),
+    }
 
 
 def theme() -> dict[str, Any]:
@@ -81,7 +97,6 @@ def theme() -> dict[str, Any]:
         "background": "transparent",
         "aria": False,
         "font": _FONT,
-        "autosize": {"type": "fit-x", "contains": "padding"},
         "view": {"stroke": None},
         "text": {"color": INK, "font": _FONT, "fontSize": 12},
         "title": {"color": INK, "subtitleColor": MUTED, "font": _FONT, "anchor": "start", "fontSize": 13},
@@ -107,10 +122,6 @@ def theme() -> dict[str, Any]:
             "titleFontWeight": "normal",
             "labelFontSize": 12,
             "labelLimit": 300,
-            "orient": "top",
-            "direction": "horizontal",
-            "columns": 1,
-            "offset": 6,
         },
     }
 
@@ -129,12 +140,17 @@ def write_png(figure: Figure, directory: Path) -> Path:
     """Write the figure as ``NAME.png``, on white."""
     import vl_convert
 
-    config = {**theme(), "background": "#ffffff", "padding": 12, "autosize": {"type": "pad"}}
-    spec = {"config": config, **figure.spec, "title": figure.spec.get("title", figure.title)}
+    spec = {"background": "#ffffff", "padding": 12, "title": figure.title, **figure.spec}
     if spec.get("width") == "container":
-        spec["width"] = _PNG_WIDTH
-    text = json.dumps(spec).replace(_FONT, "sans-serif")
+        spec |= {"width": _PNG_WIDTH, "autosize": {"type": "pad"}}
+    text, settings = _on_paper(spec), _on_paper(theme())
+    png = vl_convert.vegalite_to_png(json.loads(text), scale=2, config=json.loads(settings))
+    return write_whole(directory / f"{figure.name}.png", lambda beside: beside.write_bytes(png))
+
+
+def _on_paper(content: Spec) -> str:
+    """JSON with the colours of light paper, and letters that are everywhere."""
+    text = json.dumps(content).replace(_FONT, "sans-serif")
     for name, colour in LIGHT.items():
         text = text.replace(f"var({name})", colour)
-    png = vl_convert.vegalite_to_png(json.loads(text), scale=2)
-    return write_whole(directory / f"{figure.name}.png", lambda beside: beside.write_bytes(png))
+    return text

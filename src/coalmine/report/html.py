@@ -75,6 +75,11 @@ def folded(summary: str, *children: str) -> Html:
     return tag("details", None, tag("summary", None, summary), *children)
 
 
+def slug(name: str) -> str:
+    """A name as part of an identifier or of a file's name: letters, digits and hyphens."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "unnamed"
+
+
 def data(identifier: str, content: Any) -> Html:
     """JSON for a script to read. No ``<`` is left in it, so that nothing in it can end the element."""
     text = json.dumps(content, allow_nan=False, ensure_ascii=False, separators=(",", ":"))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from coalmine import __version__
+from coalmine.errors import InputError
 from coalmine.files import write_text
 from coalmine.report import caveats
 from coalmine.report.drawing import DARK, LIGHT, Figure, theme, write_png
@@ -28,13 +30,31 @@ NAME = "report.html"
 
 def write_report(directory: Path) -> Path:
     """Write ``report.html`` beside the results in ``directory``."""
-    run = read_run_directory(directory)
-    return write_text(run.path / NAME, report(run))
+    with _refusing(directory):
+        run = read_run_directory(directory)
+        page = report(run)
+    return write_text(run.path / NAME, page)
 
 
 def write_figures(directory: Path, out: Path) -> list[Path]:
     """Write every figure of a run's report as a PNG."""
-    return [write_png(figure, out) for figure in _figures(_sections(read_run_directory(directory)))]
+    with _refusing(directory):
+        figures = _figures(_sections(read_run_directory(directory)))
+    return [write_png(figure, out) for figure in figures]
+
+
+@contextmanager
+def _refusing(directory: Path) -> Iterator[None]:
+    """Turn what a damaged file leads to into a sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"a file in {directory} is damaged, so that its report cannot be drawn ({what:.200})"
+        ) from error
 
 
 def report(run: SavedRun) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coalmine.report import numbers
-from coalmine.report.drawing import BOUND, ESTIMATE, INK, LINE, MUTED, REFUTED, THEORY, Figure, unit
+from coalmine.report.drawing import BOUND, ESTIMATE, INK, LINE, MUTED, PAPER, REFUTED, THEORY, Figure, unit
 from coalmine.report.promises import Group, Row
 
 _PROVED = "valid bound: ε is proved to be at least this"
@@ -92,7 +92,7 @@ def picture(found: Sequence[Group]) -> Figure:
                 "fill": {
                     "field": "kind",
                     "type": "nominal",
-                    "scale": scale | {"range": [BOUND, "var(--paper)", THEORY]},
+                    "scale": scale | {"range": [BOUND, PAPER, THEORY]},
                     "legend": legend,
                 },
                 "stroke": {
@@ -143,7 +143,7 @@ def picture(found: Sequence[Group]) -> Figure:
         title="Promised, proved, estimated.",
         caption="One row for each adversary, grouped by what its ε is about: only rows of one group can be compared.",
         sentence=" ".join(_told(row, group) for group in found for row in group.rows),
-        spec=spec,
+        chart=spec,
     )
 
 

@@ -119,7 +119,7 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
     members, others = scores.members, scores.observed
     edges = np.linspace(
         float(min(members[0], others[0])),
-        float(max(members[-1], others[-1])) or 1.0,
+        float(max(members[-1], others[-1])),
         _bins(min(members.size, others.size)) + 1,
     )
     if edges[0] == edges[-1]:
@@ -188,7 +188,7 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
         )
         words += ", and the exact law that these follow"
     layers.append(_threshold_rule(start.threshold))
-    spec = unit(data, layers, height=210, params=[{"name": "threshold", "value": start.threshold}])
+    spec = unit(data, layers, height=210, more={"params": [{"name": "threshold", "value": start.threshold}]})
     spec["resolve"] = {"scale": {"stroke": "independent"}}
     return Figure(
         name=f"{name}-scores",
@@ -198,7 +198,7 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
             f"Histogram of scores: {members.size} {sides[0]} have a median of {np.median(members):.3g}, "
             f"{others.size} {sides[1]} a median of {np.median(others):.3g}."
         ),
-        spec=spec,
+        chart=spec,
     )
 
 
@@ -282,7 +282,7 @@ def _roc(
             "encoding": {"x": x, "y": y},
         },
     ]
-    spec = unit(counted, layers, height=210, params=[{"name": "place", "value": start}])
+    spec = unit(counted, layers, height=210, more={"params": [{"name": "place", "value": start}]})
     at = float(scores.tpr_at(0.01))
     return Figure(
         name=f"{name}-roc",
@@ -292,7 +292,7 @@ def _roc(
             f"ROC curve in logarithmic axes: area {scores.auroc:.3f}; where 1% are wrongly accused, "
             f"{numbers.percent(at)} are rightly.{words}"
         ),
-        spec=spec,
+        chart=spec,
     )
 
 
@@ -317,18 +317,19 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         "axis": {"tickCount": 5},
     }
     y = {"field": "epsilon", "type": "quantitative", "title": "ε"}
-    names, colours = ["estimate", "valid bound", "promise"], [ESTIMATE, BOUND, THEORY]
+    names = ["estimate", *(str(line["what"]) for line in lines)]
+    colours, dashes = {"estimate": ESTIMATE, "valid bound": BOUND, "promise": THEORY}, {"promise": [6, 4]}
     colour = {
         "field": "what",
         "type": "nominal",
-        "scale": {"domain": names, "range": colours},
-        "legend": {"title": None, "columns": 2, "symbolType": "stroke"},
+        "scale": {"domain": names, "range": [colours[name] for name in names]},
+        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
     }
     dash = {
         "field": "what",
         "type": "nominal",
-        "scale": {"domain": names, "range": [[1, 0], [1, 0], [6, 4]]},
-        "legend": {"title": None, "columns": 2, "symbolType": "stroke"},
+        "scale": {"domain": names, "range": [dashes.get(name, [1, 0]) for name in names]},
+        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
     }
     layers: list[dict[str, Any]] = [
         {
@@ -347,7 +348,7 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
             "encoding": {"x": x, "y": y},
         },
     ]
-    spec = unit(data, layers, height=210, params=[{"name": "place", "value": start}])
+    spec = unit(data, layers, height=210, more={"params": [{"name": "place", "value": start}]})
     here = places[start].epsilon
     largest = (
         "no threshold shows any" if here is None else f"the largest is {here:.3g} at {places[start].threshold:.3g}"
@@ -358,7 +359,7 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         caption="The ratio of counted rates at each threshold: an estimate. Choosing the largest overstates it.",
         sentence=f"Estimated ε at each threshold: {largest}. "
         + " ".join(f"The {line['what']} is {line['value']:.3g}." for line in lines),
-        spec=spec,
+        chart=spec,
     )
 
 

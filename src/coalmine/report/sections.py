@@ -14,7 +14,7 @@ from coalmine import words
 from coalmine.report import canife_figures, numbers, simple_figures
 from coalmine.report.caveats import AUDITS, adversary
 from coalmine.report.drawing import Figure, placed
-from coalmine.report.html import Html, folded, joined, paragraphs, table, tag
+from coalmine.report.html import Html, folded, joined, paragraphs, slug, table, tag
 from coalmine.report.promises import crafter
 from coalmine.report.score_figures import Explorer, explorer
 from coalmine.runs.saved import SavedRun
@@ -101,7 +101,7 @@ class _Part:
 def _section(audit: str, parts: Sequence[_Part]) -> Section:
     title, what = AUDITS.get(audit, (audit, ""))
     return Section(
-        key=audit,
+        key=slug(audit),
         title=f"{title} ({audit})" if title != audit else audit,
         short=audit,
         body=joined([paragraphs([what]), *(part.html for part in parts)]),
@@ -112,7 +112,7 @@ def _section(audit: str, parts: Sequence[_Part]) -> Section:
 
 def _view(run: SavedRun, result: Result, place: int, own: Sequence[Figure] = (), more: Sequence[Html] = ()) -> _Part:
     """One adversary: what it means, figures of the audit, figures of the scores, all estimates."""
-    name = f"{result['audit']}-{place + 1}"
+    name = f"{slug(str(result['audit']))}-{place + 1}"
     scores, note = None, ""
     if str(result["view"]).endswith(":user"):
         note = "Its scores are those of the phrases; the ε of one user is the phrases' ε divided by group privacy."

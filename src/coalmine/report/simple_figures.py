@@ -84,7 +84,7 @@ def rounds(result: Result, name: str) -> Figure:
         title="ε of single rounds along the training.",
         caption="Intervals are those that a threshold fixed in advance would have. Dashed: the promise of one round.",
         sentence=f"ε of one round along the training. {told}.",
-        spec=unit(data, layers, height=240),
+        chart=unit(data, layers, height=240),
     )
 
 
@@ -137,7 +137,7 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
         title="Memorised phrases.",
         caption="How many of each kind the model gives away, by sampling or beam search, and their median exposure.",
         sentence=f"Heat map of memorised phrases and median exposure: {told}.",
-        spec=unit(data, layers, height=max(120, 70 * len({d["p_e"] for d in data}))),
+        chart=unit(data, layers, height=max(120, 70 * len({d["p_e"] for d in data}))),
     )
 
 
@@ -205,7 +205,7 @@ def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], nam
         title=f"{crafter}.",
         caption="Dashed: all of the promise.",
         sentence=f"{crafter}: of {len(results)} bounds the largest shows {100 * best:.0f}% of what was promised.",
-        spec=unit(points, layers, height=190),
+        chart=unit(points, layers, height=190),
     )
 
 
@@ -244,7 +244,7 @@ def training_curve(history: Sequence[Mapping[str, Any]], name: str) -> list[Figu
                 title=f"{words[:1].upper()}{words[1:]}.",
                 caption="By round, with canaries.",
                 sentence=f"{words} by round: {values[0]['value']:.4g} at first, {values[-1]['value']:.4g} in the end.",
-                spec=spec,
+                chart=spec,
             )
         )
     return found
