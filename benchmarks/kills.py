@@ -44,7 +44,13 @@ trials = 400
 """
 
 
-_PRELOADED = ["coalmine.runs.running", "coalmine.cli", "sklearn.datasets", "dp_accounting", "torch.func"]  # once for all
+_PRELOADED = [
+    "coalmine.runs.running",
+    "coalmine.cli",
+    "sklearn.datasets",
+    "dp_accounting",
+    "torch.func",
+]  # once for all
 
 
 def command(arguments: list[str]) -> None:

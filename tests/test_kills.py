@@ -16,7 +16,7 @@ from coalmine.runs.directory import FORMAT, RunDirectory
 from coalmine.runs.running import run as run_all
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # processes of their own must find it too
-import kills  # noqa: E402
+import kills
 
 TINY = """
 [training]

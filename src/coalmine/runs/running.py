@@ -13,7 +13,7 @@ from typing import Any
 from coalmine.audits.result import AuditResult
 from coalmine.config.run import RunSettings
 from coalmine.errors import InputError
-from coalmine.files import read_json, write_json, write_text
+from coalmine.files import write_json, write_text
 from coalmine.fl.checkpoint import holds_one
 from coalmine.fl.rounds import Rounds
 from coalmine.fl.training import Training
@@ -22,7 +22,7 @@ from coalmine.runs.directory import RunDirectory
 from coalmine.runs.files import merged, write_result
 from coalmine.runs.methods import CanifeMethod, ExposureMethod, LDPMethod, Method, OneShotMethod, headline
 from coalmine.runs.phrases import SecretSharerMethod
-from coalmine.runs.saved import read_run_directory
+from coalmine.runs.saved import read_part, read_run_directory, read_training_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class _Run:
 
     def found(self, methods: Sequence[Method], *, again: bool) -> tuple[dict[str, Any], list[AuditResult]]:
         """What all audits found; those that are done already are read, unless they are wanted ``again``."""
-        stored = {} if again else {m.name: read_json(path) for m in methods if (path := self._part(m)).is_file()}
+        stored = {} if again else {m.name: read_part(path) for m in methods if (path := self._part(m)).is_file()}
         if any(isinstance(m, ExposureMethod) and m.phrases is not None and m.name not in stored for m in methods):
             stored.pop("secret-sharer", None)  # whose losses it needs
         results: list[AuditResult] = []
@@ -155,7 +155,7 @@ class _Run:
         needed = [m.name for m in methods if m.name not in stored and not isinstance(m, LDPMethod)]
         if path is None or needed or not path.is_file():
             return None, {}, None
-        about = read_json(path)
+        about = read_training_part(path)
         return about, about["metrics"], None
 
     def _part(self, method: Method) -> Path:
@@ -202,7 +202,9 @@ def _content(
     results = [result for part in parts for result in part["results"]]
     if not results:
         raise InputError("the audits found nothing to report: plant canaries, and hold some out")
-    meanings = {method.name: part["meaning"] for method, part in zip(methods, parts, strict=True) if part["meaning"]}
+    meanings = {
+        method.name: part["meaning"] for method, part in zip(methods, parts, strict=True) if part.get("meaning")
+    }
     content = merged(results)
     if settings.run.title:
         content["title"] = settings.run.title
