@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,7 @@ from coalmine.config.run import RunSettings
 from coalmine.config.training import TrainingSettings
 from coalmine.data import Splits
 from coalmine.errors import InputError
-from coalmine.files import read_json, write_json, write_text
+from coalmine.files import write_json, write_text
 from coalmine.fl.checkpoint import holds_one
 from coalmine.fl.rounds import Rounds
 from coalmine.fl.training import Training
@@ -25,7 +25,7 @@ from coalmine.runs.directory import RunDirectory
 from coalmine.runs.files import merged, write_result
 from coalmine.runs.methods import CanifeMethod, ExposureMethod, LDPMethod, Method, OneShotMethod, headline
 from coalmine.runs.phrases import SecretSharerMethod
-from coalmine.runs.saved import read_run_directory
+from coalmine.runs.saved import read_part, read_run_directory, read_training_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class _Run:
             stored = {} if again else self._stored(group)
             trained, metrics = None, {}
             if group.settings is not None:
-                about = None if len(stored) < len(group.methods) else self._read(group.name)
+                about = None if len(stored) < len(group.methods) else self._read(group.name, read_training_part)
                 if about is None:
                     trained, about = self._trained(group)
                     self._keep(group.name, about)
@@ -170,7 +170,7 @@ class _Run:
             self.timing[what] = time.perf_counter() - start
 
     def _stored(self, group: _Group) -> dict[str, dict[str, Any]]:
-        found = {m.name: part for m in group.methods if (part := self._read(m.name)) is not None}
+        found = {m.name: part for m in group.methods if (part := self._read(m.name, read_part)) is not None}
         if any(isinstance(m, ExposureMethod) and m.name not in found for m in group.methods):
             found.pop("secret-sharer", None)  # whose losses it may need
         return found
@@ -178,9 +178,9 @@ class _Run:
     def _path(self, name: str) -> Path | None:
         return None if self.directory is None else self.directory.path / name
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any] | None:
         path = None if self.directory is None else self.directory.part(name)
-        return read_json(path) if path is not None and path.is_file() else None
+        return read(path) if path is not None and path.is_file() else None
 
     def _keep(self, name: str, content: Mapping[str, Any]) -> None:
         if self.directory is not None:
@@ -227,7 +227,7 @@ def _content(
     content = merged(results)
     if settings.run.title:
         content["title"] = settings.run.title
-    meanings = {name: part["meaning"] for name, part in parts.items() if part["meaning"]}
+    meanings = {name: part["meaning"] for name, part in parts.items() if part.get("meaning")}
     if meanings:
         content["meanings"] = meanings
     return content | {name: dict(about) for name, about in abouts.items()}

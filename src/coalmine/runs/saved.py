@@ -91,11 +91,32 @@ def read_run_directory(path: Path | str) -> SavedRun:
             f"this version reads schema {SCHEMA}"
         )
     results = content.get("results", [content])
-    _check(results, directory.path / "result.json")
+    check_results(results, directory.path / "result.json")
     return SavedRun(path=directory.path, content=content, results=results)
 
 
-def _check(results: object, path: Path) -> None:
+def read_part(path: Path) -> dict[str, Any]:
+    """What an audit of a run that is not done yet has found; a damaged one is refused before anything is made of it."""
+    part = read_json(path)
+    try:
+        check_results(part.get("results"), path)
+        if not isinstance(part.get("meaning", ""), str | None):
+            raise InputError(f"{path} has a meaning that is no text")
+    except InputError as error:
+        raise InputError(f"{error}; delete it, and it is computed again") from None
+    return part
+
+
+def read_training_part(path: Path) -> dict[str, Any]:
+    """What is known of a training that is done, as above."""
+    about = read_json(path)
+    metrics = about.get("metrics")
+    if not isinstance(metrics, dict) or not all(_is_number(value) for value in metrics.values()):
+        raise InputError(f"{path} has no metrics that could be read; delete it, and it is computed again")
+    return about
+
+
+def check_results(results: object, path: Path) -> None:
     """Refuse results that lack what every reader needs."""
     if not isinstance(results, list) or not results:
         raise InputError(f"{path} has no list of results")
@@ -112,10 +133,16 @@ def _check(results: object, path: Path) -> None:
                 raise InputError(f"{path}: result {i}, {estimate['method']:.40}: ε must be a number of at least 0")
             if any(estimate.get(key) is not None and not _is_epsilon(estimate[key]) for key in ("lower", "upper")):
                 raise InputError(f"{path}: result {i}, {estimate['method']:.40}: an end of its interval is no number")
+            if estimate["valid"] and not _is_bound(estimate):
+                raise InputError(f"{path}: result {i}, {estimate['method']:.40}: a bound without δ and confidence")
+        if result["metrics"].get("empirical") is not None and not _is_epsilon(result["metrics"]["empirical"]):
+            raise InputError(f"{path}: result {i} has an ε_empirical that is no number of at least 0")
         theory = result.get("theory")
         if theory is not None and not (isinstance(theory, dict) and _is_epsilon(theory.get("epsilon"))):
             raise InputError(f"{path}: result {i} has a theory without an ε")
 
+
+_LARGEST = 1e300  # no whole number of hundreds of digits, which is no float
 
 _NEEDED: dict[str, tuple[type, ...]] = {
     "audit": (str,),
@@ -128,7 +155,19 @@ _NEEDED: dict[str, tuple[type, ...]] = {
 }
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
+
+
 def _is_epsilon(value: object) -> bool:
-    if value == "inf":
-        return True
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    return value == "inf" or (_is_number(value) and value >= 0)  # type: ignore[operator]
+
+
+def _is_bound(estimate: Mapping[str, Any]) -> bool:
+    """Whether a bound says at which δ and with which confidences it holds."""
+    stricter = estimate.get("stricter", [])
+    if not isinstance(stricter, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in stricter):
+        return False
+    levels = [(estimate.get("confidence"), estimate["epsilon"]), *stricter]
+    shares = [estimate.get("delta"), *(level for level, _ in levels)]
+    return all(_is_number(share) and 0 <= share < 1 for share in shares) and all(_is_epsilon(e) for _, e in levels)

@@ -1,0 +1,101 @@
+"""Privacy as a unit test: right mechanisms pass, wrong ones fail with a readable message, at the stated rate."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from coalmine.errors import InputError
+from coalmine.stats import sigma_gaussian
+from coalmine.testing import assert_locally_private, assert_private, assert_private_scores
+
+SIGMA = sigma_gaussian(1.0, 1e-5)
+
+
+def noisy(sigma, seed=0):
+    rng = np.random.default_rng(seed)
+    return lambda total: total + sigma * rng.standard_normal(total.size)
+
+
+def test_a_right_mechanism_passes_and_its_bound_is_given():
+    bound = assert_private(noisy(SIGMA), epsilon=1.0, dim=4000, canaries=200)
+    assert bound.valid
+    assert bound.epsilon <= 1.0
+    assert bound.confidence == 0.999
+
+
+def test_a_mechanism_with_a_bug_fails_with_what_it_means():
+    with pytest.raises(AssertionError) as raised:
+        assert_private(noisy(SIGMA / 8), epsilon=1.0, dim=4000, canaries=200)
+    for part in ("ε = 1 at δ = 1e-05 is promised", "99.9% confidence", "allows 2.72 times", "at most 1 case of 1,000"):
+        assert part in str(raised.value)
+
+
+def test_a_local_mechanism_is_judged_by_what_it_reports():
+    def along(epsilon):
+        rng, chance = np.random.default_rng(1), np.exp(epsilon) / (1 + np.exp(epsilon))
+        return lambda gradient: gradient if rng.random() < chance else -gradient
+
+    assert assert_locally_private(along(2.0), epsilon=2.0, dim=5, trials=300).epsilon > 1.0
+    with pytest.raises(AssertionError, match="ε = 1 at δ = 0 is promised"):
+        assert_locally_private(along(2.0), epsilon=1.0, dim=5, trials=300)
+
+
+def test_scores_are_judged_by_the_simultaneous_bound():
+    rng = np.random.default_rng(2)
+    members, nonmembers = rng.normal(3, 1, 400), rng.normal(0, 1, 400)
+    assert assert_private_scores(members, nonmembers, epsilon=4.0).epsilon > 3
+    with pytest.raises(AssertionError, match=r"400 members, 400 non-members"):
+        assert_private_scores(members, nonmembers, epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        lambda: assert_private_scores([1.0] * 10, [0.0] * 10, epsilon=3.0),
+        lambda: assert_locally_private(lambda gradient: gradient, epsilon=5.0, dim=3, trials=20),
+    ],
+)
+def test_a_test_that_could_never_fail_is_refused(test):
+    with pytest.raises(InputError, match="could never fail"):
+        test()
+
+
+@pytest.mark.parametrize("wrong", [{"epsilon": -1.0}, {"epsilon": "x"}, {"delta": 1.0}, {"false_alarms": 0.0}])
+def test_wrong_promises_are_refused(wrong):
+    with pytest.raises(InputError):
+        assert_private(noisy(SIGMA), **({"epsilon": 1.0} | wrong))
+
+
+def test_right_mechanisms_fail_no_more_often_than_stated():
+    """At a rate of 20%, of mechanisms that keep ε = 1 and no less: 3.2 deviations beyond it are the most."""
+    rng, chance = np.random.default_rng(4), np.exp(1) / (1 + np.exp(1))
+
+    def sums(seed):
+        assert_private(noisy(SIGMA, seed), epsilon=1.0, dim=600, canaries=30, false_alarms=0.2, seed=seed)
+
+    def scores(seed):
+        said = [rng.random(80) < p for p in (chance, 1 - chance)]
+        assert_private_scores(*said, epsilon=1.0, delta=0.0, false_alarms=0.2)
+
+    for test, times in ((sums, 15), (scores, 100)):
+        failed = sum(fails(test, seed) for seed in range(times))
+        assert failed <= 0.2 * times + 3.2 * np.sqrt(times * 0.2 * 0.8)
+
+
+def fails(test, seed):
+    try:
+        test(seed)
+    except AssertionError:
+        return True
+    return False
+
+
+def test_importing_it_does_not_load_torch_nor_does_a_test_of_sums():
+    code = "import numpy as np, sys; from coalmine.testing import assert_private; r = np.random.default_rng(0); "
+    code += "assert_private(lambda t: t + 9 * r.standard_normal(t.size), epsilon=1, dim=500, canaries=20); "
+    found = subprocess.run(
+        [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "False"
