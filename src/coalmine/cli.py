@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine import __version__, cli_secret_sharer, console
+from coalmine import __version__, cli_audits, cli_secret_sharer, console
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(cli_secret_sharer.app, name="audit")
+cli_audits.app.command("secret-sharer")(cli_secret_sharer.secret_sharer)
+app.add_typer(cli_audits.app, name="audit")
 
 
 class Scale(StrEnum):

@@ -15,7 +15,6 @@ from coalmine.cli_audits import (
     MaxEpsilon,
     Out,
     Set,
-    app,
     check_bounds,
     make,
     print_facts,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from coalmine.secret_sharer_runs import SecretSharerRun
 
 
-@app.command("secret-sharer")
 def secret_sharer(
     settings: Set = None,
     model: Annotated[
