@@ -148,7 +148,8 @@ def _copies(queries: Queries, start: State, most: float, trie: Trie, leaves: Int
     """How many copies there are of the leaves that cost at most ``most``: all, where that is known of them."""
     if not exact:
         kept = []
-        for some in _batches(leaves, queries.rows):
+        for begin in range(0, len(leaves), queries.rows):
+            some = leaves[begin : begin + queries.rows]
             again = torch.zeros(len(some), dtype=torch.int64)
             state = tuple(tensor.index_select(0, again) for tensor in start)
             kept.append(some[queries.costs(state, trie.sequences(some)) <= most])
