@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-<<<<<<< HEAD
 from coalmine import __version__, cli_audits, cli_runs, cli_saved, cli_secret_sharer, console
-=======
-from coalmine import __version__, cli_audits, cli_secret_sharer, console
->>>>>>> sharer4
 from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
@@ -30,7 +26,6 @@ app = typer.Typer(
 )
 cli_audits.app.command("secret-sharer")(cli_secret_sharer.secret_sharer)
 app.add_typer(cli_audits.app, name="audit")
-<<<<<<< HEAD
 app.command()(cli_runs.demo)
 app.command()(cli_runs.run)
 app.command()(cli_runs.resume)
@@ -39,8 +34,6 @@ app.command()(cli_saved.compare)
 app.command()(cli_saved.serve)
 app.command()(cli_saved.init)
 app.command()(cli_runs.report)
-=======
->>>>>>> sharer4
 
 
 class Scale(StrEnum):
