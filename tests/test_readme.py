@@ -13,8 +13,8 @@ BLOCKS = re.findall(r"```console\n\$ (.*?)\n(.*?)```", (ROOT / "README.md").read
 
 
 @pytest.mark.parametrize(("command", "shown"), BLOCKS, ids=[command for command, _ in BLOCKS])
-def test_the_readme_shows_real_output(command, shown):
-    words = shlex.split(command.replace("make demo", "coalmine demo"))
+def test_the_readme_shows_real_output(command, shown, tmp_path):
+    words = shlex.split(command.replace("make demo", f"coalmine demo --quiet --out {tmp_path / 'demo'}"))
     # A process of its own, as people have: nothing that other tests did can be seen.
     ran = subprocess.run(
         [sys.executable, "-m", "coalmine.cli", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True
