@@ -5,7 +5,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from coalmine.audits import OneShot, ScheduledParticipation
-from coalmine.audits.one_shot import parse_view
+from coalmine.audits.views import parse_view
 from coalmine.errors import InputError
 from coalmine.fl import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
 from coalmine.fl.flat import parameter_vector

@@ -145,3 +145,10 @@ def test_files_of_somebody_else_are_not_overwritten(tmp_path):
     with pytest.raises(InputError, match=r"holds result\.json"), RunDirectory(tmp_path).claimed("x = 1"):
         pass
     assert (tmp_path / "result.json").read_text() == "precious"
+
+
+def test_what_an_audit_would_say_now_is_logged(together):
+    _, directory = together
+    rounds = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines() if '"round"' in line]
+    assert any("ε̂ᵣ" in word for entry in rounds for word in entry.get("live", []))
+    assert any("(updates)" in word for entry in rounds for word in entry.get("live", []))

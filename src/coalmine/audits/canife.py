@@ -12,6 +12,7 @@ import numpy.typing as npt
 from coalmine.accounting import Theory
 from coalmine.audits.canife_result import CanifeResult, canife_result
 from coalmine.audits.canife_rounds import Period
+from coalmine.audits.estimates import rough_epsilon
 from coalmine.audits.result import common_delta
 from coalmine.canaries.crafted import FACTS, CanaryMaker, Crafted
 from coalmine.errors import InputError, check_count, check_positive
@@ -162,6 +163,15 @@ class Canife(Audit):
             Period(start, end - start, self._scores[low:high], self._coins[low:high], self._sigmas[low:high])
             for start, end, (low, high) in zip(starts, ends, bounds, strict=True)
         ]
+
+    def live(self) -> str | None:
+        """ε̂ᵣ by the last estimate that has scores."""
+        for period in reversed(self.periods):
+            told = ~np.isnan(period.scores)
+            found = rough_epsilon(period.scores[told & period.present], period.scores[told & ~period.present])
+            if found is not None:
+                return f"ε̂ᵣ {found:.2f} (canife)"
+        return None
 
     @property
     def facts(self) -> list[dict[str, list[float]]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from coalmine.accounting import Theory
 from coalmine.errors import NotApplicableError
 from coalmine.stats import (
@@ -15,6 +17,7 @@ from coalmine.stats import (
     Scores,
     anderson_darling,
     ceiling,
+    epsilon_gdp,
     estimate,
 )
 from coalmine.stats.arrays import Floats
@@ -85,6 +88,15 @@ def first_judged(
         )[0].lower
 
     return [e.judged(again) if e is quoted else e for e in found]
+
+
+def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> float | None:
+    """ε of two normal distributions of the same width, shifted as the scores so far are: for a progress bar."""
+    if min(len(members), len(nonmembers)) < 2:
+        return None
+    width = float(np.sqrt((members.var(ddof=1) + nonmembers.var(ddof=1)) / 2))
+    shift = float(members.mean() - nonmembers.mean())
+    return float(epsilon_gdp(max(0.0, shift) / width, delta)) if width > 0 else None
 
 
 def neighbours_apart(clients: int, theory: Theory | None) -> int:

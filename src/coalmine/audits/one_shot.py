@@ -15,20 +15,19 @@ import numpy.typing as npt
 
 from coalmine import accounting
 from coalmine.accounting import Theory
-from coalmine.audits.estimates import canary_estimates, normality
+from coalmine.audits.estimates import canary_estimates, normality, rough_epsilon
 from coalmine.audits.evidence import SCORES, Evidence, Score, Seen, add_matched, lengths
 from coalmine.audits.participation import EpochParticipation, Participation, parse_participation
 from coalmine.audits.result import AuditResult, common_delta
+from coalmine.audits.views import parse_view
 from coalmine.canaries.updates import UpdateCanaries, check_room, family_for, update_canaries
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.sampling import AtMost, EveryRound, FixedSize, Sampling
-from coalmine.seam import Audit, Contribution, Release, Vector, View
+from coalmine.seam import Audit, Contribution, Release, Vector
 from coalmine.seeds import generator
 from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
 from coalmine.stats.arrays import Bools, Floats, Ints
 from coalmine.stats.rank_tests import Design
-
-VIEWS = "final, final-change, updates, every:ROUNDS or rounds:A,B,…"
 
 _MOST_CANARIES = 1_000_000
 
@@ -208,6 +207,11 @@ class OneShot(Audit):
             found = self._evidence.scores(which)
         told = ~np.isnan(found)
         return found[told & self.members], found[told & ~self.members]
+
+    def live(self) -> str | None:
+        """ε̂ by what was seen until now."""
+        found = None if self._evidence.releases == 0 else rough_epsilon(*self.scores())
+        return None if found is None else f"ε̂ {found:.2f} ({self.view})"
 
     def null(self, score: str | None = None) -> Null | None:
         """The law of a held-out canary's score where it is known, or an upper bound on its tails."""
@@ -460,26 +464,6 @@ class OneShot(Audit):
                 f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb one another: fewer would show more"
             )
         return found
-
-
-def parse_view(text: str) -> View:
-    """``final``, ``final-change``, ``updates``, ``every:ROUNDS`` or ``rounds:A,B,…``."""
-    check_kind("view", text, str, f"a text: {VIEWS}")
-    kind, _, rest = text.partition(":")
-    try:
-        match kind:
-            case "final" | "final-change" if not rest:
-                return View("model", every=None)
-            case "updates" if not rest:
-                return View("update")
-            case "every":
-                return View("model", every=int(rest))
-            case "rounds":
-                return View("model", every=None, at=tuple(int(part) for part in rest.split(",")))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-    raise InputError(f"there is no view {text!r}; there are {VIEWS}")
 
 
 def _checked_design(design: str) -> Design:

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BeforeValidator, Field
 
-from coalmine.audits.one_shot import VIEWS, OneShot, parse_view
+from coalmine.audits.one_shot import OneShot
 from coalmine.audits.participation import ACCEPTED
+from coalmine.audits.views import VIEWS, parse_view
 from coalmine.config.settings import Settings
 from coalmine.config.training import TrainingSettings
 from coalmine.errors import InputError

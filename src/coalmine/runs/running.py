@@ -157,11 +157,15 @@ class _Run:
         """Train to the end, from a checkpoint where there is one."""
         path = self._path(checkpoints)
         start, resumed = time.perf_counter(), path is not None and holds_one(path)
+        live: list[str] = []
         with reporting(what, training.rounds) as advance:
 
             def progress(measured: Mapping[str, float]) -> None:
-                live = [words for audit in training.audits if (words := audit.live()) is not None]
-                advance(int(measured["round"]) + 1, "; ".join(live))
+                nonlocal live
+                done = int(measured["round"]) + 1
+                if done % max(1, training.rounds // 20) == 0:
+                    live = [words for audit in training.audits if (words := audit.live()) is not None]
+                advance(done, "; ".join(live))
                 if self.directory is not None:
                     self.directory.log("round", what=what, rounds=training.rounds, live=live, **measured)
 
