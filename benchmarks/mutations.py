@@ -1,8 +1,8 @@
 """Damage what coalmine reads, and see what it says: a sentence and exit code 2, or a result, and never a traceback.
 
 ``python benchmarks/mutations.py [--examples 500]`` mutates files of settings, files of scores and a run's directory
-(cut short, keys removed, types changed, bytes flipped) and prints how often each command refused, accepted, or
-crashed; and how often a command that refused had changed a file all the same.
+(cut short, keys removed, types changed, bytes flipped) and prints how often commands refused, accepted, or crashed;
+and how often a command that refused had changed a file all the same.
 """
 
 from __future__ import annotations

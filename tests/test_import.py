@@ -18,6 +18,14 @@ def test_importing_loads_nothing_heavy(code):
     assert found.stdout.strip() == "[]"
 
 
+def test_help_loads_nothing_heavy():
+    check = "import sys; sys.argv = ['coalmine', '--help']; from coalmine.cli import main"
+    heavy = [name for name in HEAVY if name != "rich"]
+    check += f"\ntry: main()\nexcept SystemExit: pass\nprint([m for m in {heavy!r} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip().endswith("[]")
+
+
 def test_the_statistics_never_load_torch_nor_the_slow_parts_of_scipy():
     check = "import coalmine.stats, sys; print([m for m in ('torch', 'scipy.stats') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

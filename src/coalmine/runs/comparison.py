@@ -112,8 +112,8 @@ class Comparison:
         different = sum(row.difference == DIFFERS for row in judged)
         return (
             f"{different} of {len(judged)} comparisons with the first run differ beyond noise. Noise is that of the "
-            "canaries' scores, not that of training again; each comparison has a false-alarm rate of 5%, so that about "
-            f"{0.05 * len(judged):.2g} of {len(judged)} would differ by chance alone. Estimates are compared, not "
+            "canaries' scores, not that of training again; each comparison has a false-alarm rate of about 5%, so that "
+            f"some {0.05 * len(judged):.2g} of {len(judged)} would differ by chance alone. Estimates are compared, not "
             "bounds."
         )
 

@@ -44,12 +44,13 @@ function show(runs) {
   body.replaceChildren();
   for (const run of runs) {
     const row = body.insertRow(), first = cell(row, "");
+    const called = run.title === run.name ? run.name : run.title + " (" + run.name + ")";
     if (run.report) {
       const link = document.createElement("a");
       link.href = "/report/" + encodeURIComponent(run.name);
-      link.textContent = run.title;
+      link.textContent = called;
       first.append(link);
-    } else first.textContent = run.title;
+    } else first.textContent = called;
     cell(row, run.state);
     cell(row, run.progress || run.message);
     cell(row, figure(run.theory), "number");
