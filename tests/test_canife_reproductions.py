@@ -37,7 +37,7 @@ SIZE = canife.Size(
     cohort=8,
     pool=6,
     cohorts=(4, 8),
-    pools=(3, 6),
+    pools=(6,),
     private_rounds=2,
     perfect_trials=30,
     perfect_clients=20,
@@ -52,7 +52,7 @@ MONITORED = canife_training.Size(
     scenes=(replace(SCENE, steps=4, most=5),),
     epsilons=(50,),
     cohorts=(8,),
-    every=2,
+    every=4,
     trials=30,
     more_trials=40,
     pool=6,
@@ -109,8 +109,8 @@ def test_users_keep_their_first_examples():
 
 def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
     table = whole(canife.figure_3(Context()))
-    assert column(table, "figure").count("c") == 4
-    perfect = table.rows[column(table, "figure").index("perfect canary")]
+    assert column(table, "figure").count("c") == 2
+    perfect = table.rows[column(table, "figure").index("a perfect canary")]
     assert 0.3 < float(perfect[8]) < 0.55  # the noise is 0.423
     assert "the Gaussian mechanism has 12.31" in table.note
 
@@ -132,7 +132,7 @@ def test_trainings_are_attacked_along_the_way_and_shared_by_figures(tiny, tmp_pa
     table = whole(canife_training.figure_4(context))
     assert column(table, "canary") == ["Loss 2", "coalmine", "coalmine", "perfect"]
     assert column(table, "trials") == ["30", "30", "40", "30"]
-    assert all(text.startswith("0: ") and "; 2: " in text for text in column(table, table.columns[8]))
+    assert all(text.startswith("0: ") for text in column(table, table.columns[8]))
     assert all(float(gap) > 1 for gap in column(table, "ε / ε̂"))
     before = (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns
     assert whole(canife_training.figure_8(context)).rows[-1][0] == "b, c"

@@ -335,7 +335,8 @@ def reproduce(
     scale: Annotated[Scale, typer.Option(help="quick (10 minutes at most) or full (up to a few hours).")] = Scale.quick,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulations.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for parts that are done: a run that was stopped goes on from there.")
+        Path | None,
+        typer.Option(help="Directory for figures and for parts that are done: what was stopped goes on from there."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     data: Annotated[
@@ -343,6 +344,7 @@ def reproduce(
     ] = None,
 ) -> None:
     """A paper's table or figure, beside the paper's numbers."""
+    from coalmine.report.figures import save_in_every_format
     from coalmine.reproductions import REPRODUCTIONS, Context, find
 
     if name is None:
@@ -357,6 +359,9 @@ def reproduce(
     console.print_table(table.title, table.columns, table.rows)
     if table.note:
         console.print_sentence(table.note)
+    if out is not None:
+        for path in save_in_every_format(table.draw(), out):
+            print(path)
 
 
 def _parse_null(text: str | None) -> Null | None:

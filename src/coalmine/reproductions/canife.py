@@ -16,6 +16,7 @@ from coalmine.canaries.crafted import GivenUpdates
 from coalmine.canaries.design_loss import MeanLoss
 from coalmine.canaries.designed import Start
 from coalmine.fl import SGD, Adam
+from coalmine.report.canife_reproduced import histograms
 from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
@@ -66,6 +67,7 @@ class Size:
     constants: tuple[float, ...]
     resnet_pool: int = 128
     resnet_iterations: int = 60
+    resnet_trials: int = 40
 
     def seeded(self, seed: int) -> Size:
         """From another seed."""
@@ -174,7 +176,7 @@ def figure_3(context: Context) -> Table:
             terms = [title, str(size.cohort), str(pool), f"{noise:g}"]
             rows.append(_row_3(terms, papers.get((name, noise), ("-", "-")), done, name, which))
     shown = [_percent(perfect["metrics"]["accuracy"]), "-", "-", _percent(perfect["accuracy"]), _short(perfect["std"])]
-    rows.append(["perfect canary", str(size.cohort), "-", f"{NOISE:g}", *shown, "-", "-"])
+    rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", *shown, "-", "-"])
     for pool in size.pools:
         for which, cohort in enumerate(size.cohorts):
             rows.append(_row_3(["c", str(cohort), str(pool), "0"], ("-", "-"), done, f"pool-{pool}", which))
@@ -187,7 +189,18 @@ def figure_3(context: Context) -> Table:
         f"mechanism has {perfect['theory']:.2f} at δ = {DELTA:g}. The paper: fewer clients a round make histograms "
         "tighter, and larger pools do so less and less."
     )
-    return Table(f"CANIFE, Figure 3: {_setting(context)}", columns, rows, note)
+    title = f"CANIFE, Figure 3: {_setting(context)}"
+    drawn = [row for adversary in (PAPER, OURS) for row in _scores(done, adversary)]
+    return Table(title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)})
+
+
+def _scores(done: Done, adversary: Adversary) -> list[dict[str, Any]]:
+    """What is drawn: the scores of an adversary's best canary, without noise and with it."""
+    rows = []
+    for noise, some in zip((0.0, NOISE), done[f"canife-single-{adversary.name}"]["found"], strict=True):
+        terms = {"canary": {"paper": "Loss 2", "ours": "coalmine"}[adversary.name], "noise": f"{noise:g}"}
+        rows += [{"score": score, "round": side, **terms} for side in ("with", "without") for score in some[0][side]]
+    return rows
 
 
 def _row_3(terms: list[str], paper: tuple[str, str], done: Done, name: str, which: int) -> list[str]:
@@ -220,7 +233,7 @@ def _resnet(size: Size) -> dict[str, Any]:
             pool=size.resnet_pool,
             seed=size.resnet.seed,
         )
-        rounds = [Rounds(cohort=size.cohort, score=adversary.score)]
+        rounds = [Rounds(cohort=size.cohort, trials=size.resnet_trials, score=adversary.score)]
         some = attacked(target, crafting, rounds, hold=really_held)
         found[adversary.name] = {"metrics": dict(target.metrics), "found": some}
     return found

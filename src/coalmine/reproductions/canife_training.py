@@ -16,6 +16,7 @@ import numpy as np
 from coalmine import accounting
 from coalmine.audits.canife_rounds import rate_ceiling
 from coalmine.console import number
+from coalmine.report.canife_reproduced import along_trainings
 from coalmine.reproductions.canife import losses
 from coalmine.reproductions.canife_attack import (
     DELTA,
@@ -180,7 +181,22 @@ def figure_4(context: Context) -> Table:
         "these is a bound. Gaussian shift has δ = 1e-05 throughout. εᵣ is RDP's at 1e-05. The perfect canary's scores "
         "are drawn from the Gaussian mechanism."
     )
-    return Table(f"CANIFE, Figures 1, 4 and 6: {context.scale}, seed {context.seed}", columns, rows, note)
+    title = f"CANIFE, Figures 1, 4 and 6: {context.scale}, seed {context.seed}"
+    drawn = [row for key, run in runs.items() for row in _points(*key, done[_name(run)])]
+    return Table(title, columns, rows, note, lambda: {"canife-figure-4": along_trainings(drawn, title)})
+
+
+def _points(data: str, promised: float, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What is drawn of a training: each attacked round by each canary."""
+    terms = {"data": data, "promised": promised, "theory": _round_theory(found)}
+    rows = []
+    for period in found["periods"]:
+        for canary in ("paper", "ours", "perfect"):
+            one = best_threshold(Scores(period[canary]["with"], period[canary]["without"]), delta=DELTA)
+            figures = {"epsilon": one.epsilon, "lower": one.lower, "upper": one.upper}
+            finite = {name: value for name, value in figures.items() if value is not None and np.isfinite(value)}
+            rows.append({"round": period["round"], "canary": CANARIES[canary], **terms, **finite})
+    return rows
 
 
 def figure_8(context: Context) -> Table:

@@ -18,12 +18,13 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 class Table(NamedTuple):
-    """A title, names of columns, rows, and what there is to say about them."""
+    """A title, names of columns, rows, what there is to say about them, and how to draw it: charts by name."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
+    draw: Callable[[], dict[str, Any]] = dict
 
 
 @dataclass(frozen=True)
