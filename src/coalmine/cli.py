@@ -328,7 +328,9 @@ def reproduce(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulations.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for the table and for parts that are done: stopped and called again, it goes on."),
+        typer.Option(
+            help="Directory for the table, figures, and parts that are done: stopped and called again, it goes on."
+        ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     data: Annotated[
@@ -336,6 +338,7 @@ def reproduce(
     ] = None,
 ) -> None:
     """A paper's table or figure, beside the paper's numbers."""
+    from coalmine.report.figures import save_in_every_format
     from coalmine.reproductions import REPRODUCTIONS, Context, find
 
     if name is None:
@@ -354,6 +357,8 @@ def reproduce(
         console.print_sentence(table.note)
     if written is not None:
         print(f"\nwritten to {written}")
+        for path in save_in_every_format(table.draw(), written.parent):
+            print(path)
 
 
 def _parse_null(text: str | None) -> Null | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from coalmine.reproductions import gaussian_mechanism, ldp, one_shot, secret_sharer
+from coalmine.reproductions import canife, canife_training, gaussian_mechanism, ldp, one_shot, secret_sharer
 from coalmine.reproductions.table import Context, Scale, Table
 
 __all__ = ["REPRODUCTIONS", "Context", "Scale", "Table", "find"]
@@ -16,6 +16,11 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], Table]] = {
     "one-shot-table-4": one_shot.table_4,
     "one-shot-figure-1": one_shot.figure_1,
     "one-shot-figure-2": one_shot.figure_2,
+    "canife-figure-3": canife.figure_3,
+    "canife-figure-4": canife_training.figure_4,
+    "canife-figure-5": canife.figure_5,
+    "canife-figure-8": canife_training.figure_8,
+    "canife-figure-9": canife.figure_9,
     "ldp-figure-1b": ldp.figure_1b,
     "ldp-figure-2": ldp.figure_2,
     "ldp-figure-3": ldp.figure_3,

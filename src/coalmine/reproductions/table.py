@@ -20,12 +20,13 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 class Table(NamedTuple):
-    """A title, names of columns, rows, and what there is to say about them."""
+    """A title, names of columns, rows, what there is to say about them, and how to draw it: charts by name."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
+    draw: Callable[[], dict[str, Any]] = dict
 
     def markdown(self) -> str:
         """The same as text for a file."""
@@ -35,7 +36,8 @@ class Table(NamedTuple):
 
     def json(self) -> str:
         """The same as an object with these names."""
-        return json.dumps(self._asdict(), indent=1, ensure_ascii=False) + "\n"
+        content = {name: value for name, value in self._asdict().items() if name != "draw"}
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
