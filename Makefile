@@ -23,7 +23,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/ldp.py
 
-API := data models fl seam config runs canaries.hadamard canaries.gaussian canaries.updates stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
+API := testing data models fl seam config runs canaries.hadamard canaries.gaussian canaries.updates stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
 	audits audits.one_shot audits.participation audits.evidence audits.estimates audits.result audits.gaussian_mechanism \
 	audits.exposure audits.ldp canaries.gradients fl.local_mechanisms fl.privunit fl.own_mechanism scorefile words reproductions reproductions.one_shot reproductions.ldp usercode seeds errors
 docs: $(VENV)/.docs
