@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 from typing import Any
 
+import dp_accounting as dp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -591,3 +592,24 @@ def test_all_accountants_that_can_tell_are_asked_and_the_others_left_out() -> No
     assert all(t.epsilon <= 0.01 for t in small)
     with pytest.raises(InputError, match="either a noise multiplier or the epsilon"):
         all_theories(sampling=Poisson(0.01), **terms)
+
+
+def test_rounds_without_sampling_compose_to_the_closed_form() -> None:
+    # Gaussian rounds of shifts μ compose to one of (Σ μ²)^½ (Dong, Roth and Su 2022), which has a closed form.
+    series = [(0.5 + 0.05 * i, 1 + i % 3) for i in range(20)]
+    shifts = [rounds / noise_from_round_epsilon(epsilon, 1e-5) ** 2 for epsilon, rounds in series]
+    exact = round_epsilon(noise_multiplier=1 / math.sqrt(sum(shifts)), delta=1e-5)
+    assert compose_rounds(series, sampling=EveryRound(), delta=1e-5) == pytest.approx(exact, rel=2e-3)
+    assert compose_rounds(series, sampling=Poisson(1), delta=1e-5) == pytest.approx(exact, rel=2e-3)
+
+
+def test_many_estimates_are_composed_as_dp_accounting_composes_them_one_by_one() -> None:
+    series = [(2 + 0.1 * (i % 20), 40) for i in range(40)]
+    accountant = dp.pld.PLDAccountant(value_discretization_interval=1e-3)
+    for epsilon, rounds in series[:20]:
+        noise = dp.get_sigma_gaussian(epsilon, 1e-5)
+        accountant.compose(dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(noise)), 2 * rounds)
+    # Twenty different noises: they are composed in groups of two.
+    assert compose_rounds(series, sampling=Poisson(0.01), delta=1e-5) == pytest.approx(
+        accountant.get_epsilon(1e-5), rel=2e-3
+    )

@@ -4,12 +4,14 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from canary_models import small_resnet
-from coalmine.canaries.pool import Pool, check_apart, pool_updates, updates
+from coalmine.canaries.pool import ClientUpdates, Pool, check_apart, pool_updates, updates
 from coalmine.data.federated import Task
 from coalmine.errors import InputError
-from coalmine.fl import SGD, LocalTraining
+from coalmine.fl import SGD, LocalTraining, WeightsBySize
+from coalmine.fl.flat import parameter_vector
 from federations import cnn, federation, mlp, naive_sum
 
 CLIENT = LocalTraining(optimiser=SGD(learning_rate=0.5))
@@ -70,3 +72,30 @@ def test_a_model_without_trainable_parameters_is_refused():
     module = mlp().requires_grad_(False)
     with pytest.raises(InputError, match="no trainable parameters"):
         pool_updates(module, federation([2]), CLIENT, 1.0)
+
+
+def test_mock_clients_who_train_together_send_what_each_sends_alone():
+    data = federation([7, 1, 5, 12])
+    training = LocalTraining(optimiser=SGD(learning_rate=0.5), epochs=2, batch_size=3)
+    sent = ClientUpdates(mlp(), data.task, training, mock=data)
+    weights = parameter_vector(mlp())
+    alone = torch.stack(list(sent.of(weights, data, 0.3, seed=4)))
+    for _ in range(2):
+        found = sent.pool(weights, data, 0.3, seed=4).combined(torch.eye(4))
+        torch.testing.assert_close(found, alone.double(), atol=1e-6, rtol=1e-4)
+    assert sent._together is not None
+
+
+def test_mock_clients_of_a_module_that_draws_random_numbers_train_alone():
+    data, module = federation([7, 5]), nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Dropout(0.5))
+    training = LocalTraining(optimiser=SGD(learning_rate=0.5), epochs=2)
+    sent = ClientUpdates(module, data.task, training, mock=data)
+    assert len(sent.pool(parameter_vector(module), data, 0.3)) == 2
+    assert sent._together is None
+
+
+def test_mock_clients_are_weighed_like_clients():
+    data = federation([2, 8, 20])
+    plain = pool_updates(mlp(), data, CLIENT, 0.1).combined(torch.eye(3))
+    found = pool_updates(mlp(), data, CLIENT, 0.1, weighting=WeightsBySize(10)).combined(torch.eye(3))
+    torch.testing.assert_close(found, plain * torch.tensor([[0.2], [0.8], [1.0]]).double(), atol=1e-9, rtol=1e-6)

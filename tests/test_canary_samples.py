@@ -200,12 +200,55 @@ class Rounds(nn.Module):
         return self.head((images.flatten(1) > 0.5).float())
 
 
-@pytest.mark.parametrize("module", [IgnoresItsInput(), Rounds()])
-def test_inputs_that_cannot_be_differentiated_are_refused(module):
+class StepsThrough(nn.Module):
+    """Differentiable, with a derivative of zero; and with a weight that it never uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(2))
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images):
+        return self.head(self.seen(images.flatten(1)))
+
+    def seen(self, images):
+        return images.round()
+
+
+class WithUnusedWeights(StepsThrough):
+    def seen(self, images):
+        return images
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (IgnoresItsInput(), "does not depend on its inputs"),
+        (Rounds(), "does not depend on its inputs, or only through whole numbers"),
+        (StepsThrough(), "does not change with its inputs"),
+    ],
+)
+def test_inputs_that_cannot_be_differentiated_are_refused(module, message):
     data = federation([2, 2])
     pool = pool_updates(module, data, CLIENT, 1.0)
-    with pytest.raises(InputError, match="cannot be differentiated by its inputs"):
+    with pytest.raises(InputError, match=message):
         design_samples(module, pool, task=data.task, client=CLIENT)
+
+
+def test_samples_for_a_model_that_rounds_its_inputs_are_taken_as_they_are():
+    data = federation([2, 2])
+    pool = pool_updates(StepsThrough(), data, CLIENT, 1.0)
+    made = design_samples(StepsThrough(), pool, task=data.task, client=CLIENT, settings=DesignSettings(iterations=0))
+    assert made.canaries[0].health == 0
+    assert made.canaries[0].norm > 0
+
+
+def test_weights_that_are_never_used_or_frozen_do_not_stop_a_design():
+    module, data = WithUnusedWeights(), federation([2, 2])
+    module.head.bias.requires_grad_(False)
+    pool = pool_updates(module, data, CLIENT, 1.0)
+    made = design_samples(module, pool, task=data.task, client=CLIENT, settings=DesignSettings(iterations=20))
+    assert made.canaries[0].health > 0.1
 
 
 class Silent(nn.Module):

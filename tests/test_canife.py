@@ -18,9 +18,10 @@ from coalmine.canaries.design import DesignSettings
 from coalmine.canaries.designed import DesignedCanaries
 from coalmine.data.federated import FederatedData
 from coalmine.errors import InputError
-from coalmine.fl import SGD, Adam, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
+from coalmine.fl import SGD, Adam, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training, WeightsBySize
 from coalmine.sampling import AtMost, EveryRound, FixedSize, Poisson
 from coalmine.seam import Release
+from coalmine.stats import estimate
 from federations import federation, mlp, texts, word_model
 
 SHAPE, CLIP = (1, 4, 4), 0.5
@@ -319,6 +320,79 @@ def test_several_canaries_do_not_disturb_one_anothers_scores():
     assert np.linalg.norm(crafted.directions, axis=1) == pytest.approx(1, abs=1e-5)
     with pytest.raises(InputError, match="cannot be told from the others"):
         looked_at_apart(np.ones((2, 5), dtype=np.float32), np.full((2, 5), 0.2**0.5), np.ones(2))
+
+
+def test_a_canary_that_the_model_has_learnt_gets_another_class_and_goes_on_from_there():
+    made = maker(1, start="last", clients=None)
+    made.design(None, clip_norm=CLIP, round=0)
+    inputs, targets = made.samples
+    assert np.linalg.norm(made.crafted(None, clip_norm=CLIP).updates) > 0.9 * CLIP
+    module = model()
+    optimiser = torch.optim.SGD(module.parameters(), lr=1.0)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(torch.from_numpy(inputs)), torch.from_numpy(targets)).backward()
+        optimiser.step()
+    learnt = torch.cat([p.detach().flatten() for p in module.parameters()]).numpy()
+    renewed = made.crafted(learnt, clip_norm=CLIP)
+    assert made.samples[1] == (targets + 1) % 3
+    assert np.array_equal(made.samples[0], inputs)
+    assert np.linalg.norm(renewed.updates) > 0.9 * CLIP
+    assert np.array_equal(made.crafted(learnt, clip_norm=CLIP).updates, renewed.updates)
+    health = made.design(learnt, clip_norm=CLIP, round=3)[0, 0]
+    again = maker(1, start="random", clients=None).design(learnt, clip_norm=CLIP, round=3)[0, 0]
+    assert health != again
+
+
+def test_mock_clients_are_weighed_and_need_to_know_the_cap():
+    light, plain = maker(weighting=WeightsBySize(8), iterations=0), maker(iterations=0)
+    for one in (light, plain):
+        one.design(None, clip_norm=CLIP, round=0)
+    sizes = [float(one._pool.gram.trace()) for one in (light, plain)]
+    assert sizes[0] == pytest.approx(sizes[1] / 16, rel=1e-4)  # two examples of eight
+    with pytest.raises(InputError, match="need a cap"):
+        maker(weighting=WeightsBySize(None))
+
+
+def test_the_canarys_client_is_scored_by_all_its_local_epochs():
+    several = LocalTraining(optimiser=SGD(learning_rate=0.05), epochs=4)
+    made = maker(client=several)
+    facts = made.design(None, clip_norm=10.0, round=0)
+    sent = made.crafted(None, clip_norm=10.0).updates[0]
+    module = model()
+    before = torch.cat([p.detach().flatten() for p in module.parameters()])
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
+    for _ in range(4):
+        optimiser.zero_grad()
+        inputs, targets = (torch.from_numpy(part) for part in made.samples)
+        nn.functional.cross_entropy(module(inputs), targets).backward()
+        optimiser.step()
+    after = torch.cat([p.detach().flatten() for p in module.parameters()])
+    assert sent == pytest.approx((after - before).numpy(), abs=1e-6)
+    # The design takes four steps along the first gradient for it.
+    assert facts[0, 1] * 10 == pytest.approx(np.linalg.norm(sent), rel=0.3)
+    assert facts[0, 1] * 10 != pytest.approx(np.linalg.norm(sent), rel=1e-3)
+
+
+def test_no_bound_finds_what_is_not_there_however_many_canaries_share_a_round():
+    """The training throws the canaries away, so that ε = 0: a bound above that is a violation."""
+    audits, above = 200, 0
+    noise = np.random.default_rng(0)
+    for seed in range(audits):
+        audit = Canife(canaries=GivenUpdates(np.eye(4, 6)), rounds=15, every=5, trials=15, mode="running", seed=seed)
+        for number in range(15):
+            audit.plant(number, clip_norm=1.0)
+            # One number for all: scores that rise and fall together.
+            vector = (noise.normal() + 0.3 * noise.normal(size=6)).astype(np.float32)
+            audit.observe(Release(number, "update", vector, divisor=1.0))
+        (period,) = audit.periods
+        (bound,) = estimate(
+            period.comparable[period.present], period.comparable[~period.present], design="coin-flips",
+            methods=["one-run"],
+        )  # fmt: skip
+        above += bound.epsilon > 0
+    # At 5%, more than 21 of 200 come up in one of a thousand simulations.
+    assert above <= 21
 
 
 def test_texts_are_designed_and_scored_too():

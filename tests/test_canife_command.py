@@ -51,6 +51,30 @@ def test_several_adversaries_of_a_running_training_come_as_json(run):
         assert result["estimates"][0]["method"] == "one-run"
 
 
+def test_figures_come_with_a_run_of_adversaries_with_other_peoples_pools(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("coalmine.report.figures.FORMATS", (".svg",))
+    draw = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "noise.npz",
+        x=draw.random((60, 1, 8, 8), dtype=np.float32),
+        y=np.arange(60) % 10,
+        user=np.arange(60) // 4,
+    )
+    epochs = [text for text in FAST if text != "client.epochs=1"] + [
+        "client.epochs=2",
+        "weights=size:30",
+        "cohort=epoch:2",
+    ]
+    pools = f"pool_data=own,{tmp_path / 'noise.npz'}"
+    code, out, err = run(
+        "audit", "canife", *sets(*epochs, "trials=6", pools, "pool_clients=5"), "--figures", str(tmp_path / "figures")
+    )
+    assert (code, "figures in" in out) == (0, True), err
+    assert "pool noise 5" in out
+    for name in ("canife-adversaries", "frozen-pool-5-5-iterations/canife-rounds"):
+        assert (tmp_path / f"figures/{name}.svg").stat().st_size > 1000
+
+
 def test_settings_are_listed_with_defaults(run):
     code, out, _ = run("audit", "canife", "--settings")
     assert code == 0

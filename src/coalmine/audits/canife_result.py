@@ -16,7 +16,7 @@ from coalmine.audits.canife_rounds import Period, RoundEstimate, round_estimate
 from coalmine.audits.estimates import first_judged
 from coalmine.audits.result import AuditResult
 from coalmine.errors import InputError
-from coalmine.sampling import EveryRound, FixedSize, OncePerEpoch, Sampling
+from coalmine.sampling import EveryRound, FixedSize, Sampling
 
 # What is composed over rounds, and how: the paper's way and the Gaussian mechanism's own curve.
 _COMPOSED = ("best-threshold", "gaussian-shift", "gdp")
@@ -192,8 +192,6 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
         series = _series(periods, method)
         if series is None:
             continue
-        if not isinstance(sampling, OncePerEpoch):
-            series = _merged(series)
         for name, (inversion, accountant) in _WAYS.items():
             try:
                 epsilon = accounting.compose_rounds(
@@ -225,14 +223,6 @@ def _series(periods: Sequence[RoundEstimate], method: str) -> list[tuple[float, 
         last = last if value is None else value
         found.append((last, period.rounds))
     return found
-
-
-def _merged(series: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Rounds of the same ε̂ᵣ together: each costs the accountant a while, and the order only matters within epochs."""
-    rounds: dict[float, int] = {}
-    for epsilon, count in series:
-        rounds[epsilon] = rounds.get(epsilon, 0) + count
-    return list(rounds.items())
 
 
 def _about_periods(periods: Sequence[RoundEstimate]) -> list[str]:

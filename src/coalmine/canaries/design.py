@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coalmine.canaries.design_loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, Loss, MeanLoss
-from coalmine.canaries.gradients_of_samples import SampleGradients
+from coalmine.canaries.gradients_of_samples import SampleGradients, moved_by
 from coalmine.canaries.pool import Pool
 from coalmine.data.federated import Array, FederatedData, Task
 from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
@@ -187,7 +187,7 @@ def descend(
         leaves = [value.requires_grad_() for value in now]
         rows = gradients.of(*samples(leaves))
         here = loss.derivative([some.detach() for some in rows])
-        moves = list(torch.autograd.grad(rows, leaves, here.derivatives))
+        moves = moved_by(rows, leaves, here.derivatives)
         del rows
         now = [value.detach() for value in now]
         finite = bool(here.losses.isfinite().all()) and all(bool(move.isfinite().all()) for move in moves)
@@ -197,6 +197,11 @@ def descend(
         lowest = torch.where(better, here.losses, lowest)
         history.append(here.losses)
         bests.append(lowest)
+        if iteration == 0 and not any(bool(move.any()) for move in moves):
+            raise InputError(
+                "the model's gradient does not change with its inputs (are they rounded, or compared?): a sample "
+                "cannot be designed for it; 0 iterations take samples as they are"
+            )
         if not finite:
             return Descent(best, best, torch.stack(history).numpy(), iteration + 1)
         if iteration >= settings.patience:

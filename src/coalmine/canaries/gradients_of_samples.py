@@ -125,12 +125,33 @@ def sample_gradients(module: nn.Module, inputs: Tensor, targets: Tensor, *, way:
     return faster if bool((found_moved - moved).norm() <= 1e-2 * moved.norm()) else general
 
 
+def moved_by(rows: Sequence[Tensor], leaves: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    """The derivative of Σ ⟨rows, weights⟩ by each of ``leaves``, which gradients ``rows`` were made from.
+
+    Parameters whose gradient is the same for every example, those not used among them, count nothing in it.
+    """
+    moving = [(row, weight) for row, weight in zip(rows, weights, strict=True) if row.requires_grad]
+    found: Sequence[Tensor | None] = [None]
+    if moving:
+        some, by = zip(*moving, strict=True)
+        found = torch.autograd.grad(some, list(leaves), by, allow_unused=True)
+    known = [move for move in found if move is not None]
+    if len(known) < len(leaves):
+        raise InputError(
+            "the model's loss does not depend on its inputs, or only through whole numbers: samples all have the same "
+            "gradient, or one that cannot be differentiated, and none can be designed to differ"
+        )
+    return known
+
+
 def _tried(way: SampleGradients, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor]:
     """The gradients, and the derivative by the inputs of half their squared norms."""
     inputs = inputs.clone().requires_grad_()
     try:
         found = way.of(inputs, targets)
-        moved = torch.autograd.grad(found, inputs, [rows.detach() for rows in found])[0]
+        (moved,) = moved_by(found, [inputs], [rows.detach() for rows in found])
+    except InputError:
+        raise
     except RuntimeError as error:
         raise InputError(
             f"the model's gradient cannot be differentiated by its inputs, which designing a canary needs: {error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -99,6 +99,11 @@ class CanifeSettings(Settings):
         "likelihood-ratio", description="direction: likelihood-ratio, or plain (the canary's own, as in the paper)"
     )
     pool_fraction: float = Field(0.2, description="share of the users set aside as mock clients")
+    pool_data: Several[str] = Field(
+        ("own",),
+        description="whose data mock clients have: own (users set aside), or others', by name or file; "
+        "several make several adversaries",
+    )
     pool_clients: Several[int] | None = Field(
         None,
         description="only so many mock clients; all if not given, if running as many as a round expects; several "
@@ -113,29 +118,30 @@ class CanifeSettings(Settings):
         check_probability("pool_fraction", self.pool_fraction)
 
     def audits(self, training: TrainingSettings, splits: Splits, module: nn.Module) -> list[Canife]:
-        """One audit for each adversary: for each size of the pool and each number of iterations."""
+        """One audit for each adversary: for each pool, each size of it and each number of iterations."""
         from coalmine.audits.canife import Canife
         from coalmine.canaries.designed import DesignedCanaries
 
-        if splits.pool is None:
-            raise InputError("there are no users set aside as mock clients: raise pool_fraction")
         frozen, expected = self.mode == "frozen", training.cohorts().expected(len(splits.train), 0)
-        # Running, mock clients' updates shall cost little beside those of the training's own clients.
-        usual = len(splits.pool) if frozen else min(len(splits.pool), max(_LEAST_POOL, math.ceil(expected)))
-        sizes = [usual] if self.pool_clients is None else list(self.pool_clients)
-        for size in sizes:
-            if not 1 <= size <= len(splits.pool):
-                raise InputError(f"pool_clients must be between 1 and {len(splits.pool)}, got {size}")
         # Not given, they are what is usual, or what so short a training has room for.
         every = min(10 if frozen else 20, training.rounds) if self.every is None else self.every
         trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials
         mechanism = training.mechanism()
-        adversaries = list(product(sizes, self.design.iterations or ((200,) if frozen else (10,))))
+        adversaries = [
+            (
+                f"pool {'' if name == 'own' else f'{Path(name).stem} '}{len(pool)}, {iterations} iterations",
+                pool,
+                iterations,
+            )
+            for name in self.pool_data
+            for pool in self._pools(name, splits, expected)
+            for iterations in self.design.iterations or ((200,) if frozen else (10,))
+        ]
         found = []
-        for index, (size, iterations) in enumerate(adversaries):
+        for index, (named, pool, iterations) in enumerate(adversaries):
             maker = DesignedCanaries(
                 model=module,
-                pool=splits.pool.subset(range(size)),
+                pool=pool,
                 client=training.client.local(),
                 noise_multiplier=mechanism.update_noise(expected),
                 cohort=expected,
@@ -149,7 +155,6 @@ class CanifeSettings(Settings):
                 weighting=_capped(mechanism.weighting, splits.train),
                 seed=training.seed + index,
             )
-            named = f"{self.mode}, pool {size}, {iterations} iterations"
             found.append(
                 Canife(
                     canaries=maker,
@@ -157,11 +162,43 @@ class CanifeSettings(Settings):
                     every=every,
                     trials=trials,
                     mode=self.mode,
-                    name=named if len(adversaries) > 1 else None,
+                    name=f"{self.mode}, {named}" if len(adversaries) > 1 else None,
                     seed=training.seed + index,
                 )
             )
         return found
+
+    def _pools(self, name: str, splits: Splits, expected: float) -> list[FederatedData]:
+        """The mock clients of ``pool_data`` ``name``, in each of the numbers asked for."""
+        if name == "own":
+            if splits.pool is None:
+                raise InputError("there are no users set aside as mock clients: raise pool_fraction")
+            whole = splits.pool
+        else:
+            whole = _others(name, splits.train)
+        # Running, mock clients' updates shall cost little beside those of the training's own clients.
+        few = len(whole) if self.mode == "frozen" else min(len(whole), max(_LEAST_POOL, math.ceil(expected)))
+        sizes = [few] if self.pool_clients is None else list(self.pool_clients)
+        for size in sizes:
+            if not 1 <= size <= len(whole):
+                raise InputError(f"pool_clients must be between 1 and {len(whole)}, got {size}")
+        return [whole.subset(range(size)) for size in sizes]
+
+
+def _others(name: str, clients: FederatedData) -> FederatedData:
+    """Other people's data for mock clients, of the same shape and with the same classes."""
+    from coalmine.data import load
+
+    found = load(name).train
+    if found.task != clients.task:
+        raise InputError(
+            f"pool_data {name} must have the task of the training's data, {clients.task}, got {found.task}"
+        )
+    if clients.task.tokens is not None and found.vocabulary != clients.vocabulary:
+        raise InputError(
+            f"pool_data {name} has another vocabulary than the training's data: its tokens mean other words"
+        )
+    return found
 
 
 def _capped(weighting: Weighting, clients: FederatedData) -> Weighting:
