@@ -123,6 +123,17 @@ def test_a_larger_learning_rate_of_the_client_makes_a_longer_canary():
     assert step_of(LocalTraining(optimiser=SGD(learning_rate=0.2), epochs=5, batch_size=4)) == pytest.approx(1.0)
 
 
+def test_the_norm_of_a_canary_is_that_of_what_its_client_sends_with_momentum_too():
+    data = federation([4] * 4)
+    for momentum in (0.0, 0.9):
+        # So slow that the gradient stays what it is for all ten steps.
+        client = LocalTraining(optimiser=SGD(learning_rate=1e-4, momentum=momentum), epochs=10)
+        pool = pool_updates(mlp(), data, client, 1.0)
+        design = design_samples(mlp(), pool, task=data.task, client=client, settings=DesignSettings(iterations=0))
+        (sent,) = updates(mlp(), design.clients, client, 1.0)
+        assert design.canaries[0].norm == pytest.approx(float(sent.norm()), rel=0.01)
+
+
 class Explodes(nn.Module):
     """Goes to infinity where the pixels have moved far."""
 

@@ -215,7 +215,9 @@ def test_only_what_needs_no_independence_is_valid_where_scores_share_rounds():
     shared = round_estimate(period, independent=False, delta=1e-5, confidence=0.95)
     assert [e.method for e in alone.estimates if e.valid] == ["simultaneous", "one-run"]
     assert [e.method for e in shared.estimates if e.valid] == ["one-run"]
-    assert "not so here" in next(e.assumes for e in shared.estimates if e.method == "simultaneous")
+    for method in ("simultaneous", "gdp"):
+        assert "not so here" in next(e.assumes for e in shared.estimates if e.method == method)
+        assert "not so here" not in next(e.assumes for e in alone.estimates if e.method == method)
 
 
 def test_trials_that_tell_little_do_not_drown_those_that_tell_much():
@@ -228,6 +230,8 @@ def test_trials_that_tell_little_do_not_drown_those_that_tell_much():
     assert period.faded
     same = replace(period, sigma=np.full((200, 1), 0.3))
     assert np.allclose(same.comparable, same.scores)
+    certain = replace(period, sigma=np.where(np.arange(200) < 60, 0.0, 1.0)[:, None])
+    assert np.array_equal(certain.comparable, certain.scores)
     assert not same.faded
 
 
@@ -393,6 +397,46 @@ def test_no_bound_finds_what_is_not_there_however_many_canaries_share_a_round():
         above += bound.epsilon > 0
     # At 5%, more than 21 of 200 come up in one of a thousand simulations.
     assert above <= 21
+
+
+def test_a_client_that_comes_more_often_than_there_are_rounds_is_composed_as_the_promise_is():
+    # Listed three times in a round, a client moves the sum thrice as far: that counts as nine rounds.
+    exact = accounting.round_epsilon(noise_multiplier=2.0, delta=1e-5)
+    known = figures(PRESENT + np.random.default_rng(0).normal(0, 1, 100), PRESENT).periods[0]
+    period = replace(
+        known, rounds=4, estimates=(replace(known.estimates[0], method="gdp", epsilon=exact, valid=False),)
+    )
+    composed, _ = compose([period], sampling=AtMost(9), delta=1e-5)
+    promise = accounting.theory(noise_multiplier=2.0, sampling=AtMost(9), rounds=9, delta=1e-5)
+    found = next(c.epsilon for c in composed if (c.method, c.inversion) == ("gdp", "exact"))
+    assert found == pytest.approx(promise.epsilon, rel=1e-6)
+
+
+def test_a_clip_norm_that_moves_after_the_design_leaves_the_expected_sigma():
+    made = maker(noise_multiplier=1.0)
+    made.design(None, clip_norm=CLIP, round=0)
+    # As short as this everything is clipped, and a shorter norm shortens the canary, the noise and the others alike.
+    made_for, shorter = (made.crafted(None, clip_norm=norm) for norm in (CLIP / 10, CLIP / 20))
+    assert np.linalg.norm(shorter.updates) == pytest.approx(CLIP / 20, rel=1e-3)
+    assert shorter.effective_sigma == pytest.approx(made_for.effective_sigma, rel=1e-3)
+    noise = 1.0 * CLIP / 20 / shorter.signals
+    assert noise < shorter.effective_sigma < 1.5 * noise
+
+
+def test_a_round_that_failed_is_held_again_with_the_same_canaries():
+    found = []
+    for failures in (0, 2):
+        settings = DesignSettings(iterations=5, learning_rate=0.02)
+        audit = Canife(canaries=maker(2, settings=settings, start="last"), rounds=4, every=2, trials=4, mode="running")
+        for round in range(4):
+            for _ in range(failures):
+                audit.plant(round, clip_norm=CLIP)
+                audit.discard(round)
+            audit.plant(round, clip_norm=CLIP)
+            dim = first_axis().shape[1]
+            audit.observe(Release(round, "update", np.full(dim, 0.01, dtype=np.float32), divisor=1.0))
+        found.append(audit.arrays["scores"])
+    np.testing.assert_array_equal(*found)
 
 
 def test_texts_are_designed_and_scored_too():

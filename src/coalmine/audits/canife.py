@@ -78,6 +78,7 @@ class Canife(Audit):
         self._model: Vector | None = None
         self._crafted: Crafted | None = None
         self._crafted_for, self._due = -1, -1
+        self._before: tuple[int, Mapping[str, npt.NDArray[Any]]] = (-1, {})
         self._seconds = 0.0
         if self._frozen:
             self.views: Sequence[View] = (View("model", every=self.every),)
@@ -110,6 +111,10 @@ class Canife(Audit):
         return planted
 
     def _craft(self, round: int, clip_norm: float) -> None:
+        # A round that is held again, since it failed, begins with the canaries that it first began with.
+        if self._before[0] == round:
+            self.canaries.restore(self._before[1])
+        self._before = round, self.canaries.state()
         if round % self.every == 0:
             self._facts[round // self.every] = self.canaries.design(self._model, clip_norm=clip_norm, round=round)
         self._crafted = self.canaries.crafted(self._model, clip_norm=clip_norm)
@@ -249,7 +254,7 @@ class Canife(Audit):
         self._facts = np.array(state["facts"])
         self._model = np.array(state["model"]) if len(state["model"]) else None
         self._seconds, self._crafted = float(state["seconds"]), None
-        self._crafted_for, self._due = -1, -1
+        self._crafted_for, self._due, self._before = -1, -1, (-1, {})
         made = {name.removeprefix("canary_"): value for name, value in state.items() if name.startswith("canary_")}
         self.canaries.restore({name: np.array(value) for name, value in made.items()})
 

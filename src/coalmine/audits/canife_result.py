@@ -16,7 +16,7 @@ from coalmine.audits.canife_rounds import Period, RoundEstimate, round_estimate
 from coalmine.audits.estimates import first_judged
 from coalmine.audits.result import AuditResult
 from coalmine.errors import InputError
-from coalmine.sampling import EveryRound, FixedSize, Sampling
+from coalmine.sampling import AtMost, EveryRound, FixedSize, Sampling
 
 # What is composed over rounds, and how: the paper's way and the Gaussian mechanism's own curve.
 _COMPOSED = ("best-threshold", "gaussian-shift", "gdp")
@@ -192,6 +192,8 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
         series = _series(periods, method)
         if series is None:
             continue
+        if isinstance(sampling, AtMost):
+            series += _beyond(series, sampling.times)
         for name, (inversion, accountant) in _WAYS.items():
             try:
                 epsilon = accounting.compose_rounds(
@@ -223,6 +225,12 @@ def _series(periods: Sequence[RoundEstimate], method: str) -> list[tuple[float, 
         last = last if value is None else value
         found.append((last, period.rounds))
     return found
+
+
+def _beyond(series: Sequence[tuple[float, int]], times: int) -> list[tuple[float, int]]:
+    """What a client that comes m times in a round, which counts as m² rounds, is exposed to beyond all rounds."""
+    missing = times - sum(rounds for _, rounds in series)
+    return [(max(epsilon for epsilon, _ in series), missing)] if missing > 0 else []
 
 
 def _about_periods(periods: Sequence[RoundEstimate]) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from coalmine.errors import NotApplicableError
 from coalmine.stats import Estimate, Scores, estimate
 from coalmine.stats.arrays import Bools, Floats
+from coalmine.stats.epsilon import INDEPENDENT
 
 # Scores of one canary on a frozen model are independent; the bound for one run asks for no such thing.
 _INDEPENDENT = ("simultaneous", "one-run", "gdp", "gaussian-shift", "gaussian-fit", "best-threshold")
@@ -38,9 +39,9 @@ class Period:
 
         A score x, N(0, σ²) without the canary and N(1, σ²) with it, has the log-likelihood ratio (x − ½)/σ². So
         z − ½ = (x − ½) s²/σ², with s the least σ: a trial that can tell little comes out near ½. Where all σ are the
-        same, or not known, z = x.
+        same, or not known, z = x; so it is where some σ is 0, without noise, and likelihood ratios are infinite.
         """
-        if not np.isfinite(self.sigma).all():
+        if not (np.isfinite(self.sigma).all() and self.sigma.min() > 0):
             return self.scores
         return np.asarray(0.5 + (self.scores - 0.5) * (self.sigma.min() / self.sigma) ** 2)
 
@@ -149,7 +150,9 @@ def _estimates(
     if independent:
         return found
     return [
-        replace(e, valid=False, assumes=f"{e.assumes}, {_NOT_QUITE}") if e.method == "simultaneous" else e
+        replace(e, valid=False, assumes=e.assumes.replace(INDEPENDENT, f"{INDEPENDENT}, {_NOT_QUITE}"))
+        if INDEPENDENT in e.assumes
+        else e
         for e in found
     ]
 

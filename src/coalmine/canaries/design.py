@@ -145,12 +145,19 @@ def checked_settings(settings: DesignSettings | None, count: int, seed: int) -> 
 
 
 def step_of(client: LocalTraining) -> float:
-    """What a client with a single example multiplies its gradient with, to first order: learning rate times steps."""
+    """What a client with a single example multiplies its gradient with, to first order.
+
+    Learning rate times steps; with momentum μ the t-th step goes 1 + μ + … + μᵗ⁻¹ times as far as the first.
+    """
     if not isinstance(client.optimiser, SGD):
         raise InputError(
             f"a canary is designed for clients that take steps along their gradient, with SGD, got {client.optimiser}"
         )
-    return client.optimiser.learning_rate * client.steps(1)
+    length = travelled = 0.0
+    for _ in range(client.steps(1)):
+        length = client.optimiser.momentum * length + 1
+        travelled += length
+    return client.optimiser.learning_rate * travelled
 
 
 def valued(gradients: SampleGradients, loss: DesignLoss, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -147,7 +147,12 @@ class DesignedCanaries:
         if not self.data.task.per_position and not np.array_equal(weights.numpy(), self._designed_for):
             rows = self._with_what_is_new(rows, weights, clip_norm)
         direction = likelihood_ratio_direction if self.score == "likelihood-ratio" else plain_direction
-        found = [direction(row, self._pool, noise_multiplier=self.noise_multiplier, cohort=self.cohort) for row in rows]
+        # A clip norm that has moved since moves noise and clients alike: in clip norms, mock updates stay as they are.
+        since = self._pool.clip_norm / clip_norm
+        found = [
+            direction(row * since, self._pool, noise_multiplier=self.noise_multiplier, cohort=self.cohort)
+            for row in rows
+        ]
         vectors = np.stack([one.vector for one in found]).astype(np.float64)
         return looked_at_apart(rows, vectors, np.array([one.effective_sigma for one in found]))
 
