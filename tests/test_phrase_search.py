@@ -257,11 +257,12 @@ class Tabled(nn.Module):
 
 def test_a_beam_wider_than_the_vocabulary_finds_the_likeliest_of_all():
     language = Language(size=4, words=range(1, 4), begin=0)
-    asked = Queries(RecomputedSteps(Tabled(), 4), language)
-    some = np.array([[1, 1, 1, 1, 1], [2, 1, 1, 1, 1], [3, 1, 1, 1, 1]])
-    every = np.array(list(itertools.product(language.words, repeat=4)))
-    for phrase, found in zip(some, beam_search(asked, some, width=27), strict=True):
-        whole = np.concatenate([np.full((len(every), 1), phrase[0]), every], axis=1)
+    asked = Queries(RecomputedSteps(Tabled(), 4), language, 2)
+    every = np.array(list(itertools.product(language.words, repeat=5)))
+    given_words = np.array(list(itertools.product(language.words, repeat=2)))
+    some = np.concatenate([given_words, np.ones((len(given_words), 5), dtype=int)], axis=1)
+    for phrase, found in zip(some, beam_search(asked, some, width=81), strict=True):
+        whole = np.concatenate([np.tile(phrase[:2], (len(every), 1)), every], axis=1)
         np.testing.assert_array_equal(found, every[np.argmin(asked.log_perplexities(whole))])
 
 
