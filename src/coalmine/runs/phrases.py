@@ -96,7 +96,7 @@ class SecretSharerMethod(Method):
         if isinstance(trained, Training) and trained.mechanism.private:
             theory = trained.theory(self.settings.delta)
         results = _results(self.found, self.insertion, self.settings, theory, metrics)
-        if self.settings.users == "natural" and len(np.unique(self.insertion.books[:, 1])) < len(self.insertion.data):
+        if _has_persons(self.insertion):
             results.append(_attack(self.module, reference, self.insertion, self.splits, self.settings, theory))
         timing = {"audit_s": time.perf_counter() - start}
         config = self.training.to_dict() | self.settings.to_dict()
@@ -222,6 +222,12 @@ def _results(
         for score in found.possible_scores
         for unit in ("user", "phrase")
     ]
+
+
+def _has_persons(insertion: Insertion) -> bool:
+    """Whether there is somebody to attack: a client that is a person's, without canaries."""
+    data = insertion.data
+    return not data.names[0].startswith("iid-") and len(np.unique(insertion.books[:, 1])) < len(data)
 
 
 def _attack(
