@@ -245,3 +245,55 @@ def test_a_model_of_another_width_is_refused():
 def test_without_a_begin_mark_something_must_be_given():
     with pytest.raises(InputError, match="at least 1 word"):
         Queries(steps_of(model(), TOKENS), Language(size=TOKENS, words=range(4, TOKENS), begin=None), 0)
+
+
+class Tabled(nn.Module):
+    """Four words whose chances depend on all words before, each time anew."""
+
+    def forward(self, tokens):
+        rows = [np.random.default_rng([len(row), *row]).standard_normal(4) for row in tokens.tolist()]
+        return 1.5 * torch.tensor(np.array(rows), dtype=torch.float32)
+
+
+def test_a_beam_wider_than_the_vocabulary_finds_the_likeliest_of_all():
+    language = Language(size=4, words=range(1, 4), begin=0)
+    asked = Queries(RecomputedSteps(Tabled(), 4), language, 2)
+    every = np.array(list(itertools.product(language.words, repeat=5)))
+    given_words = np.array(list(itertools.product(language.words, repeat=2)))
+    some = np.concatenate([given_words, np.ones((len(given_words), 5), dtype=int)], axis=1)
+    for phrase, found in zip(some, beam_search(asked, some, width=81), strict=True):
+        whole = np.concatenate([np.tile(phrase[:2], (len(every), 1)), every], axis=1)
+        np.testing.assert_array_equal(found, every[np.argmin(asked.log_perplexities(whole))])
+
+
+class Even(nn.Module):
+    """All words alike, or with a chance of 0 from a word on."""
+
+    def __init__(self, words, stop=None):
+        super().__init__()
+        self.logits = torch.zeros(words)
+        self.logits[stop or words :] = -torch.inf
+
+    def forward(self, tokens):
+        return self.logits.expand(len(tokens), -1)
+
+
+@pytest.mark.parametrize("words", [47, 63, 70])
+def test_rounding_does_not_cut_the_interval_of_a_rank_short(words):
+    asked = Queries(RecomputedSteps(Even(words), words), Language(size=words, words=range(words), begin=0))
+    (found,) = whole_space_ranks(asked, np.array([[1, 2, 3, 4, 4]]), budget=2)
+    assert found.low <= words**4 <= found.high
+
+
+def test_a_phrase_of_probability_0_is_last_of_all():
+    asked = Queries(RecomputedSteps(Even(9, stop=5), 9), Language(size=9, words=range(9), begin=0))
+    (found,) = whole_space_ranks(asked, np.array([[1, 2, 8]]), budget=1)
+    assert (found.low, found.high) == (81, 81)
+
+
+def test_a_model_that_diverged_is_refused():
+    module = model()
+    with torch.no_grad():
+        module.embedding.weight.fill_(torch.nan)
+    with pytest.raises(InputError, match="diverged"):
+        Queries(steps_of(module, TOKENS), LANGUAGE).log_perplexities(phrases())

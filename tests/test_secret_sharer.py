@@ -19,7 +19,7 @@ from coalmine.canaries.phrases import Configuration, Language, draw_phrases, gri
 from coalmine.config import settings_from_texts
 from coalmine.config.run import RunSettings
 from coalmine.config.secret_sharer import SecretSharerSettings, TextTrainingSettings
-from coalmine.data import Balanced, Iid, generated_text
+from coalmine.data import Balanced, Iid, generated_text, load
 from coalmine.errors import InputError
 from coalmine.fl import SGD, CentralTraining
 from coalmine.report.secret_sharer_figures import charts, regimes
@@ -219,7 +219,7 @@ def test_users_in_training_are_told_from_others(splits):
     with pytest.raises(InputError, match="are nobody"):
         user_attack(small(splits), members=dealt, nonmembers=others)
     with pytest.raises(InputError, match="nobody to attack"):
-        user_attack(small(splits), members=few, nonmembers=others, own=dict.fromkeys(range(12), np.array([], int)))
+        user_attack(small(splits), members=few, nonmembers=others, holders=range(12))
 
     # another user takes the place of whoever is left out: two neighbours away where a promise is for one less
     promise = theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=1, delta=1e-5)
@@ -231,6 +231,25 @@ def test_users_in_training_are_told_from_others(splits):
     assert most > 1
     cut = user_attack(training.module(), members=pieces, nonmembers=others)
     assert cut.ceiling == pytest.approx(found.ceiling / most, rel=1e-3)
+
+
+def test_an_untrained_model_tells_no_users_apart_whatever_became_canaries():
+    """Means of the few examples that canaries leave vary more, which would pass for a leak."""
+    splits = load("generated-text", vocabulary_size=150, positions=8, test_fraction=0.4)
+    canaries = draw_phrases(Language.of(splits.train), configurations=grid([0.3], [0.9]), each=5)
+    insertion = insert(splits.train, canaries)
+    holders = np.unique(insertion.books[:, 1])
+    untrained = models.build("word-lstm", splits.train.task, embedding=8, units=8)
+    found = user_attack(untrained, members=insertion.data, nonmembers=splits.test, holders=holders.tolist())
+    assert found.bound.epsilon == 0
+    assert len(found.scores.members) == len(insertion.data) - len(holders)
+
+
+def test_users_are_set_aside_at_random(splits):
+    aside = set_aside(splits.train, 0.5)[1]
+    places = [splits.train.names.index(name) for name in aside.names]
+    assert abs(np.mean(places) - (len(splits.train) - 1) / 2) < len(splits.train) / 6
+    assert set_aside(splits.train, 0.5, seed=1)[1].names != aside.names
 
 
 def test_users_set_aside_are_whole_users(splits):

@@ -32,6 +32,12 @@ def test_a_mechanism_with_a_bug_fails_with_what_it_means():
         assert part in str(raised.value)
 
 
+def test_half_the_noise_of_a_promise_of_2_fails():
+    for seed in range(3):
+        with pytest.raises(AssertionError):
+            assert_private(noisy(sigma_gaussian(2.0, 1e-5) / 2, seed), epsilon=2.0, seed=seed)
+
+
 def test_a_local_mechanism_is_judged_by_what_it_reports():
     def along(epsilon):
         rng, chance = np.random.default_rng(1), np.exp(epsilon) / (1 + np.exp(epsilon))

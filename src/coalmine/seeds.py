@@ -24,6 +24,7 @@ PURPOSES = (
     "references",
     "design",
     "coins",
+    "aside",
 )
 
 

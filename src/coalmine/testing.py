@@ -31,19 +31,22 @@ def assert_private(
     epsilon: float,
     delta: float = 1e-5,
     dim: int = 10_000,
-    canaries: int = 500,
+    canaries: int | None = None,
     false_alarms: float = FALSE_ALARMS,
     seed: int = 0,
 ) -> Estimate:
     """Assert that a mechanism is (ε, δ)-private for adding or removing one update of norm 1; gives the bound it took.
 
     ``mechanism`` is a function from the sum of updates, a float32 vector of length ``dim``, to the noisy sum. It is
-    applied once, to a sum of ``canaries`` random unit vectors (`coalmine.audits.gaussian_mechanism.audit_mechanism`).
+    applied once, to a sum of ``canaries`` random unit vectors (`coalmine.audits.gaussian_mechanism.audit_mechanism`):
+    if not given, a fifth of ``dim`` and at most 2,000, which show half the noise of ε = 2 in 10,000 dimensions.
     """
     __tracebackhide__ = True
     from coalmine.audits.gaussian_mechanism import audit_mechanism
 
     promise, confidence = _checked(epsilon, delta, false_alarms)
+    if canaries is None:
+        canaries = min(2000, max(1, check_count("dim", dim) // 5))
     found = audit_mechanism(mechanism, dim=dim, canaries=canaries, delta=delta, confidence=confidence, seed=seed)
     assert found.bound is not None
     return _judged(found.bound, promise, false_alarms, f"{canaries:,} canaries in {dim:,} dimensions, seed {seed}")

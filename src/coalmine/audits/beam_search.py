@@ -26,14 +26,13 @@ def beam_search(queries: Queries, phrases: Ints, *, width: int = 5, track: Track
     """
     check_count("the beam's width", width)
     length = queries.suffix(phrases).shape[1]
-    kept = min(width, len(queries.language.words))
-    step = max(1, queries.rows // kept)
+    step = max(1, queries.rows // width)
     found = np.empty((len(phrases), length), dtype=np.int64)
     for begin in track(range(0, len(phrases), step)):
         some = slice(begin, begin + step)
         beams = _Beams.start(queries.start(phrases[some]))
         for _ in range(length - 1):
-            beams = beams.longer(queries, kept)
+            beams = beams.longer(queries, width)
         found[some] = beams.ends(queries).numpy()
     return found
 
@@ -65,14 +64,15 @@ class _Beams:
             return tuple(tensor.index_select(0, parents) for tensor in self.state)
         return queries.steps.extend(self.state, parents, self.paths[canaries, beams, -1])
 
-    def longer(self, queries: Queries, kept: int) -> _Beams:
-        """The ``kept`` likeliest paths with one more word."""
+    def longer(self, queries: Queries, width: int) -> _Beams:
+        """The ``width`` likeliest paths with one more word, or all where there are fewer."""
         n, beams = self.scores.shape
+        kept = min(width, len(queries.language.words))
         every = torch.arange(n * beams)
         state = self.read(queries, every // beams, every % beams)
         chances, words = _likeliest(queries, state, kept)
         total = (self.scores[:, :, None] + chances.view(n, beams, kept)).flatten(1)
-        scores, best = total.topk(min(kept, total.shape[1]), dim=1)
+        scores, best = total.topk(min(width, total.shape[1]), dim=1)
         beam, own = best // kept, torch.arange(n)[:, None]
         paths = torch.cat([self.paths[own, beam], words.view(n, -1).gather(1, best)[:, :, None]], dim=2)
         return _Beams(scores, paths, state, own * beams + beam)

@@ -25,7 +25,7 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 _LOGITS, _ROWS = 1 << 23, 4096  # computed together: 32 MB of logits, and so many states
 _FEW = 4  # children a state, below which a bound on their cost is tried before all of the softmax is computed
-_SLACK = 1e-3  # nats, more than rounding can make of a bound
+SLACK = 1e-3  # nats, more than rounding can make of a bound
 _SHARE = 200  # of references that a canary beyond the limit is ranked among: one in so many
 _LEAST = 1000
 
@@ -73,6 +73,8 @@ class Queries:
         for begin in range(0, len(phrases), self.rows):
             some = slice(begin, begin + self.rows)
             found[some] = self.costs(self.start(phrases[some]), suffix[some])
+        if np.isnan(found).any():
+            raise InputError("the model's probabilities are not numbers (NaN): its training diverged")
         return found
 
     def costs(self, state: State, words: npt.NDArray[np.integer]) -> Floats:
@@ -121,7 +123,7 @@ def _cheaper(
             paid = costs[owners] - queries.steps.log_probabilities(state)[rows, words].double().numpy()
         else:
             paid, exact = costs[owners] + floors.double().numpy(), False
-        alive = paid <= (most if exact else most + _SLACK)
+        alive = paid <= (most if exact else most + SLACK)
         if level + 1 == trie.depth:
             leaves = children[alive] if own is None else children[alive & (children != own)]
             count += _copies(queries, start, most, trie, leaves, exact)

@@ -5,7 +5,7 @@ The secret-sharer paper leaves it as future work: phrases speak of records, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +31,7 @@ def user_attack(
     *,
     members: FederatedData,
     nonmembers: FederatedData,
-    own: Mapping[int, Ints] | None = None,
+    holders: Collection[int] = (),
     reference: nn.Module | None = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
@@ -40,7 +40,8 @@ def user_attack(
 ) -> AuditResult:
     """ε from a score for each user: minus the mean loss of their examples, less that of a ``reference`` model.
 
-    ``own`` gives for some members the rows that are theirs, without canaries. Of users that a partition cut into
+    ``holders`` are members who hold canaries. They are left out: a mean of the fewer examples that are still their own
+    varies more than a non-member's, which tells the two apart whatever the model. Of users that a partition cut into
     several clients ("name#0", "name#1", …) only the first is taken: the others would not be independent of it.
     Synthetic clients of shuffled examples have no identity to attack and are refused.
 
@@ -48,8 +49,8 @@ def user_attack(
     user has at most, and by twice as many where ``theory`` is for adding or removing a client.
     """
     scores = Scores(
-        _scores(module, reference, members, _persons(members), own or {}),
-        _scores(module, reference, nonmembers, _persons(nonmembers), {}),
+        _scores(module, reference, members, np.setdiff1d(_persons(members), list(holders))),
+        _scores(module, reference, nonmembers, _persons(nonmembers)),
     )
     copies = neighbours_apart(max(_most_clients(members), _most_clients(nonmembers)), theory)
     found = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
@@ -84,20 +85,17 @@ def _owners(data: FederatedData) -> npt.NDArray[np.str_]:
     return np.array([name.rpartition("#")[0] or name for name in data.names])
 
 
-def _scores(
-    module: nn.Module, reference: nn.Module | None, data: FederatedData, clients: Ints, own: Mapping[int, Ints]
-) -> Floats:
+def _scores(module: nn.Module, reference: nn.Module | None, data: FederatedData, clients: Ints) -> Floats:
     found = []
     for client in clients.tolist():
-        rows = own.get(client)
-        examples = data.client(client) if rows is None else Examples(data.inputs[rows], data.targets[rows])
+        examples = data.client(client)
         if not len(examples):
             continue
         loss = _mean_loss(module, data.task, examples)
         calm = 0.0 if reference is None else _mean_loss(reference, data.task, examples)
         found.append(calm - loss)
     if not found:
-        raise InputError("no user has an example of their own: all became canaries, so there is nobody to attack")
+        raise InputError("no user is without canaries, so there is nobody to attack: lower p_u")
     return np.array(found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from coalmine.audits.phrase_search import Queries
+from coalmine.audits.phrase_search import SLACK, Queries
 from coalmine.errors import check_count
 from coalmine.models.steps import State
 from coalmine.stats.arrays import Bools, Floats, Ints
@@ -60,6 +60,9 @@ def whole_space_ranks(queries: Queries, phrases: Ints, *, budget: int = 2000) ->
 
 def _rank(queries: Queries, start: State, suffix: Ints, most: float, budget: int) -> RankInterval:
     words, depth = queries.language.words, len(suffix)
+    space = float(len(words)) ** depth
+    if most == math.inf:
+        return RankInterval(space, space, space)  # nothing costs more
     found, left = 0, budget
     stack: list[_Branch] = []
     rows = max(1, queries.rows // 8)  # every state has as many children as there are words
@@ -90,11 +93,10 @@ def _rank(queries: Queries, start: State, suffix: Ints, most: float, budget: int
         branch = stack.pop()
         state = queries.steps.extend(branch.state, torch.from_numpy(branch.parents), torch.from_numpy(branch.words))
         look(branch.level, state, branch.costs, branch.own)
-    space = float(len(words)) ** depth
     still = 0.0
     for branch in stack:
         beneath = (depth - branch.level) * math.log(len(words))
-        # no more than there are, and no more than share the beginning's probability
-        still += float(np.exp(np.minimum(beneath, most - branch.costs)).sum())
+        # no more than there are, and no more than share the beginning's probability, which is rounded
+        still += float(np.exp(np.minimum(beneath, most + SLACK - branch.costs)).sum())
     low = 1.0 + found
     return RankInterval(low, low if not stack else min(space, low + math.floor(still * (1 + 1e-9))), space)

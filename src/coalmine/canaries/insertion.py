@@ -44,13 +44,6 @@ class Insertion:
         found = np.bincount(self.books[:, 0], weights=self.books[:, 2], minlength=len(self.phrases))
         return found.astype(np.int64)
 
-    def own(self, client: int) -> Ints:
-        """The rows of a client that are not canaries."""
-        start, stop = self.data.bounds[client].tolist()
-        assert self.data.rows is not None
-        rows = self.data.rows[start:stop]
-        return np.asarray(rows[rows < self.first_row])
-
     def shuffled(self, seed: int = 0) -> Insertion:
         """All examples, canaries and others, dealt at random to as many synthetic clients: the paper's IID data."""
         dealt = Iid(len(self.data)).apply(self.data, seed)

@@ -31,6 +31,7 @@ from coalmine.fl.rounds import Rounds
 from coalmine.progress import reporting, track
 from coalmine.runs.files import save
 from coalmine.runs.methods import Method
+from coalmine.seeds import generator
 from coalmine.stats.arrays import Ints
 
 
@@ -70,7 +71,7 @@ class SecretSharerMethod(Method):
 
     def planted(self, splits: Splits) -> Splits:
         """Users' examples replaced by phrases, after some users were set aside for a reference model."""
-        data, self.aside = set_aside(splits.train, self.settings.reference_share)
+        data, self.aside = set_aside(splits.train, self.settings.reference_share, seed=self.training.seed)
         insertion = insert(data, self.settings.phrases(data, self.training.seed))
         self.insertion = insertion.shuffled(self.training.seed) if self.settings.users == "shuffled" else insertion
         self.splits = replace(splits, train=self.insertion.data)
@@ -95,7 +96,7 @@ class SecretSharerMethod(Method):
         if isinstance(trained, Training) and trained.mechanism.private:
             theory = trained.theory(self.settings.delta)
         results = _results(self.found, self.insertion, self.settings, theory, metrics)
-        if self.settings.users == "natural":
+        if _has_persons(self.insertion):
             results.append(_attack(self.module, reference, self.insertion, self.splits, self.settings, theory))
         timing = {"audit_s": time.perf_counter() - start}
         config = self.training.to_dict() | self.settings.to_dict()
@@ -180,19 +181,22 @@ def audit_stored(
     return run
 
 
-def set_aside(data: FederatedData, share: float) -> tuple[FederatedData, FederatedData | None]:
-    """The clients to train on, and the last ``share`` of them for a reference model: no user is in both."""
+def set_aside(data: FederatedData, share: float, *, seed: int = 0) -> tuple[FederatedData, FederatedData | None]:
+    """The clients to train on, and those of a random ``share`` of the users, for a reference model: none is in both.
+
+    At random, since users may stand in an order that means something: those who are left to train on must be like any.
+    """
     if not 0 <= share < 1:
         raise InputError(f"reference_share must be in [0, 1), got {share}")
-    first = len(data) - round(share * len(data))
-    if first == len(data):
+    owners = np.unique([name.rpartition("#")[0] or name for name in data.names], return_inverse=True)[1]
+    users = int(owners.max()) + 1
+    count = round(share * users)
+    if not count:
         return data, None
-    owners = [name.rpartition("#")[0] or name for name in data.names]
-    while 0 < first < len(data) and owners[first] == owners[first - 1]:
-        first -= 1
-    if not first:
+    if count == users:
         raise InputError(f"reference_share = {share} leaves nobody to train on")
-    return data.subset(range(first)), data.subset(range(first, len(data)))
+    taken = np.isin(owners, generator(seed, "aside").permutation(users)[:count])
+    return data.subset(np.flatnonzero(~taken)), data.subset(np.flatnonzero(taken))
 
 
 def _results(
@@ -220,6 +224,12 @@ def _results(
     ]
 
 
+def _has_persons(insertion: Insertion) -> bool:
+    """Whether there is somebody to attack: a client that is a person's, without canaries."""
+    data = insertion.data
+    return not data.names[0].startswith("iid-") and len(np.unique(insertion.books[:, 1])) < len(data)
+
+
 def _attack(
     module: nn.Module,
     reference: nn.Module | None,
@@ -228,12 +238,11 @@ def _attack(
     settings: SecretSharerSettings,
     theory: Theory | None,
 ) -> AuditResult:
-    holders = np.unique(insertion.books[:, 1]).tolist()
     return user_attack(
         module,
         members=insertion.data,
         nonmembers=splits.test,
-        own={client: insertion.own(client) for client in holders},
+        holders=np.unique(insertion.books[:, 1]).tolist(),
         reference=reference,
         delta=settings.delta,
         confidence=settings.confidence,
