@@ -219,7 +219,7 @@ def test_users_in_training_are_told_from_others(splits):
     with pytest.raises(InputError, match="are nobody"):
         user_attack(small(splits), members=dealt, nonmembers=others)
     with pytest.raises(InputError, match="nobody to attack"):
-        user_attack(small(splits), members=few, nonmembers=others, holders=range(12))
+        user_attack(small(splits), members=few, nonmembers=others, without=range(12))
 
     # another user takes the place of whoever is left out: two neighbours away where a promise is for one less
     promise = theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=1, delta=1e-5)
@@ -238,11 +238,11 @@ def test_an_untrained_model_tells_no_users_apart_whatever_became_canaries():
     splits = load("generated-text", vocabulary_size=150, positions=8, test_fraction=0.4)
     canaries = draw_phrases(Language.of(splits.train), configurations=grid([0.3], [0.9]), each=5)
     insertion = insert(splits.train, canaries)
-    holders = np.unique(insertion.books[:, 1])
+    assert set(np.unique(insertion.books[:, 1])) <= set(insertion.sharers)
     untrained = models.build("word-lstm", splits.train.task, embedding=8, units=8)
-    found = user_attack(untrained, members=insertion.data, nonmembers=splits.test, holders=holders.tolist())
+    found = user_attack(untrained, members=insertion.data, nonmembers=splits.test, without=insertion.sharers)
     assert found.bound.epsilon == 0
-    assert len(found.scores.members) == len(insertion.data) - len(holders)
+    assert len(found.scores.members) == len(insertion.data) - len(insertion.sharers)
 
 
 def test_users_are_set_aside_at_random(splits):

@@ -5,7 +5,7 @@ The secret-sharer paper leaves it as future work: phrases speak of records, and 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +31,7 @@ def user_attack(
     *,
     members: FederatedData,
     nonmembers: FederatedData,
-    holders: Collection[int] = (),
+    without: Ints | Sequence[int] = (),
     reference: nn.Module | None = None,
     delta: float = 1e-5,
     confidence: float = 0.95,
@@ -40,17 +40,20 @@ def user_attack(
 ) -> AuditResult:
     """ε from a score for each user: minus the mean loss of their examples, less that of a ``reference`` model.
 
-    ``holders`` are members who hold canaries. They are left out: a mean of the fewer examples that are still their own
-    varies more than a non-member's, which tells the two apart whatever the model. Of users that a partition cut into
-    several clients ("name#0", "name#1", …) only the first is taken: the others would not be independent of it.
+    ``without`` are members to leave out, `Insertion.sharers`: a mean of the fewer examples that are still their own
+    varies more than a non-member's, which tells the two apart whatever the model. They were picked by coins alone; to
+    leave out who holds a copy would keep users with few examples, who are likelier to hold none.
+
+    Of users that a partition cut into several clients ("name#0", "name#1", …) only the first is taken: the others would
+    not be independent of it.
     Synthetic clients of shuffled examples have no identity to attack and are refused.
 
     Whoever is left out, another user is there in their place, with all of their clients: ε is divided by as many as one
     user has at most, and by twice as many where ``theory`` is for adding or removing a client.
     """
     scores = Scores(
-        _scores(module, reference, members, np.setdiff1d(_persons(members), list(holders))),
-        _scores(module, reference, nonmembers, _persons(nonmembers)),
+        _scores(module, reference, members, np.setdiff1d(persons(members), without)),
+        _scores(module, reference, nonmembers, persons(nonmembers)),
     )
     copies = neighbours_apart(max(_most_clients(members), _most_clients(nonmembers)), theory)
     found = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
@@ -69,7 +72,7 @@ def user_attack(
     )
 
 
-def _persons(data: FederatedData) -> Ints:
+def persons(data: FederatedData) -> Ints:
     """One client for each user."""
     if data.names[0].startswith("iid-"):
         raise InputError("clients of shuffled examples are nobody: attack natural or balanced users")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,11 +17,16 @@ from coalmine.stats.arrays import Bools, Ints
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Insertion:
-    """Data in which clients hold canaries: its rows from ``first_row`` on are the phrases, one a row."""
+    """Data in which clients hold canaries: its rows from ``first_row`` on are the phrases, one a row.
+
+    ``sharers`` are the clients whom the coin of some canary made share it, also where none of their examples became
+    it: who is among them does not depend on what they hold.
+    """
 
     data: FederatedData
     phrases: PhraseCanaries
     first_row: int
+    sharers: Ints
 
     @cached_property
     def books(self) -> Ints:
@@ -45,9 +50,12 @@ class Insertion:
         return found.astype(np.int64)
 
     def shuffled(self, seed: int = 0) -> Insertion:
-        """All examples, canaries and others, dealt at random to as many synthetic clients: the paper's IID data."""
+        """All examples, canaries and others, dealt at random to as many synthetic clients: the paper's IID data.
+
+        Nobody's coin says who holds what there: all count as sharers.
+        """
         dealt = Iid(len(self.data)).apply(self.data, seed)
-        return Insertion(data=dealt, phrases=self.phrases, first_row=self.first_row)
+        return replace(self, data=dealt, sharers=np.arange(len(self.data)))
 
 
 def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = None) -> Insertion:
@@ -69,9 +77,11 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     inputs, targets = own.rows(phrases.phrases, data.task.input_shape[0])
     rows = data.indices.copy()
     strength = np.zeros(len(rows))
+    shared = np.zeros(len(data), dtype=bool)
     for canary in np.flatnonzero(phrases.planted).tolist():
         configuration = phrases.configuration(canary)
         sharers = _chosen(generator(seed, "sharers", canary), len(data), configuration.p_u)
+        shared |= sharers
         for user in np.flatnonzero(sharers).tolist():
             draw = generator(seed, "sharers", canary, user + 1)
             claimed = starts[user] + np.flatnonzero(_chosen(draw, int(sizes[user]), configuration.p_e))
@@ -82,7 +92,7 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     extended = data.extended(
         Examples(inputs, targets), bounds=np.stack([starts, stops], axis=1), names=data.names, rows=rows
     )
-    return Insertion(data=extended, phrases=phrases, first_row=len(data.inputs))
+    return Insertion(data=extended, phrases=phrases, first_row=len(data.inputs), sharers=np.flatnonzero(shared))
 
 
 def _chosen(draw: np.random.Generator, count: int, probability: float) -> Bools:

@@ -18,7 +18,7 @@ from coalmine.accounting import Theory
 from coalmine.audits.memorisation import Asking, Memorisation, ask
 from coalmine.audits.result import AuditResult
 from coalmine.audits.secret_sharer import Unit, phrase_result
-from coalmine.audits.user_attack import user_attack
+from coalmine.audits.user_attack import persons, user_attack
 from coalmine.canaries.insertion import Insertion, insert
 from coalmine.canaries.phrase_file import read_canaries, write_canaries
 from coalmine.config.secret_sharer import SecretSharerSettings
@@ -225,9 +225,9 @@ def _results(
 
 
 def _has_persons(insertion: Insertion) -> bool:
-    """Whether there is somebody to attack: a client that is a person's, without canaries."""
+    """Whether there is somebody to attack: a client that is a person's, whom no coin made share a canary."""
     data = insertion.data
-    return not data.names[0].startswith("iid-") and len(np.unique(insertion.books[:, 1])) < len(data)
+    return not data.names[0].startswith("iid-") and len(np.setdiff1d(persons(data), insertion.sharers)) > 0
 
 
 def _attack(
@@ -242,7 +242,7 @@ def _attack(
         module,
         members=insertion.data,
         nonmembers=splits.test,
-        holders=np.unique(insertion.books[:, 1]).tolist(),
+        without=insertion.sharers,
         reference=reference,
         delta=settings.delta,
         confidence=settings.confidence,
