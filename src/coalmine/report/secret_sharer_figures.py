@@ -126,7 +126,9 @@ def regimes(table: Mapping[str, Any]) -> Chart:
         tooltip=["setting:N", "method:N", "ours:Q", "paper:Q"],
     )
     bars = base.mark_bar().encode(x=alt.X("ours:Q", title="canaries memorised; circles: the paper's"))
-    paper = base.mark_point(size=45, strokeWidth=2, fill="white").encode(x="paper:Q")
+    paper = base.mark_point(size=45, strokeWidth=2, fill="white", opacity=1).encode(
+        x="paper:Q", color=alt.value("#222222")
+    )
     return alt.layer(bars, paper).properties(width=420, height=alt.Step(14), title=table["title"])
 
 
