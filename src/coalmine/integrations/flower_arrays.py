@@ -13,6 +13,8 @@ from flwr.app import Array, ArrayRecord
 from coalmine.errors import InputError
 from coalmine.seam import Vector
 
+_HALF_STEP = 1e-3
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -59,9 +61,14 @@ class Layout:
         return ArrayRecord(found)
 
     def nudged(self, arrays: ArrayRecord, step: float) -> ArrayRecord:
-        """The same record with ``step`` added to the parameter nearest to zero, which has the digits for it."""
+        """The same record with a ``step`` of the parameter nearest to zero, which has the digits for it.
+
+        The step is longer in half precision, where the square of a smaller one is zero.
+        """
+        vector = self.vector(arrays)
+        half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in self.shapes)
         update = np.zeros(self.dim, dtype=np.float32)
-        update[int(np.argmin(np.abs(self.vector(arrays))))] = step
+        update[int(np.argmin(np.abs(vector)))] = max(step, _HALF_STEP) if half else step
         return self.moved(arrays, update)
 
     def _check(self, arrays: ArrayRecord) -> None:

@@ -109,6 +109,14 @@ def one_round(
     return audit.result(delta=delta, confidence=confidence)
 
 
+def some_rounds(setting: Setting, strategy: Strategy, *, canary: npt.ArrayLike, rounds: int) -> None:
+    """A few rounds with the canary in some of them, to see what the strategy does."""
+    audit = Canife(canaries=GivenUpdates(canary), rounds=rounds, every=rounds, trials=rounds, mode="running")
+    grid = _canary_grid(setting, audit, strategy)
+    with seeded(0):
+        strategy.start(grid=grid, initial_arrays=setting.record(), num_rounds=rounds, evaluate_fn=grid.recorder())
+
+
 def _canary_grid(setting: Setting, audit: Any, strategy: Strategy) -> CanaryGrid:
     return CanaryGrid(
         setting.grid(),
@@ -137,8 +145,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def fed_avg(kind: Any = FedAvg, **settings: Any) -> Any:
-    """A strategy of Flower's that takes all nodes it finds, and evaluates nothing."""
-    return kind(fraction_train=1.0, fraction_evaluate=0.0, **settings)
+    """A strategy of Flower's that takes all nodes it finds, waits for none, and evaluates nothing."""
+    return kind(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **settings)
 
 
 def random_updates(model: Arrays, count: int, norm: float, seed: int = 1) -> list[Arrays]:

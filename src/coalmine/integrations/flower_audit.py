@@ -1,0 +1,413 @@
+"""Does Flower's differential privacy keep its promise? Every path of the installed version, audited.
+
+    python -m coalmine.integrations.flower_audit            # all of them, as a table in Markdown
+    python -m coalmine.integrations.flower_audit --only scalar --only FedAdam
+
+A promise is what Flower's own accountant says for the noise multiplier that was asked for (RDP, no amplification, adding
+or removing one client, whose reply is then as good as none). A path is refuted where a bound that holds with 99.9%
+confidence exceeds it. A Gaussian promise is a whole curve of (ε, δ): small differences in noise show at a large δ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, Message
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+    Strategy,
+)
+from flwr.supercore.privacy_accounting import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    SamplingMethod,
+)
+from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
+
+from coalmine.audits import AuditResult
+from coalmine.integrations.flower_bench import CLIP, Arrays, Setting, fed_avg, one_round, one_shot, random_updates, some_rounds
+from coalmine.integrations.flower_trials import count_trials, noise_ratio
+
+CONFIDENCE, DELTA, LARGE_DELTA = 0.999, 1e-5, 0.05
+_ROUND_NOISE, _TRIALS = 3.0, 240
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an audit of one path found: a valid lower ``bound`` on ε beside what was ``promised``, at ``delta``.
+
+    ``accountant`` is what Flower's accounted mode does with the same path; ``remark`` what else was measured.
+    """
+
+    path: str
+    promised: float
+    bound: float
+    estimate: float | None
+    delta: float
+    accountant: str
+    remark: str = ""
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the promise is broken."""
+        return self.bound > self.promised
+
+    def row(self) -> str:
+        """A row of the table."""
+        estimate = "" if self.estimate is None else f"{self.estimate:.1f}"
+        verdict = "**refuted**" if self.refuted else "not refuted"
+        cells = [self.path, f"{self.delta:g}", f"{self.promised:.2f}", f"{self.bound:.2f}", estimate, verdict]
+        return f"| {' | '.join([*cells, self.accountant, self.remark])} |"
+
+
+HEADER = """\
+| path | δ | promised ε | ε is at least | estimate | verdict | accounted mode | remark |
+|---|---|---|---|---|---|---|---|"""
+
+
+# Models and clients
+
+
+@lru_cache(maxsize=1)
+def _wide() -> Arrays:
+    rng = np.random.default_rng(0)
+    return {"weight": rng.normal(0, 0.1, (64, 64)).astype(np.float32), "bias": np.zeros(64, dtype=np.float32)}
+
+
+@lru_cache(maxsize=1)
+def _small() -> Arrays:
+    rng = np.random.default_rng(0)
+    return {"weight": rng.normal(0, 0.1, (4, 8)).astype(np.float32), "bias": rng.normal(0, 0.1, 8).astype(np.float32)}
+
+
+def _along(model: Arrays, key: str) -> npt.NDArray[np.float64]:
+    """A canary that lies in the first number of one of the parameters."""
+    parts = [
+        np.where(np.arange(v.size) == 0, float(k == key), 0.0) for k, v in model.items() if v.dtype.kind == "f" and v.size
+    ]
+    return np.concatenate(parts)
+
+
+def _split(model: Arrays) -> list[Arrays]:
+    """Clients of two minds, as many on either side."""
+    side = np.zeros_like(model["weight"], dtype=np.float64)
+    side.flat[0] = CLIP
+    return [{"weight": side * sign} for sign in (1, 1, 1, -1, -1, -1)]
+
+
+# Promises
+
+
+def promised(noise: float, rounds: int, delta: float) -> float:
+    """What Flower's accountant says."""
+    accountant = _accountant(1)
+    accountant.compose(GaussianPrivacyEvent(noise, 1, 1), rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def _accountant(nodes: int) -> Any:
+    config = PrivacyConfig(
+        target_delta=DELTA,
+        population_size=nodes,
+        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        sampling_method=SamplingMethod.NO_AMPLIFICATION,
+    )
+    return RdpAccountant(config)
+
+
+def _accounted(setting: Setting, inner: Callable[[], Any], canary: npt.ArrayLike, wrapper: Any) -> str:
+    """What accounted mode does with a few rounds of it."""
+    nodes = len(setting.honest) + 1
+    try:
+        strategy = wrapper(inner(), _ROUND_NOISE, CLIP, nodes, accountant=_accountant(nodes))
+        some_rounds(setting, strategy, canary=canary, rounds=3)
+    except ValueError:
+        return "refuses"
+    return "goes along" if strategy.privacy_spent().num_releases else "skips the rounds"
+
+
+# The two instruments
+
+
+def _training(
+    path: str,
+    strategy: Callable[[int], Strategy],
+    setting: Setting,
+    *,
+    noise: float = 2.0,
+    rounds: int = 5,
+    canaries: int = 100,
+    delta: float = DELTA,
+    accountant: str = "",
+    remark: str = "",
+) -> Finding:
+    nodes = len(setting.honest) + 2 * canaries
+    found = one_shot(
+        setting, strategy(nodes), rounds=rounds, canaries=canaries, delta=delta, confidence=CONFIDENCE
+    )
+    return _finding(path, found, promised(noise, rounds, delta), accountant, remark)
+
+
+def _round(
+    path: str,
+    setting: Setting,
+    canary: npt.ArrayLike,
+    inner: Callable[[], Any] = fed_avg,
+    *,
+    wrapper: Any = DifferentialPrivacyServerSideFixedClipping,
+    noise: float = _ROUND_NOISE,
+    remark: str = "",
+) -> Finding:
+    nodes = len(setting.honest) + 1
+    strategy = wrapper(inner(), noise, CLIP, nodes)
+    found = one_round(setting, strategy, canary=canary, trials=_TRIALS, delta=DELTA, confidence=CONFIDENCE)
+    return _finding(path, found, promised(noise, 1, DELTA), _accounted(setting, inner, canary, wrapper), remark)
+
+
+def _finding(path: str, found: AuditResult, claim: float, accountant: str, remark: str) -> Finding:
+    assert found.bound is not None
+    estimate = found["gaussian-shift"].epsilon
+    return Finding(path, claim, found.bound.epsilon, estimate, found.bound.delta, accountant, remark)
+
+
+# The paths
+
+
+def _server(nodes: int, inner: Any = None, noise: float = 2.0) -> Strategy:
+    return DifferentialPrivacyServerSideFixedClipping(inner or fed_avg(), noise, CLIP, nodes)
+
+
+def _plain() -> Setting:
+    return Setting(model=_wide(), honest=random_updates(_wide(), 20, 2 * CLIP))
+
+
+def _optimiser(kind: Any, **settings: Any) -> Callable[[], Finding]:
+    def run() -> Finding:
+        small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP))
+        made = lambda: fed_avg(kind, **settings)  # noqa: E731
+        says = _accounted(small, made, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
+        more = {"rounds": 3, "canaries": 1000, "delta": LARGE_DELTA} if kind is FedAvgM else {}
+        name = f"server-side fixed, {kind.__name__}" + "".join(f" ({k}={v})" for k, v in settings.items())
+        return _training(name, lambda n: _server(n, made()), _plain(), accountant=says, **more)
+
+    return run
+
+
+def _server_fixed() -> Finding:
+    small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP))
+    says = _accounted(small, fed_avg, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
+    return _training("server-side fixed, FedAvg", _server, _plain(), accountant=says)
+
+
+def _client_fixed() -> Finding:
+    wrapper = DifferentialPrivacyClientSideFixedClipping
+    small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), mods=[fixedclipping_mod])
+    says = _accounted(small, fed_avg, _along(_small(), "weight"), wrapper)
+    setting = Setting(model=_wide(), honest=random_updates(_wide(), 20, 2 * CLIP), mods=[fixedclipping_mod])
+    name = "client-side fixed, fixedclipping_mod"
+    return _training(name, lambda n: wrapper(fed_avg(), 2.0, CLIP, n), setting, accountant=says)
+
+
+def _weights() -> Finding:
+    setting = Setting(model=_small(), honest=random_updates(_small(), 9, 2 * CLIP), metrics={"num-examples": 9})
+    return _round("server-side fixed, a client of 9 times the examples", setting, _along(_small(), "weight"))
+
+
+def _dropouts() -> Finding:
+    setting = Setting(model=_small(), honest=random_updates(_small(), 15, 2 * CLIP), silent=lambda p: p < 14)
+    remark = "14 of 16 nodes never answer; Flower logs a warning"
+    return _round("server-side fixed, nodes that never answer", setting, _along(_small(), "weight"), remark=remark)
+
+
+def _robust(kind: Any, **settings: Any) -> Callable[[], Finding]:
+    def run() -> Finding:
+        setting = Setting(model=_small(), honest=_split(_small()), length=1.0)
+        made = lambda: fed_avg(kind, **settings)  # noqa: E731
+        return _round(f"server-side fixed, {kind.__name__}", setting, _along(_small(), "weight"), made)
+
+    return run
+
+
+def _scalar() -> Finding:
+    model = {**_small(), "scale": np.array(0.3, dtype=np.float32)}
+    setting = Setting(model=model, honest=random_updates(_small(), 4, 2 * CLIP), length=20.0)
+    remark = "scalars are not clipped"
+    return _round("server-side fixed, a scalar parameter", setting, _along(model, "scale"), remark=remark)
+
+
+def _client_scalar() -> Finding:
+    model = {**_small(), "scale": np.array(0.3, dtype=np.float32)}
+    honest = random_updates(_small(), 4, 2 * CLIP)
+    setting = Setting(model=model, honest=honest, length=20.0, mods=[fixedclipping_mod])
+    wrapper = DifferentialPrivacyClientSideFixedClipping
+    return _round(
+        "client-side fixed, a scalar parameter", setting, _along(model, "scale"), wrapper=wrapper,
+        remark="scalars are not clipped",
+    )  # fmt: skip
+
+
+def _empty() -> Finding:
+    model = {**_small(), "none": np.zeros((0, 3), dtype=np.float32)}
+    setting = Setting(model=model, honest=random_updates(_small(), 4, 2 * CLIP))
+    return _round("server-side fixed, an empty array", setting, _along(model, "weight"))
+
+
+def _half() -> Finding:
+    model = {"weight": np.ones((16, 16), dtype=np.float16)}
+    setting = Setting(model=model, honest=random_updates(model, 4, CLIP), length=1.0)
+    return _round("server-side fixed, float16", setting, np.ones(256))
+
+
+def _planted(before: ArrayRecord, after: ArrayRecord) -> bool:
+    """Whether a reply is that of a planted canary, and not of one that is held out."""
+    return any(np.max(np.abs(after[key].numpy() - before[key].numpy()), initial=0.0) > 1e-3 for key in before)
+
+
+def _with_nan(message: Message, context: Any, call_next: Any) -> Message:
+    before = next(iter(message.content.array_records.values()))
+    reply = call_next(message, context)
+    name, after = next(iter(reply.content.array_records.items()))
+    if _planted(before, after):
+        bias = np.array(after["bias"].numpy())
+        bias[0] = np.nan
+        reply.content[name] = ArrayRecord({**after, "bias": Array(bias)})
+    return reply
+
+
+def _nan() -> Finding:
+    setting = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), odd=[_with_nan], length=20.0)
+    remark = "one NaN, and nothing else of that update is clipped"
+    return _round("server-side fixed, a client that sends a NaN", setting, _along(_small(), "weight"), remark=remark)
+
+
+def _reordered(message: Message, context: Any, call_next: Any) -> Message:
+    before = next(iter(message.content.array_records.values()))
+    reply = call_next(message, context)
+    name, after = next(iter(reply.content.array_records.items()))
+    if _planted(before, after):
+        reply.content[name] = ArrayRecord(dict(reversed(after.items())))
+    return reply
+
+
+def _order() -> Finding:
+    rng = np.random.default_rng(0)
+    model = {key: (rng.normal(0, 0.1, 8) + mean).astype(np.float32) for key, mean in (("first", 1.0), ("second", -1.0))}
+    setting = Setting(model=model, honest=random_updates(model, 4, 2 * CLIP), odd=[_reordered], length=1.0)
+    remark = "replies are compared with the model by position, not by name"
+    canary = np.concatenate([-np.ones(8), np.ones(8)])
+    return _round("server-side fixed, a client that orders its arrays otherwise", setting, canary, remark=remark)
+
+
+def _adaptive(side: str) -> Callable[[], Finding]:
+    server = side == "server"
+    wrapper = DifferentialPrivacyServerSideAdaptiveClipping if server else DifferentialPrivacyClientSideAdaptiveClipping
+    mods = () if server else (adaptiveclipping_mod,)
+
+    def run() -> Finding:
+        honest = random_updates(_wide(), 500, 2 * CLIP)
+        setting = Setting(model=_wide(), honest=honest, mods=mods)
+        usual = noise_ratio(lambda n: wrapper(fed_avg(), 1.0, n, CLIP), mods=mods, noise=1.0)
+        return _training(
+            f"{side}-side adaptive (clip_norm_lr=1)",
+            lambda n: wrapper(fed_avg(), 1.0, n, CLIP, clip_norm_lr=1.0),
+            setting,
+            noise=1.0,
+            rounds=1,
+            canaries=1000,
+            delta=LARGE_DELTA,
+            accountant="has none",
+            remark=f"with the usual settings the noise is {usual:.2f} of what is promised, if all are clipped",
+        )
+
+    return run
+
+
+def _count() -> Finding:
+    noise, members, nonmembers = count_trials(trials=1500)
+    from coalmine.stats import estimate  # noqa: PLC0415
+
+    found = estimate(members, nonmembers, delta=LARGE_DELTA, confidence=CONFIDENCE, methods=["simultaneous"])[0]
+    return Finding(
+        "client-side adaptive, with the clip norm that clients are sent",
+        promised(noise, 1, LARGE_DELTA), found.epsilon, None, LARGE_DELTA, "has none",
+        "the count of clipped updates moves by 1 where its noise is for ½",
+    )  # fmt: skip
+
+
+def _local(key: str) -> Callable[[], Finding]:
+    def run() -> Finding:
+        model = {**_small(), "scale": np.array(0.3, dtype=np.float32)}
+        mod = LocalDpMod(clipping_norm=CLIP, sensitivity=CLIP, epsilon=1.0, delta=DELTA)
+        setting = Setting(model=model, honest=random_updates(_small(), 1, CLIP), odd=[mod])
+        found = one_round(
+            setting, fed_avg(), canary=_along(model, key), trials=_TRIALS, delta=DELTA, confidence=CONFIDENCE
+        )
+        scalar = key == "scale"
+        name = "LocalDpMod" + (", a scalar parameter" if scalar else "")
+        remark = "scalars are neither clipped nor noised" if scalar else ""
+        return _finding(name, found, 1.0, "has none", remark)
+
+    return run
+
+
+PATHS: dict[str, Callable[[], Finding]] = {
+    "server-fixed": _server_fixed,
+    "client-fixed": _client_fixed,
+    "FedProx": _optimiser(FedProx, proximal_mu=0.1),
+    "weights": _weights,
+    "dropouts": _dropouts,
+    "FedAvgM": _optimiser(FedAvgM, server_momentum=0.9),
+    "FedAdam": _optimiser(FedAdam),
+    "FedYogi": _optimiser(FedYogi),
+    "FedAdagrad": _optimiser(FedAdagrad),
+    "FedMedian": _robust(FedMedian),
+    "FedTrimmedAvg": _robust(FedTrimmedAvg, beta=0.4),
+    "Krum": _robust(Krum, num_malicious_nodes=1),
+    "server-adaptive": _adaptive("server"),
+    "client-adaptive": _adaptive("client"),
+    "adaptive-count": _count,
+    "local": _local("weight"),
+    "local-scalar": _local("scale"),
+    "scalar": _scalar,
+    "client-scalar": _client_scalar,
+    "empty": _empty,
+    "float16": _half,
+    "nan": _nan,
+    "order": _order,
+}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(PATHS), help="one path, or several by repeating it")
+    chosen = parser.parse_args().only or list(PATHS)
+    print(f"flwr {metadata.version('flwr')}, confidence {CONFIDENCE:.1%}\n\n{HEADER}", flush=True)
+    for name in chosen:
+        print(PATHS[name]().row(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
