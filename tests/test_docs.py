@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(("page", "least"), [("training", 15), ("one-shot", 10), ("ldp", 8), ("secret-sharer", 12), ("bring-your-own", 8)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("training", 15), ("one-shot", 10), ("ldp", 8), ("secret-sharer", 12), ("bring-your-own", 8)]
+)
 def test_pages_show_real_output(page, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(str(ROOT / "docs" / f"{page}.md"), module_relative=False, encoding="utf-8")

@@ -90,7 +90,9 @@ def train(strategy, audits, *, app=None, rounds=ROUNDS, **settings):
 
 
 def server_side(nodes, noise=1.0, inner=None, **more):
-    return DifferentialPrivacyServerSideFixedClipping(inner or FedAvg(fraction_evaluate=0.0), noise, CLIP, nodes, **more)
+    return DifferentialPrivacyServerSideFixedClipping(
+        inner or FedAvg(fraction_evaluate=0.0), noise, CLIP, nodes, **more
+    )
 
 
 def accountant(nodes):
@@ -290,7 +292,7 @@ def test_a_layout_keeps_to_parameters_and_copies():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(InputError, match="310 parameters, the model has 310|for 311 parameters"):
+    with pytest.raises(InputError, match="for 311 parameters, the model has 310"):
         train(server_side(4), OneShot(dim=311, rounds=ROUNDS, canaries=2, view="updates", seed=1))
     with pytest.raises(InputError, match="flwr Grid"):
         CanaryGrid(None, one_shot())
@@ -298,8 +300,8 @@ def test_what_cannot_be_is_refused():
         CanaryGrid(LocalGrid(client_app(), nodes=2), [one_shot(), OneShot(dim=DIM, rounds=9, canaries=2, seed=4)])
     with pytest.raises(InputError, match="different seeds"):
         CanaryGrid(LocalGrid(client_app(), nodes=2), [one_shot(), one_shot()])
+    canife = Canife(canaries=GivenUpdates(np.ones(DIM)), rounds=1, every=1, trials=4)
     with pytest.raises(InputError, match="OneShot alone"):
-        canife = Canife(canaries=GivenUpdates(np.ones(DIM)), rounds=1, every=1, trials=4)
         CanaryGrid(LocalGrid(client_app(), nodes=2), canife, hosts=[1])
 
 

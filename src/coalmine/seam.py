@@ -38,7 +38,7 @@ class Contribution:
     updates: int | None = None
 
     def one_by_one(self) -> Iterator[tuple[int, Vector]]:
-        """What each client sends, with its seat (`Audit.seats`): for trainings whose clients cannot be summed before."""
+        """What each client sends, with its seat (`Audit.seats`): for trainings that clip and sum by themselves."""
         raise InputError("this audit plants a sum: it cannot say what each client sends")
 
 

@@ -84,9 +84,7 @@ def one_shot(
     )
     grid = _canary_grid(setting, audit, strategy)
     with seeded(seed):
-        strategy.start(
-            grid=grid, initial_arrays=setting.record(), num_rounds=grid.rounds, evaluate_fn=grid.recorder()
-        )
+        strategy.start(grid=grid, initial_arrays=setting.record(), num_rounds=grid.rounds, evaluate_fn=grid.recorder())
     return audit.result(delta=delta, confidence=confidence)
 
 
@@ -132,16 +130,16 @@ def _canary_grid(setting: Setting, audit: Any, strategy: Strategy) -> CanaryGrid
 def seeded(seed: int) -> Iterator[None]:
     """Flower draws from global generators, and logs every clipped reply: seeded and quiet while this lasts."""
     logger, level = logging.getLogger("flwr"), logging.getLogger("flwr").level
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state()
     logger.setLevel(logging.CRITICAL)
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(seed)
     try:
         yield
     finally:
         logger.setLevel(level)
         random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+        np.random.set_state(states[1])
 
 
 def fed_avg(kind: Any = FedAvg, **settings: Any) -> Any:
@@ -152,7 +150,7 @@ def fed_avg(kind: Any = FedAvg, **settings: Any) -> Any:
 def random_updates(model: Arrays, count: int, norm: float, seed: int = 1) -> list[Arrays]:
     """Updates of ``count`` clients, each of length ``norm`` in a direction of its own."""
     rng = np.random.default_rng(seed)
-    found = []
+    found: list[Arrays] = []
     for _ in range(count):
         update = {key: rng.normal(size=value.shape) for key, value in model.items() if value.dtype.kind == "f"}
         length = np.sqrt(sum(float(np.sum(part**2)) for part in update.values()))

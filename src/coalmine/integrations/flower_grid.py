@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from coalmine.audits.one_shot import OneShot, PlantedCanaries
@@ -32,16 +32,17 @@ class CanaryGrid(Grid):
     Whatever strategy is given this grid finds their ids among the others, sends them messages and gets replies: the
     global model plus the canary's update, with the names of records and the mean metrics of the real replies. Canaries
     that are held out are nodes too, and reply with the model they got (but for a step of 1e-6 clip norms), so that
-    neither the number of nodes nor the divisor depends on who is planted. Per round, those nodes are listed that are due
-    by the audit's participation, and the strategy must take all of them (``fraction_train=1.0``); all are listed for
-    `ObservedParticipation`, of which the strategy takes whom it likes. In evaluation rounds there are no canaries.
+    neither the number of nodes nor the divisor depends on who is planted. While a round is configured, those nodes are
+    listed that are due by the audit's participation, and the strategy must take all of them (``fraction_train=1.0``).
+    For `ObservedParticipation` all are listed, and the strategy takes whom it likes. Canaries are never asked to
+    evaluate.
 
-    ``clip_norm`` bounds a client's update, a number or (where it adapts) a function that gives it now; if not given it is
-    read from the messages, where Flower's client-side clipping puts it. ``length`` is that of canaries in clip norms:
+    ``clip_norm`` bounds a client's update, a number or (where it adapts) a function that gives it now; if not given it
+    is read from the messages, where Flower's client-side clipping puts it. ``length`` is that of canaries in clip norms:
     above 1 it tests whether somebody clips. ``mods`` are those of the ClientApp, through which canaries' replies pass
-    too. ``metrics`` replaces some of the canaries' metrics, such as ``{"num-examples": 100}``. ``cohort`` chooses the real
-    nodes of a round (and frozen round), from all of them. ``hosts`` are real nodes with `canary_mod`, which then send
-    the canaries in place of this process.
+    too. ``metrics`` replaces some of the canaries' metrics, such as ``{"num-examples": 100}``. ``cohort(round, trial,
+    nodes)`` chooses the real nodes of a round, for exact schedules. ``hosts`` are real nodes with `canary_mod`, which
+    then send the canaries in place of this process.
     """
 
     def __init__(

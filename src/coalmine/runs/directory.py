@@ -113,7 +113,13 @@ class RunDirectory:
 
     def _state(self, state: str, message: str = "") -> None:
         before = read_json(self.path / _RUN) if self.exists else {"started": _now()}
-        content = {"format": FORMAT, "coalmine": __version__, "state": state, "message": message, "process": os.getpid()}
+        content = {
+            "format": FORMAT,
+            "coalmine": __version__,
+            "state": state,
+            "message": message,
+            "process": os.getpid(),
+        }
         try:
             write_json(self.path / _RUN, content | {"started": before.get("started"), "changed": _now()})
             self.log(state, message=message)

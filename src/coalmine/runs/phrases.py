@@ -25,8 +25,8 @@ from coalmine.config.secret_sharer import SecretSharerSettings
 from coalmine.config.training import TrainingSettings, build_model
 from coalmine.data import FederatedData, Splits, Task
 from coalmine.errors import InputError
-from coalmine.fl import Training
 from coalmine.files import write_json, write_whole
+from coalmine.fl import Training
 from coalmine.fl.rounds import Rounds
 from coalmine.progress import reporting, track
 from coalmine.runs.files import save
@@ -159,9 +159,7 @@ def audit_stored(
     start = time.perf_counter()
     module = _weighted(model, task, weights, model_settings)
     calm = None if reference is None else _weighted(model, task, reference, model_settings)
-    found = ask(
-        module, stored.canaries, asking, reference=calm, track=lambda work: track(work, "ranking phrases")
-    )
+    found = ask(module, stored.canaries, asking, reference=calm, track=lambda work: track(work, "ranking phrases"))
     units: tuple[Unit, ...] = ("phrase",) if stored.users is None else ("user", "phrase")
     results = [
         phrase_result(found, users=stored.users, score=score, unit=unit, delta=delta, confidence=confidence)

@@ -48,7 +48,11 @@ def line(result: Mapping[str, Any]) -> Line:
         theory=promised,
         bound=lower,
         confidence=None if bound is None else bound.get("confidence"),
-        estimate=number(measured) if measured is not None else None if estimate is None else number(estimate["epsilon"]),
+        estimate=number(measured)
+        if measured is not None
+        else None
+        if estimate is None
+        else number(estimate["epsilon"]),
         estimate_method="ε_empirical" if measured is not None else None if estimate is None else estimate["method"],
         delta=None if bound is None else bound.get("delta"),
         verdict=verdict,
