@@ -20,8 +20,8 @@ _HALF_STEP = 1e-3
 class Layout:
     """Where each parameter of a record lies in the flat vector: ``shapes`` by key, in the record's order.
 
-    Whatever is not a floating-point number (such as a counter of batches) is no parameter and has no place in it. Flower
-    averages such arrays to floating-point ones: what counts is what they are before the first round.
+    Whatever is not a floating-point number (such as a counter of batches) is no parameter and has no place in it.
+    Flower averages such arrays to floating-point ones: what counts is what they are before the first round.
     """
 
     shapes: Mapping[str, tuple[int, ...]]

@@ -4,9 +4,9 @@
     python -m coalmine.integrations.flower_audit --only scalar --only FedAdam
 
 A promise is what Flower's own accountant says for the noise multiplier that was asked for (RDP, no amplification,
-adding or removing one client, whose reply is then as good as none); at a large δ, where RDP is loose, it is the Gaussian
-mechanism's own curve. A path is refuted where a bound that holds with 99.9% confidence exceeds it. A Gaussian promise is
-a whole curve of (ε, δ), and small differences in noise show at a large δ.
+adding or removing one client, whose reply is then as good as none); at a large δ, where RDP is loose, it is the
+Gaussian mechanism's own curve. A path is refuted where a bound that holds with 99.9% confidence exceeds it. A Gaussian
+promise is a whole curve of (ε, δ), and small differences in noise show at a large δ.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from coalmine.integrations.flower_trials import count_trials, noise_ratio
 from coalmine.stats import estimate
 
 CONFIDENCE, DELTA, LARGE_DELTA = 0.999, 1e-5, 0.05
-_ROUND_NOISE, _TRIALS = 3.0, 240
+_ROUND_NOISE = 3.0
 
 
 @dataclass(frozen=True)
@@ -191,18 +191,19 @@ def _round(
     *,
     wrapper: Any = DifferentialPrivacyServerSideFixedClipping,
     noise: float = _ROUND_NOISE,
+    trials: int = 240,
     remark: str = "",
 ) -> Finding:
     nodes = len(setting.honest) + 1
     strategy = wrapper(inner(), noise, CLIP, nodes)
-    found = one_round(setting, strategy, canary=canary, trials=_TRIALS, delta=DELTA, confidence=CONFIDENCE)
+    found = one_round(setting, strategy, canary=canary, trials=trials, delta=DELTA, confidence=CONFIDENCE)
     return _finding(path, found, promised(noise, 1, DELTA), _accounted(setting, inner, canary, wrapper), remark)
 
 
 def _finding(path: str, found: AuditResult, claim: float, accountant: str, remark: str) -> Finding:
     assert found.bound is not None
-    estimate = found["gaussian-shift"].epsilon
-    return Finding(path, claim, found.bound.epsilon, estimate, found.bound.delta, accountant, remark)
+    fitted = next((e.epsilon for e in found.estimates if e.method == "gaussian-shift"), None)  # none without noise
+    return Finding(path, claim, found.bound.epsilon, fitted, found.bound.delta, accountant, remark)
 
 
 # The paths
@@ -260,11 +261,11 @@ def _dropouts() -> Finding:
     return _round("server-side fixed, nodes that never answer", setting, _along(_small(), "weight"), remark=remark)
 
 
-def _robust(kind: Any, **settings: Any) -> Callable[[], Finding]:
+def _robust(kind: Any, trials: int = 240, **settings: Any) -> Callable[[], Finding]:
     def run() -> Finding:
         setting = Setting(model=_small(), honest=_split(_small()), length=1.0)
         name = f"server-side fixed, {kind.__name__}"
-        return _round(name, setting, _along(_small(), "weight"), lambda: fed_avg(kind, **settings))
+        return _round(name, setting, _along(_small(), "weight"), lambda: fed_avg(kind, **settings), trials=trials)
 
     return run
 
@@ -377,9 +378,7 @@ def _local(key: str) -> Callable[[], Finding]:
         model = {**_small(), "scale": np.array(0.3, dtype=np.float32)}
         mod = LocalDpMod(clipping_norm=CLIP, sensitivity=CLIP, epsilon=1.0, delta=DELTA)
         setting = Setting(model=model, honest=random_updates(_small(), 1, CLIP), odd=[mod])
-        found = one_round(
-            setting, fed_avg(), canary=_along(model, key), trials=_TRIALS, delta=DELTA, confidence=CONFIDENCE
-        )
+        found = one_round(setting, fed_avg(), canary=_along(model, key), trials=240, delta=DELTA, confidence=CONFIDENCE)
         scalar = key == "scale"
         name = "LocalDpMod" + (", a scalar parameter" if scalar else "")
         remark = "scalars are neither clipped nor noised" if scalar else ""
@@ -399,7 +398,7 @@ PATHS: dict[str, Callable[[], Finding]] = {
     "FedYogi": _optimiser(FedYogi),
     "FedAdagrad": _optimiser(FedAdagrad),
     "FedMedian": _robust(FedMedian),
-    "FedTrimmedAvg": _robust(FedTrimmedAvg, beta=0.4),
+    "FedTrimmedAvg": _robust(FedTrimmedAvg, trials=480, beta=0.4),
     "Krum": _robust(Krum, num_malicious_nodes=1),
     "server-adaptive": _adaptive("server"),
     "client-adaptive": _adaptive("client"),

@@ -38,7 +38,7 @@ class CanaryGrid(Grid):
     evaluate.
 
     ``clip_norm`` bounds a client's update, a number or (where it adapts) a function that gives it now; if not given it
-    is read from the messages, where Flower's client-side clipping puts it. ``length`` is that of canaries in clip norms:
+    is read from the messages, where Flower's client-side clipping puts it. ``length`` is the canaries', in clip norms:
     above 1 it tests whether somebody clips. ``mods`` are those of the ClientApp, through which canaries' replies pass
     too. ``metrics`` replaces some of the canaries' metrics, such as ``{"num-examples": 100}``. ``cohort(round, trial,
     nodes)`` chooses the real nodes of a round, for exact schedules. ``hosts`` are real nodes with `canary_mod`, which
