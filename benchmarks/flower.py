@@ -164,9 +164,7 @@ def same(path: str | None, clients: int = 10, rounds: int = 3, canaries: int = 2
     for name, found in pairs.items():
         # Files hold sorted scores.
         gap = np.abs(np.sort(expected) - np.sort(found)).max()
-        print(
-            f"{name}: {len(found)} scores, largest difference from the simulator's {gap:.2e} (scores up to {expected.max():.2f})"
-        )
+        print(f"{name}: {len(found)} scores up to {expected.max():.2f}, at most {gap:.1e} from the simulator's")
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Adaptive clipping: the clip norm moves before the noise is drawn, and it moves the wrong way.
 
 Updates are clipped to the old norm and the noise is scaled to the new one. The norm falls where more updates are
-clipped than wanted, where Andrew et al. (2021) let it rise: from the recommended 0.1 it goes to zero, and the noise with it.
+clipped than wanted, where Andrew et al. (2021) let it rise: from the recommended 0.1 it goes to zero, and the noise
+with it.
 """
 
 import numpy as np

@@ -6,12 +6,12 @@ from flwr.clientapp import ClientApp
 from digits_app.task import build, fit, partition
 
 app = ClientApp()
+model = build()  # one for all messages: its parameters come with each
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train on one's own examples. All clients count alike: their numbers of examples stay with them."""
-    model = build()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     number, count = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     loss = fit(model, *partition(number, count))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from flwr.serverapp import Grid
 from coalmine.audits.one_shot import OneShot, PlantedCanaries
 from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.flower_course import Course
+from coalmine.integrations.flower_local import copied
 from coalmine.integrations.flower_mod import request
 from coalmine.seam import Audit, Contribution, Vector
 
@@ -202,7 +202,7 @@ class CanaryGrid(Grid):
             return call(message, Context(0, 0, {}, RecordDict(), {}))
         node = message.metadata.dst_node_id
         context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
-        return call(Message(metadata=message.metadata, content=copy.deepcopy(message.content)), context)
+        return call(Message(metadata=message.metadata, content=copied(message.content)), context)
 
     def _hosted(
         self,

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -92,7 +92,7 @@ class LocalGrid(Grid):
     def _answer(self, message: Message) -> Message | None:
         context = self._contexts[message.metadata.dst_node_id]
         # Messages of a round share one content, and mods write into it.
-        own = Message(metadata=copy.copy(message.metadata), content=copy.deepcopy(message.content))
+        own = Message(metadata=copy.copy(message.metadata), content=copied(message.content))
         try:
             reply = self._app(own, context)
         except Exception as error:  # whatever user code raises
@@ -101,6 +101,19 @@ class LocalGrid(Grid):
         if reply is not None:
             reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
         return reply
+
+
+def copied(content: RecordDict) -> RecordDict:
+    """A content of one's own to write into; the bytes of arrays, which nobody can change, are shared."""
+    found = RecordDict()
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            found[name] = ArrayRecord()
+            for key, array in record.items():
+                found[name][key] = copy.copy(array)
+        else:
+            found[name] = copy.deepcopy(record)
+    return found
 
 
 def _identify() -> None:
