@@ -241,6 +241,12 @@ def _server_fixed() -> Finding:
     return _training("server-side fixed, FedAvg", _server, _plain(), accountant=says)
 
 
+def _control() -> Finding:
+    """The instrument that shows small differences, on a path that has none."""
+    name = "server-side fixed, FedAvg, as a control for the rows at this δ"
+    return _training(name, _server, _plain(), rounds=3, canaries=1000, delta=LARGE_DELTA, accountant="goes along")
+
+
 def _client_fixed() -> Finding:
     wrapper = DifferentialPrivacyClientSideFixedClipping
     small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), mods=[fixedclipping_mod])
@@ -389,6 +395,7 @@ def _local(key: str) -> Callable[[], Finding]:
 
 PATHS: dict[str, Callable[[], Finding]] = {
     "server-fixed": _server_fixed,
+    "control": _control,
     "client-fixed": _client_fixed,
     "FedProx": _optimiser(FedProx, proximal_mu=0.1),
     "weights": _weights,
