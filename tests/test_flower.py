@@ -24,9 +24,9 @@ from coalmine.audits import Canife, ObservedParticipation, OneShot
 from coalmine.canaries.crafted import GivenUpdates
 from coalmine.errors import InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
-from coalmine.integrations.flower_audit import promised
 from coalmine.integrations.flower_bench import CLIP as BENCH_CLIP
 from coalmine.integrations.flower_bench import Setting, fed_avg, one_round
+from coalmine.integrations.flower_findings import promised
 from coalmine.seam import Release
 
 CLIP, ROUNDS, CLIENTS, DIM = 0.5, 3, 4, 310

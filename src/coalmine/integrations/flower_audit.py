@@ -12,9 +12,7 @@ promise is a whole curve of (ε, δ), and small differences in noise show at a l
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from typing import Any
@@ -38,65 +36,22 @@ from flwr.serverapp.strategy import (
     Krum,
     Strategy,
 )
-from flwr.supercore.privacy_accounting import (
-    GaussianPrivacyEvent,
-    NeighboringRelation,
-    PrivacyConfig,
-    SamplingMethod,
-)
-from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
-from coalmine.accounting import round_epsilon
-from coalmine.audits import AuditResult
-from coalmine.integrations.flower_bench import (
-    CLIP,
-    Arrays,
-    Setting,
-    fed_avg,
-    one_round,
-    one_shot,
-    random_updates,
-    some_rounds,
+from coalmine.integrations.flower_bench import CLIP, Arrays, Setting, fed_avg, one_round, random_updates
+from coalmine.integrations.flower_findings import (
+    CONFIDENCE,
+    DELTA,
+    HEADER,
+    LARGE_DELTA,
+    Finding,
+    accounted,
+    finding_of,
+    promised,
+    repeated_round,
+    whole_training,
 )
 from coalmine.integrations.flower_trials import count_trials, noise_ratio
 from coalmine.stats import estimate
-
-CONFIDENCE, DELTA, LARGE_DELTA = 0.999, 1e-5, 0.05
-_ROUND_NOISE = 3.0
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What an audit of one path found: a valid lower ``bound`` on ε beside what was ``promised``, at ``delta``.
-
-    ``accountant`` is what Flower's accounted mode does with the same path; ``remark`` what else was measured.
-    """
-
-    path: str
-    promised: float
-    bound: float
-    estimate: float | None
-    delta: float
-    accountant: str
-    remark: str = ""
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the promise is broken."""
-        return self.bound > self.promised
-
-    def row(self) -> str:
-        """A row of the table."""
-        estimate = "" if self.estimate is None else f"{self.estimate:.1f}"
-        verdict = "**refuted**" if self.refuted else "not refuted"
-        cells = [self.path, f"{self.delta:g}", f"{self.promised:.2f}", f"{self.bound:.2f}", estimate, verdict]
-        return f"| {' | '.join([*cells, self.accountant, self.remark])} |"
-
-
-HEADER = """\
-| path | δ | promised ε | ε is at least | estimate | verdict | accounted mode | remark |
-|---|---|---|---|---|---|---|---|"""
-
 
 # Models and clients
 
@@ -130,82 +85,6 @@ def _split(model: Arrays) -> list[Arrays]:
     return [{"weight": side * sign} for sign in [1] * 6 + [-1] * 6]
 
 
-# Promises
-
-
-def promised(noise: float, rounds: int, delta: float) -> float:
-    """What Flower's accountant says; at a large δ, where that is loose, the Gaussian mechanism's own curve."""
-    if delta == LARGE_DELTA:
-        return round_epsilon(noise_multiplier=noise / math.sqrt(rounds), delta=delta)
-    accountant = _accountant(1)
-    accountant.compose(GaussianPrivacyEvent(noise, 1, 1), rounds)
-    return float(accountant.get_epsilon(delta))
-
-
-def _accountant(nodes: int) -> Any:
-    config = PrivacyConfig(
-        target_delta=DELTA,
-        population_size=nodes,
-        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-        sampling_method=SamplingMethod.NO_AMPLIFICATION,
-    )
-    return RdpAccountant(config)
-
-
-def _accounted(setting: Setting, inner: Callable[[], Any], canary: npt.ArrayLike, wrapper: Any) -> str:
-    """What accounted mode does with a few rounds of it."""
-    nodes = len(setting.honest) + 1
-    try:
-        strategy = wrapper(inner(), _ROUND_NOISE, CLIP, nodes, accountant=_accountant(nodes))
-        some_rounds(setting, strategy, canary=canary, rounds=3)
-    except ValueError:
-        return "refuses"
-    return "goes along" if strategy.privacy_spent().num_releases else "skips the rounds"
-
-
-# The two instruments
-
-
-def _training(
-    path: str,
-    strategy: Callable[[int], Strategy],
-    setting: Setting,
-    *,
-    noise: float = 2.0,
-    rounds: int = 5,
-    canaries: int = 100,
-    delta: float = DELTA,
-    accountant: str = "",
-    remark: str = "",
-) -> Finding:
-    nodes = len(setting.honest) + 2 * canaries
-    found = one_shot(setting, strategy(nodes), rounds=rounds, canaries=canaries, delta=delta, confidence=CONFIDENCE)
-    return _finding(path, found, promised(noise, rounds, delta), accountant, remark)
-
-
-def _round(
-    path: str,
-    setting: Setting,
-    canary: npt.ArrayLike,
-    inner: Callable[[], Any] = fed_avg,
-    *,
-    wrapper: Any = DifferentialPrivacyServerSideFixedClipping,
-    noise: float = _ROUND_NOISE,
-    trials: int = 240,
-    remark: str = "",
-) -> Finding:
-    nodes = len(setting.honest) + 1
-    strategy = wrapper(inner(), noise, CLIP, nodes)
-    found = one_round(setting, strategy, canary=canary, trials=trials, delta=DELTA, confidence=CONFIDENCE)
-    return _finding(path, found, promised(noise, 1, DELTA), _accounted(setting, inner, canary, wrapper), remark)
-
-
-def _finding(path: str, found: AuditResult, claim: float, accountant: str, remark: str) -> Finding:
-    assert found.bound is not None
-    fitted = next((e.epsilon for e in found.estimates if e.method == "gaussian-shift"), None)  # none without noise
-    return Finding(path, claim, found.bound.epsilon, fitted, found.bound.delta, accountant, remark)
-
-
 # The paths
 
 
@@ -223,55 +102,59 @@ def _optimiser(kind: Any, **settings: Any) -> Callable[[], Finding]:
 
     def run() -> Finding:
         small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP))
-        says = _accounted(small, inner, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
+        says = accounted(small, inner, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
         name = f"server-side fixed, {kind.__name__}" + "".join(f" ({k}={v})" for k, v in settings.items())
         if kind is FedAvgM:  # momentum tells a little more in each round: many canaries and a large δ show it
-            return _training(
+            return whole_training(
                 name, lambda n: _server(n, inner()), _plain(), accountant=says,
                 rounds=3, canaries=1000, delta=LARGE_DELTA,
             )  # fmt: skip
-        return _training(name, lambda n: _server(n, inner()), _plain(), accountant=says)
+        return whole_training(name, lambda n: _server(n, inner()), _plain(), accountant=says)
 
     return run
 
 
 def _server_fixed() -> Finding:
     small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP))
-    says = _accounted(small, fed_avg, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
-    return _training("server-side fixed, FedAvg", _server, _plain(), accountant=says)
+    says = accounted(small, fed_avg, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
+    return whole_training("server-side fixed, FedAvg", _server, _plain(), accountant=says)
 
 
 def _control() -> Finding:
     """The instrument that shows small differences, on a path that has none."""
     name = "server-side fixed, FedAvg, as a control for the rows at this δ"
-    return _training(name, _server, _plain(), rounds=3, canaries=1000, delta=LARGE_DELTA, accountant="goes along")
+    return whole_training(name, _server, _plain(), rounds=3, canaries=1000, delta=LARGE_DELTA, accountant="goes along")
 
 
 def _client_fixed() -> Finding:
     wrapper = DifferentialPrivacyClientSideFixedClipping
     small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), mods=[fixedclipping_mod])
-    says = _accounted(small, fed_avg, _along(_small(), "weight"), wrapper)
+    says = accounted(small, fed_avg, _along(_small(), "weight"), wrapper)
     setting = Setting(model=_wide(), honest=random_updates(_wide(), 20, 2 * CLIP), mods=[fixedclipping_mod])
     name = "client-side fixed, fixedclipping_mod"
-    return _training(name, lambda n: wrapper(fed_avg(), 2.0, CLIP, n), setting, accountant=says)
+    return whole_training(name, lambda n: wrapper(fed_avg(), 2.0, CLIP, n), setting, accountant=says)
 
 
 def _weights() -> Finding:
     setting = Setting(model=_small(), honest=random_updates(_small(), 9, 2 * CLIP), metrics={"num-examples": 9})
-    return _round("server-side fixed, a client of 9 times the examples", setting, _along(_small(), "weight"))
+    return repeated_round("server-side fixed, a client of 9 times the examples", setting, _along(_small(), "weight"))
 
 
 def _dropouts() -> Finding:
     setting = Setting(model=_small(), honest=random_updates(_small(), 15, 2 * CLIP), silent=lambda p: p < 14)
     remark = "14 of 16 nodes never answer; Flower logs a warning"
-    return _round("server-side fixed, nodes that never answer", setting, _along(_small(), "weight"), remark=remark)
+    return repeated_round(
+        "server-side fixed, nodes that never answer", setting, _along(_small(), "weight"), remark=remark
+    )
 
 
 def _robust(kind: Any, trials: int = 240, **settings: Any) -> Callable[[], Finding]:
     def run() -> Finding:
         setting = Setting(model=_small(), honest=_split(_small()), length=1.0)
         name = f"server-side fixed, {kind.__name__}"
-        return _round(name, setting, _along(_small(), "weight"), lambda: fed_avg(kind, **settings), trials=trials)
+        return repeated_round(
+            name, setting, _along(_small(), "weight"), lambda: fed_avg(kind, **settings), trials=trials
+        )
 
     return run
 
@@ -280,7 +163,7 @@ def _scalar() -> Finding:
     model = {**_small(), "scale": np.array(0.3, dtype=np.float32)}
     setting = Setting(model=model, honest=random_updates(_small(), 4, 2 * CLIP), length=20.0)
     remark = "scalars are not clipped"
-    return _round("server-side fixed, a scalar parameter", setting, _along(model, "scale"), remark=remark)
+    return repeated_round("server-side fixed, a scalar parameter", setting, _along(model, "scale"), remark=remark)
 
 
 def _client_scalar() -> Finding:
@@ -288,7 +171,7 @@ def _client_scalar() -> Finding:
     honest = random_updates(_small(), 4, 2 * CLIP)
     setting = Setting(model=model, honest=honest, length=20.0, mods=[fixedclipping_mod])
     wrapper = DifferentialPrivacyClientSideFixedClipping
-    return _round(
+    return repeated_round(
         "client-side fixed, a scalar parameter", setting, _along(model, "scale"), wrapper=wrapper,
         remark="scalars are not clipped",
     )  # fmt: skip
@@ -297,13 +180,13 @@ def _client_scalar() -> Finding:
 def _empty() -> Finding:
     model = {**_small(), "none": np.zeros((0, 3), dtype=np.float32)}
     setting = Setting(model=model, honest=random_updates(_small(), 4, 2 * CLIP))
-    return _round("server-side fixed, an empty array", setting, _along(model, "weight"))
+    return repeated_round("server-side fixed, an empty array", setting, _along(model, "weight"))
 
 
 def _half() -> Finding:
     model = {"weight": np.ones((16, 16), dtype=np.float16)}
     setting = Setting(model=model, honest=random_updates(model, 4, CLIP), length=1.0)
-    return _round("server-side fixed, float16", setting, np.ones(256))
+    return repeated_round("server-side fixed, float16", setting, np.ones(256))
 
 
 def _planted(before: ArrayRecord, after: ArrayRecord) -> bool:
@@ -325,7 +208,9 @@ def _with_nan(message: Message, context: Any, call_next: Any) -> Message:
 def _nan() -> Finding:
     setting = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), odd=[_with_nan], length=20.0)
     remark = "one NaN, and nothing else of that update is clipped"
-    return _round("server-side fixed, a client that sends a NaN", setting, _along(_small(), "weight"), remark=remark)
+    return repeated_round(
+        "server-side fixed, a client that sends a NaN", setting, _along(_small(), "weight"), remark=remark
+    )
 
 
 def _reordered(message: Message, context: Any, call_next: Any) -> Message:
@@ -343,7 +228,9 @@ def _order() -> Finding:
     setting = Setting(model=model, honest=random_updates(model, 4, 2 * CLIP), odd=[_reordered], length=1.0)
     remark = "replies are compared with the model by position, not by name"
     canary = np.concatenate([-np.ones(8), np.ones(8)])
-    return _round("server-side fixed, a client that orders its arrays otherwise", setting, canary, remark=remark)
+    return repeated_round(
+        "server-side fixed, a client that orders its arrays otherwise", setting, canary, remark=remark
+    )
 
 
 def _adaptive(side: str) -> Callable[[], Finding]:
@@ -354,7 +241,7 @@ def _adaptive(side: str) -> Callable[[], Finding]:
     def run() -> Finding:
         setting = Setting(model=_wide(), honest=random_updates(_wide(), 500, 2 * CLIP), mods=mods)
         usual = noise_ratio(lambda n: wrapper(fed_avg(), 1.0, n, CLIP), mods=mods, noise=1.0)
-        return _training(
+        return whole_training(
             f"{side}-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)",
             lambda n: wrapper(fed_avg(), 1.0, n, CLIP, target_clipped_quantile=0.1, clip_norm_lr=1.0),
             setting,
@@ -388,7 +275,7 @@ def _local(key: str) -> Callable[[], Finding]:
         scalar = key == "scale"
         name = "LocalDpMod" + (", a scalar parameter" if scalar else "")
         remark = "scalars are neither clipped nor noised" if scalar else ""
-        return _finding(name, found, 1.0, "has none", remark)
+        return finding_of(name, found, 1.0, "has none", remark)
 
     return run
 
