@@ -12,7 +12,6 @@ demo: $(VENV)/.core
 ENGINE ?= deployment
 flower-demo: $(VENV)/.flower
 	$(BIN)/python examples/flower/demo.py --engine $(ENGINE) --out runs/flower
-	$(BIN)/coalmine report runs/flower
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
