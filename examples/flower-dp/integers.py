@@ -1,4 +1,4 @@
-"""Integer arrays: of one dimension or more they end the training, of none (BatchNorm's counter) they are not clipped."""
+"""Integer arrays: with a dimension they end the training, without one (BatchNorm's counter) they are not clipped."""
 
 import numpy as np
 from common import record, released, reply, report

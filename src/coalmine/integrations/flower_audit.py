@@ -123,7 +123,7 @@ def _server_fixed() -> Finding:
 def _control() -> Finding:
     """The instrument that shows small differences, on a path that has none."""
     name = "server-side fixed, FedAvg, as a control for the rows at this δ"
-    return whole_training(name, _server, _plain(), rounds=3, canaries=1000, delta=LARGE_DELTA, accountant="goes along")
+    return whole_training(name, _server, _plain(), rounds=3, canaries=1000, delta=LARGE_DELTA, accountant="as above")
 
 
 def _client_fixed() -> Finding:
