@@ -312,3 +312,48 @@ def test_flower_does_not_clip_a_scalar():
     strategy = DifferentialPrivacyServerSideFixedClipping(fed_avg(), 3.0, BENCH_CLIP, 3)
     found = one_round(setting, strategy, canary=np.eye(9)[8], trials=60, delta=1e-5, confidence=0.99)
     assert found.bound.epsilon > promised(3.0, 1, 1e-5)
+
+
+def test_a_canary_comes_through_secure_aggregation():
+    from flwr.app import ConfigRecord, Context
+    from flwr.client import NumPyClient
+    from flwr.client.mod import secaggplus_mod
+    from flwr.compat.common.parameter import ndarrays_to_parameters, parameters_to_ndarrays
+    from flwr.server import LegacyContext, ServerConfig
+    from flwr.server.strategy import FedAvg as LegacyFedAvg
+    from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+
+    from coalmine.canaries.updates import update_canaries
+    from coalmine.integrations.flower_mod import request
+
+    canaries, scores = update_canaries("gaussian", dim=100, count=4, seed=3), []
+
+    class Client(NumPyClient):
+        def fit(self, parameters, config):
+            return [array + 0.01 for array in parameters], 1, {}
+
+    class Marking(LegacyFedAvg):
+        def configure_fit(self, server_round, parameters, client_manager):
+            (client, asked), *others = super().configure_fit(server_round, parameters, client_manager)
+            layout = Layout({"0": (20, 5)})
+            asked.config = dict(request(ConfigRecord(), canaries, "gaussian", layout, canary=1, norm=2.0))
+            return [(client, type(asked)(asked.parameters, asked.config))] + [
+                (other, type(asked)(asked.parameters, {})) for other, _ in others
+            ]
+
+        def aggregate_fit(self, server_round, results, failures):
+            parameters, metrics = super().aggregate_fit(server_round, results, failures)
+            (array,) = parameters_to_ndarrays(parameters)
+            scores.append(canaries.dots((4 * array.ravel() - 0.03).astype(np.float32)) / 2)
+            return parameters, metrics
+
+    first = ndarrays_to_parameters([np.zeros((20, 5), dtype=np.float32)])
+    strategy = Marking(fraction_evaluate=0.0, min_fit_clients=4, min_available_clients=4, initial_parameters=first)
+    context = LegacyContext(
+        context=Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(num_rounds=1), strategy=strategy
+    )
+    workflow = DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, max_weight=1))
+    app = ClientApp(client_fn=lambda context: Client().to_client(), mods=[secaggplus_mod, canary_mod])
+    workflow(LocalGrid(app, nodes=4), context)
+    expected = canaries.dots(canaries.canary(1))
+    np.testing.assert_allclose(scores[0], expected, atol=1e-4)

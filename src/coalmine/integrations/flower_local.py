@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
@@ -35,7 +36,8 @@ class LocalGrid(Grid):
         count = check_count("nodes", nodes)
         _identify()
         given = node_config or (lambda partition: {"partition-id": partition, "num-partitions": count})
-        self._app, self._run, self._sent = client_app, None, 0
+        self._app, self._sent = client_app, 0
+        self._run: Any = SimpleNamespace(run_id=1)
         self._replies: dict[str, Message] = {}
         self.run_config = dict(run_config or {})
         self._contexts = {

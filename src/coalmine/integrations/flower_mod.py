@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
 from coalmine.canaries.updates import UpdateCanaries, update_canaries
 from coalmine.errors import InputError
@@ -25,13 +25,15 @@ def canary_mod(message: Message, context: Context, call_next: Any) -> Message:
     asked = next((record for record in message.content.config_records.values() if _CANARY in record), None)
     if asked is None:
         return call_next(message, context)
-    before = next(iter(message.content.array_records.values()))
+    given = next(iter(message.content.array_records.values()))
+    # Messages of Flower's old workflows know no shapes, and their clients empty what they read.
+    before = ArrayRecord({key: Array(array.numpy()) for key, array in given.items()})
     update = _update(asked)
     reply = call_next(message, context)
     if reply.has_error():
         return reply
     name = next(iter(reply.content.array_records))
-    layout = Layout({key: tuple(before[key].shape) for key in asked[_KEYS]})
+    layout = Layout({key: tuple(before[key].shape) for key in str(asked[_KEYS]).split("\n")})
     if update is None:
         reply.content[name] = layout.nudged(before, float(asked[_NORM]))
     else:
@@ -47,7 +49,7 @@ def request(
     What travels are the numbers that a canary is made from, never the canary.
     """
     sizes = dict(zip(_SIZES, (canaries.dim, canaries.count, canaries.seed), strict=True))
-    own = {_FAMILY: family, _CANARY: -1 if canary is None else canary, _NORM: norm, _KEYS: list(layout.shapes)}
+    own = {_FAMILY: family, _CANARY: -1 if canary is None else canary, _NORM: norm, _KEYS: "\n".join(layout.shapes)}
     return ConfigRecord({**config, **sizes, **own})
 
 
