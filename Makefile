@@ -3,10 +3,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo flower-demo test lint bench docs clean
 
 demo: $(VENV)/.core
 	$(BIN)/coalmine demo
+
+# One SuperLink and two SuperNodes of this machine; `make flower-demo ENGINE=simulation` for Ray.
+ENGINE ?= deployment
+flower-demo: $(VENV)/.flower
+	$(BIN)/python examples/flower/demo.py --engine $(ENGINE) --out runs/flower
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
@@ -39,6 +44,10 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	touch $@
+
+$(VENV)/.flower: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[flower]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -49,3 +49,10 @@ def test_data_never_loads_torch_nor_scikit_learn():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'estmate'"):
         coalmine.estmate  # noqa: B018
+
+
+def test_without_flower_its_integration_says_what_to_install():
+    check = "import sys; sys.modules['flwr'] = None; import coalmine.integrations.flower"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "pip install 'coalmine[flower]'" in found.stderr.strip().splitlines()[-1]

@@ -7,7 +7,7 @@ round and hands it what its views release, and nothing else. NumPy only.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +36,10 @@ class Contribution:
     total: Vector
     clients: float = 1.0
     updates: int | None = None
+
+    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
+        """What each client sends, with its seat (`Audit.seats`): for trainings that clip and sum by themselves."""
+        raise InputError("this audit plants a sum: it cannot say what each client sends")
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,9 @@ class Audit:
     plants_as: str | None = None
     """What it plants, in words: two audits of one training that plant the same would double it, and are refused."""
 
+    notes: Sequence[str] = ()
+    """What happened during the training that whoever reads the result should know."""
+
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """What to add to the sum of round ``round``, or of its frozen round ``trial``; None for nothing.
 
@@ -97,6 +104,30 @@ class Audit:
 
     def observe(self, release: Release) -> None:
         """Take in what was released."""
+
+    def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
+        """The canaries that may be in a round, by number, whether each then sends something or nothing.
+
+        A training whose clients are nodes of their own has as many more nodes. They are there for canaries that are
+        held out too, so that nobody can tell by how many there are.
+        """
+        return ()
+
+    def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
+        """Told before ``plant`` which seats the training chose, where it chooses for itself."""
+        due = list(self.seats(round, trial))
+        if sorted(seats) != due:
+            raise InputError(
+                f"{len(seats)} of the {len(due)} canaries that are due in round {round} were chosen to take part: all "
+                "must be (in Flower by fraction_train=1.0), or participation must be ObservedParticipation(...)"
+            )
+
+    def skip(self, round: int, trial: int | None = None) -> None:
+        """Round ``round`` came to nothing: whatever was planted in it is lost, and it will not be held again."""
+
+    def note(self, sentence: str) -> None:
+        """Have the result say this among its warnings."""
+        self.notes = (*self.notes, sentence)
 
     def discard(self, round: int) -> None:
         """Round ``round`` failed after it was planted, and does not count: it may be planted again."""

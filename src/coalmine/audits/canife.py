@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -24,6 +25,19 @@ from coalmine.stats.arrays import Bools, Floats
 Mode = Literal["frozen", "running"]
 
 _SIGMA = FACTS.index("effective_sigma")
+
+
+@dataclass(frozen=True)
+class PlantedUpdates(Contribution):
+    """What those canaries send whose coins say so: their sum, or one by one."""
+
+    crafted: Crafted | None = None
+    members: tuple[int, ...] = ()
+
+    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
+        """The updates with their canaries' numbers."""
+        assert self.crafted is not None
+        return ((i, self.crafted.updates[i]) for i in self.members)
 
 
 class Canife(Audit):
@@ -75,6 +89,7 @@ class Canife(Audit):
         self._scores: Floats = np.full((slots, canaries.count), np.nan)
         self._sigmas: Floats = np.full((slots, canaries.count), np.nan)
         self._facts: Floats = np.full((self._designs, canaries.count, len(FACTS)), np.nan)
+        self._skipped: Bools = np.zeros(slots, dtype=bool)
         self._model: Vector | None = None
         self._crafted: Crafted | None = None
         self._crafted_for, self._due = -1, -1
@@ -106,7 +121,8 @@ class Canife(Audit):
         present = self._coins[slot]
         planted = None
         if present.any():
-            planted = Contribution(self._crafted.total(present), clients=0.0, updates=int(present.sum()))
+            members = tuple(np.flatnonzero(present).tolist())
+            planted = PlantedUpdates(self._crafted.total(present), 0.0, len(members), self._crafted, members)
         self._seconds += time.perf_counter() - start
         return planted
 
@@ -152,6 +168,16 @@ class Canife(Audit):
         """Round ``round`` does not count: what was planted in it is forgotten."""
         self._crafted_for, self._due = -1, -1
 
+    def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
+        """All canaries; also in rounds between frozen ones, where none sends anything: as many nodes in every round."""
+        return range(self.canaries.count)
+
+    def skip(self, round: int, trial: int | None = None) -> None:
+        """A round without scores."""
+        if self._frozen != (trial is None):
+            self._skipped[self._slot(round, trial)] = True
+            self._due = -1
+
     # What it found
 
     @property
@@ -164,9 +190,11 @@ class Canife(Audit):
             starts = [p * self.trials for p in range(self.rounds // self.trials)]  # the last takes what is left
             bounds = list(zip(starts, [*starts[1:], self.rounds], strict=True))
         ends = [*starts[1:], self.rounds]
+        held = [np.arange(low, high)[~self._skipped[low:high]] for low, high in bounds]
         return [
-            Period(start, end - start, self._scores[low:high], self._coins[low:high], self._sigmas[low:high])
-            for start, end, (low, high) in zip(starts, ends, bounds, strict=True)
+            Period(start, end - start, self._scores[slots], self._coins[slots], self._sigmas[slots])
+            for start, end, slots in zip(starts, ends, held, strict=True)
+            if len(slots)
         ]
 
     def live(self) -> str | None:
@@ -212,13 +240,15 @@ class Canife(Audit):
         ``delta`` is that of ``theory`` if not given; there is one δ for all figures.
         """
         delta = common_delta(delta, theory)
-        missing = np.flatnonzero(np.isnan(self._scores).any(axis=1))
+        missing = np.flatnonzero(np.isnan(self._scores).any(axis=1) & ~self._skipped)
         if len(missing):
             raise InputError(
                 f"{len(missing):,} of {len(self._scores):,} scores are missing: the training is not over, or observe "
                 "was not called with what it released"
             )
-        return canife_result(
+        if self._skipped.all():
+            raise InputError("every round that might have had a canary came to nothing: there are no scores")
+        found = canife_result(
             self.periods,
             independent=self._frozen and self.canaries.count == 1,
             view=self.name,
@@ -237,6 +267,7 @@ class Canife(Audit):
             config={name: getattr(self, name) for name in ("mode", "rounds", "every", "trials", "seed")}
             | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
         )
+        return replace(found, warnings=[*found.warnings, *self.notes])
 
     # Checkpoints
 
@@ -244,6 +275,7 @@ class Canife(Audit):
         """Scores, what is known of each design, the model last seen, the canaries."""
         model = np.zeros(0, dtype=np.float32) if self._model is None else self._model
         own: dict[str, npt.NDArray[Any]] = {"scores": self._scores, "sigmas": self._sigmas, "facts": self._facts}
+        own |= {"skipped": self._skipped}
         own |= {"model": model, "seconds": np.array(self._seconds)}
         made = {f"canary_{name}": value for name, value in self.canaries.state().items()}
         return {name: np.array(value) for name, value in (own | made).items()}
@@ -251,7 +283,7 @@ class Canife(Audit):
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go back to what ``state`` gave."""
         self._scores, self._sigmas = np.array(state["scores"]), np.array(state["sigmas"])
-        self._facts = np.array(state["facts"])
+        self._facts, self._skipped = np.array(state["facts"]), np.array(state["skipped"])
         self._model = np.array(state["model"]) if len(state["model"]) else None
         self._seconds, self._crafted = float(state["seconds"]), None
         self._crafted_for, self._due, self._before = -1, -1, (-1, {})

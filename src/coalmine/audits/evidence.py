@@ -90,9 +90,13 @@ class Evidence:
                     self.ratio += np.logaddexp(np.log1p(-rate), np.log(rate) + ratios)
             case "once-an-epoch":
                 self.epoch = np.logaddexp(self.epoch, np.log(rate) + ratios)
-                if epoch_ends:
-                    self.ratio += self.epoch
-                    self.epoch = np.full(self.count, -np.inf)
+                self.nothing(epoch_ends)
+
+    def nothing(self, epoch_ends: bool) -> None:
+        """A round, perhaps the last of an epoch, that told nothing more."""
+        if epoch_ends:
+            self.ratio += np.where(np.isneginf(self.epoch), 0.0, self.epoch)
+            self.epoch = np.full(self.count, -np.inf)
 
     def scores(self, score: Score) -> Floats:
         """The score of each canary; NaN where there is nothing that could tell: such canaries are left out."""

@@ -17,7 +17,12 @@ from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.audits.estimates import canary_estimates, normality, rough_epsilon
 from coalmine.audits.evidence import SCORES, Evidence, Score, Seen, add_matched, lengths
-from coalmine.audits.participation import EpochParticipation, Participation, parse_participation
+from coalmine.audits.participation import (
+    EpochParticipation,
+    ObservedParticipation,
+    Participation,
+    parse_participation,
+)
 from coalmine.audits.result import AuditResult, common_delta
 from coalmine.audits.views import parse_view
 from coalmine.canaries.updates import UpdateCanaries, check_room, family_for, update_canaries
@@ -50,6 +55,10 @@ class PlantedCanaries(Contribution):
         assert self.canaries is not None
         for canary in self.canaries.each(self.members):
             yield canary * np.float32(length)
+
+    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
+        """The canaries with their numbers."""
+        return zip(self.members, self.each(), strict=True)
 
 
 class OneShot(Audit):
@@ -171,6 +180,10 @@ class OneShot(Audit):
         vector = self._checked_release(release)
         change = vector if self._before is None else vector - self._before
         norm = _norm(change)
+        if norm == 0 and not self._times.any():
+            self._evidence.nothing(self._ends_epoch(release.round))
+            self._observed[release.round] = True
+            return
         if norm == 0:
             raise InputError(f"what round {release.round} released does not move: a zero update has no direction")
         shift = self._shift(release)
@@ -192,6 +205,29 @@ class OneShot(Audit):
         if round < self.rounds and self._planted[round] and not self._observed[round]:
             self._planted[round] = False
             self._times[self.participation.present(self._count, self.rounds, self.seed, round)] -= 1
+
+    def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
+        """The canaries of this round, planted and held out; all of them where the training chooses."""
+        if trial is not None or not self._plants:
+            return ()
+        if isinstance(self.participation, ObservedParticipation):
+            return range(self._count)
+        return tuple(self.participation.present(self._count, self.rounds, self.seed, round).tolist())
+
+    def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
+        """Take note of it, or refuse what is not as it should be."""
+        if trial is None and self._plants and isinstance(self.participation, ObservedParticipation):
+            self.participation.saw(round, seats)
+        else:
+            super().took_part(round, seats, trial)
+
+    def skip(self, round: int, trial: int | None = None) -> None:
+        """The round counts as one that nobody took part in."""
+        if trial is None:
+            self.discard(round)
+            self._planted[round] = True
+            if isinstance(self.participation, ObservedParticipation):
+                self.participation.saw(round, ())
 
     # What it found
 
@@ -259,7 +295,7 @@ class OneShot(Audit):
             scores=scores,
             theory=theory,
             ceiling=ceiling,
-            warnings=[*warnings, *self._warnings(theory)],
+            warnings=[*warnings, *self._warnings(theory), *self.notes],
             metrics={"planted": float(len(members)), "held_out": float(len(nonmembers)), **test, **(metrics or {})},
             timing={"audit_s": self._seconds},
             config=self._config(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -208,6 +208,52 @@ class ScheduledParticipation:
         for some in self.schedule:
             times[np.asarray(some, dtype=np.int64)] += 1
         return AtMost(max(1, int(times.max())))
+
+
+@dataclass(frozen=True)
+class ObservedParticipation:
+    """The training draws ``size`` of its ``population`` nodes in each round, canaries among them, and says which.
+
+    All canaries are nodes, planted and held out; those that are held out send nothing. So a canary is in a round with
+    probability ``size / population``, and whether it is planted does not change who is drawn.
+    """
+
+    size: int
+    population: int
+    knowledge: ClassVar[Knowledge] = "each-round"
+    _seen: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        FixedSize(self.size, self.population)  # refuses what cannot be
+
+    def __str__(self) -> str:
+        return f"observed:{self.size}/{self.population}"
+
+    def saw(self, round: int, canaries: Sequence[int]) -> None:
+        """These took part in round ``round``."""
+        self._seen[round] = np.sort(np.asarray(canaries, dtype=np.int64))
+
+    def check(self, count: int, rounds: int) -> None:
+        """All canaries must be nodes."""
+        if count > self.population:
+            raise InputError(
+                f"{count} canaries, planted and held out, cannot be among {self.population} nodes: population counts "
+                "clients and all canaries"
+            )
+
+    def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
+        """Those that were seen."""
+        if round not in self._seen:
+            raise InputError(f"nobody said which canaries took part in round {round}: call took_part before plant")
+        return self._seen[round]
+
+    def rate(self, count: int, rounds: int, round: int) -> float:
+        """The share of nodes that is drawn."""
+        return self.size / self.population
+
+    def sampling(self, count: int, rounds: int) -> Sampling:
+        """Fixed-size."""
+        return FixedSize(self.size, self.population)
 
 
 def _check_share(name: str, share: float) -> None:

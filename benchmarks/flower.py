@@ -1,0 +1,184 @@
+"""What Flower costs beside coalmine's simulator, what the audit costs on Flower, and whether both give the same scores.
+
+    python benchmarks/flower.py cost        # CPU time of the digits model: simulator, plain loop, LocalGrid
+    python benchmarks/flower.py overhead    # the audit's share of a LocalGrid training
+    python benchmarks/flower.py same [SCORES.npz]   # scores: simulator against LocalGrid, and against a run's file
+
+The app is that of examples/flower. For `same` with a file, make that with as little noise:
+python examples/flower/demo.py --engine simulation --nodes 10 --rounds 3 --noise 1e-6 --out DIR
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import contextlib
+import io
+import logging
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+from coalmine.audits import OneShot
+from coalmine.data import FederatedData, Task
+from coalmine.fl import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training
+from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "flower"))
+from digits_app import task
+from digits_app.client_app import app
+
+CLIP = 0.5
+
+
+def federation(clients: int) -> FederatedData:
+    """The app's partitions as coalmine has them."""
+    parts = [task.partition(i, clients) for i in range(clients)]
+    stops = np.cumsum([len(x) for x, _ in parts])
+    return FederatedData(
+        inputs=np.concatenate([x.numpy() for x, _ in parts]),
+        targets=np.concatenate([y.numpy() for _, y in parts]),
+        bounds=np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1),
+        names=[str(i) for i in range(clients)],
+        task=Task(input_shape=(64,), classes=10),
+    )
+
+
+def audit_of(rounds: int, canaries: int, participation: str = "every-round") -> OneShot:
+    """As in the app."""
+    dim = Layout.of(ArrayRecord(task.build().state_dict())).dim
+    return OneShot(dim=dim, rounds=rounds, canaries=canaries, view="updates", participation=participation)
+
+
+def simulator(clients: int, rounds: int, audit: OneShot | None = None, data: FederatedData | None = None) -> Training:
+    """The same training in coalmine: Flower counts canaries that are held out too, which the server's rate makes up."""
+    rate = 1.0 if audit is None else (clients + audit.canaries) / (clients + 2 * audit.canaries)
+    return Training(
+        model=task.build(),
+        data=data or federation(clients),
+        rounds=rounds,
+        cohorts=FixedSizeCohorts(clients),
+        client=LocalTraining(optimiser=SGD(learning_rate=0.5), epochs=5, batch_size=None),
+        mechanism=Mechanism(clipping=FixedClipping(CLIP), noise_multiplier=0.0),
+        server=SGD(learning_rate=rate),
+        audits=[] if audit is None else [audit],
+    )
+
+
+def flower(clients: int, rounds: int, audit: OneShot | None = None, seats: int = 0) -> Callable[[], None]:
+    """The same on a LocalGrid."""
+    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 0.0, CLIP, clients + seats)
+    inner = LocalGrid(app, nodes=clients)
+    grid = inner if audit is None else CanaryGrid(inner, audit, clip_norm=CLIP, length=5.0)
+    record = None if audit is None else grid.recorder()
+    first = ArrayRecord(task.build().state_dict())
+    return lambda: strategy.start(grid=grid, initial_arrays=first, num_rounds=rounds, evaluate_fn=record)
+
+
+def plain_loop(clients: int, rounds: int) -> None:
+    """FedAvg with clipping as anybody would write it with PyTorch."""
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    model = task.build()
+    for _ in range(rounds):
+        start = parameters_to_vector(model.parameters()).detach().clone()
+        total = start * 0
+        for i in range(clients):
+            vector_to_parameters(start.clone(), model.parameters())
+            task.fit(model, *task.partition(i, clients))
+            update = parameters_to_vector(model.parameters()).detach() - start
+            total += update * min(1.0, CLIP / float(update.norm()))
+        vector_to_parameters(start + total / clients, model.parameters())
+
+
+def seconds(work: Callable[[], object], repeats: int = 3) -> float:
+    """CPU seconds, the least of a few: the machine may be busy."""
+    found = []
+    for _ in range(repeats):
+        start = time.process_time()
+        with quiet():
+            work()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No logging, seeded."""
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def cost(clients: int = 50, rounds: int = 4) -> None:
+    """CPU time of a round."""
+    data = federation(clients)
+    training = seconds(lambda: simulator(clients, rounds, data=data).run())
+    loop = seconds(lambda: plain_loop(clients, rounds))
+    local = seconds(flower(clients, rounds))
+    print(f"digits, {clients} clients a round, CPU time of a round")
+    for name, found in (("simulator", training), ("plain PyTorch loop", loop), ("LocalGrid", local)):
+        print(
+            f"{name:<22}{1e3 * found / rounds:>9.1f} ms{found / training:>8.1f} x simulator{found / loop:>8.1f} x loop"
+        )
+
+
+def overhead(clients: int = 50, rounds: int = 10, canaries: int = 25) -> None:
+    """What the audit adds to a training on Flower: with as many nodes more that send nothing, and with canaries."""
+    audit = audit_of(rounds, canaries, "epochs:1")
+    seats = 2 * canaries // rounds
+    plain = seconds(flower(clients + seats, rounds))
+    start = time.process_time()
+    with quiet():
+        flower(clients, rounds, audit, seats)()
+    audited = time.process_time() - start
+    own = audit.result().timing["audit_s"]
+    print(f"{clients} clients and {seats} canaries a round: {1e3 * audited / rounds:.1f} ms CPU a round")
+    print(f"the same with {clients + seats} clients: {1e3 * plain / rounds:.1f} ms, so {audited / plain - 1:+.1%}")
+    print(f"in the audit itself (planting and scoring, wall time): {1e3 * own / rounds:.1f} ms a round")
+
+
+def same(path: str | None, clients: int = 10, rounds: int = 3, canaries: int = 20) -> None:
+    """The largest difference between canary scores."""
+    ours, theirs = audit_of(rounds, canaries), audit_of(rounds, canaries)
+    with quiet():
+        simulator(clients, rounds, ours).run()
+        flower(clients, rounds, theirs, 2 * canaries)()
+    pairs = {"LocalGrid": np.concatenate(theirs.scores())}
+    if path is not None:
+        stored = np.load(path)
+        pairs[path] = np.concatenate([stored["members"], stored["nonmembers"]])
+    expected = np.concatenate(ours.scores())
+    for name, found in pairs.items():
+        # Files hold sorted scores.
+        gap = np.abs(np.sort(expected) - np.sort(found)).max()
+        print(f"{name}: {len(found)} scores up to {expected.max():.2f}, at most {gap:.1e} from the simulator's")
+
+
+def main() -> None:
+    """Choose."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("cost", "overhead", "same"))
+    parser.add_argument("scores", nargs="?")
+    parser.add_argument("--nodes", type=int, default=10)
+    arguments = parser.parse_args()
+    if arguments.what == "same":
+        same(arguments.scores, clients=arguments.nodes)
+    else:
+        {"cost": cost, "overhead": overhead}[arguments.what]()
+
+
+if __name__ == "__main__":
+    main()

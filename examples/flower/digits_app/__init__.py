@@ -1,0 +1,1 @@
+"""DP-FedAvg on the digits, audited."""

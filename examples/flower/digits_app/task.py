@@ -1,0 +1,51 @@
+"""The model, the data, and what a client does: plain PyTorch."""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional as F
+
+torch.set_num_threads(1)
+
+
+def build() -> nn.Module:
+    """A small network."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+@lru_cache(maxsize=1)
+def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Images and labels to train on, and the last 300 to test with."""
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+    return x[:-300], y[:-300], x[-300:], y[-300:]
+
+
+@lru_cache(maxsize=64)
+def partition(number: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A client's examples."""
+    x, y, _, _ = digits()
+    mine = np.array_split(np.random.default_rng(0).permutation(len(x)), count)[number]
+    return x[mine], y[mine]
+
+
+def fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int = 5) -> float:
+    """A few steps of gradient descent; returns the last loss."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimiser.step()
+    return loss.item()
+
+
+def accuracy(model: nn.Module) -> float:
+    """On the test images."""
+    _, _, x, y = digits()
+    with torch.no_grad():
+        return float((model(x).argmax(1) == y).float().mean())

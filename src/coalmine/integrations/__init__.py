@@ -1,0 +1,1 @@
+"""The same audits on trainings that are not ours."""
