@@ -25,7 +25,7 @@ bench: $(VENV)/.test
 
 API := data models fl seam config runs canaries.hadamard canaries.gaussian canaries.updates stats stats.exposure stats.random_guessing stats.skew_normal accounting sampling \
 	audits audits.one_shot audits.participation audits.evidence audits.estimates audits.result audits.gaussian_mechanism \
-	audits.exposure audits.ldp canaries.gradients fl.local_mechanisms fl.privunit fl.own_mechanism scorefile words reproductions reproductions.one_shot reproductions.ldp usercode seeds errors
+	audits.exposure audits.ldp canaries.gradients fl.local_mechanisms fl.privunit fl.own_mechanism scorefile words reproductions reproductions.one_shot reproductions.ldp reproductions.canife reproductions.canife_attack reproductions.canife_training usercode seeds errors
 docs: $(VENV)/.docs
 	$(BIN)/python -m pdoc $(addprefix coalmine.,$(API)) -o site
 
