@@ -152,3 +152,11 @@ def test_what_an_audit_would_say_now_is_logged(together):
     rounds = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines() if '"round"' in line]
     assert any("ε̂ᵣ" in word for entry in rounds for word in entry.get("live", []))
     assert any("(updates)" in word for entry in rounds for word in entry.get("live", []))
+
+
+def test_a_directory_in_which_nothing_was_computed_can_be_used_again(tmp_path):
+    wrong = run_from_text(TOGETHER, "audit.toml", ["training.rounds=-1"])
+    with pytest.raises(InputError, match="rounds must be"):
+        run(wrong, out=tmp_path / "run")
+    with RunDirectory(tmp_path / "run").claimed("x = 1"):
+        pass

@@ -66,6 +66,12 @@ def main() -> None:
     except InputError as error:
         print(f"coalmine: {error}", file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "alloc" not in str(error):  # how torch says it
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"coalmine: a number is too large for this machine: {reason:.200}", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
 

@@ -53,7 +53,7 @@ class LDPSettings(Settings):
     rounds: int = Field(0, description="rounds of training with the mechanism at its largest epsilon, before the audit")
     round_clients: int = Field(50, description="clients of such a round")
     confidence: float = Field(0.95, description="of the bounds")
-    seed: int = Field(0, description="of everything random")
+    seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
 
     def mechanisms(self) -> list[LocalMechanism]:
         """One for each ε."""

@@ -73,7 +73,7 @@ def _lines(name: str, settings: Settings, explained: Sequence[str]) -> Iterator[
             yield from _comment(field.description or "")
             yield given
         else:
-            described = f"{_key(key)} = {'…' if content is None else value(content)}   ({field.description})"
+            described = f"{_key(key)} = {'' if content is None else value(content)}   # {field.description}"
             yield from _comment(described)
     for key, content in parts:
         inner = [path.partition(".")[2] for path in explained if path.startswith(f"{key}.")]

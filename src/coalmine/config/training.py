@@ -89,7 +89,7 @@ class TrainingSettings(Settings):
     noise: float = Field(2.0, description="noise multiplier: noise on the sum over the clip norm")
     weights: str = Field("equal", description="how clients are weighed: equal, size, or size:CAP, which noise needs")
     evaluate_every: int | None = Field(None, description="rounds between evaluations; the last only if not given")
-    seed: int = Field(0, description="of everything random")
+    seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
     workers: int = Field(1, description="processes")
 
     def splits(self, *, pool_fraction: float = 0.0) -> Splits:

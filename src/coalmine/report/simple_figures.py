@@ -218,7 +218,7 @@ def training_curve(history: Sequence[Mapping[str, Any]], name: str) -> list[Figu
             {"round": h["round"] + 1, "value": _finite(h[field])} for h in history if field is not None and field in h
         ]
         values = [v for v in values if v["value"] is not None]
-        if not values:
+        if len(values) < 2:  # a point is no curve, and the table has it
             continue
         spec = unit(
             values,

@@ -90,6 +90,9 @@ class RunDirectory:
             try:
                 yield
             except BaseException as error:
+                if isinstance(error, InputError) and self._nothing_computed():
+                    self._let_go()  # what was wrong can be put right, and the directory be used
+                    raise
                 interrupted = isinstance(error, KeyboardInterrupt)
                 self._state("stopped" if interrupted else "failed", "" if interrupted else f"{error}"[:2000])
                 raise
@@ -134,6 +137,14 @@ class RunDirectory:
         except InputError:
             if state == "running":  # the end of a run may meet a full disk: the failure itself is what matters then
                 raise
+
+    def _nothing_computed(self) -> bool:
+        own = {_RUN, _CONFIG, _LOG, _LOCK}
+        return all(path.name in own for path in self.path.iterdir())
+
+    def _let_go(self) -> None:
+        for name in (_RUN, _CONFIG, _LOG):
+            (self.path / name).unlink(missing_ok=True)
 
     def _check_same(self, config: str) -> None:
         theirs, ours = _essential(self.config), _essential(config)
