@@ -20,7 +20,7 @@ TINY = {
 SHORT = ["training.vocabulary_size=60", "training.positions=8", "training.clients=30"]
 SHORT += ["training.model_settings.units=8", "training.model_settings.embedding=8"]
 SMALLER = {
-    "digits": ["training.partition=iid:10", "training.model_settings.hidden=4"],
+    "digits": ["training.partition=iid:10", "training.model_settings.hidden=16"],
     "images": ["training.data=digits", "training.partition=iid:10", "run.baseline=false"],
     "text": SHORT,
     "all": SHORT,
