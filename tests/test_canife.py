@@ -116,7 +116,8 @@ def test_a_designed_canary_is_seen_in_frozen_rounds_and_the_model_moves_on():
     # Guessing blindly is right in half of 40 trials, and in 32 of them once in 10,000 times.
     assert all(p.accuracy > 0.8 for p in found.periods)
     assert all(0 < p.bound.epsilon <= p.ceiling for p in found.periods)
-    assert found.designs[0] != found.designs[1]
+    assert list(found.designs) == [0, 3]
+    assert found.designs[0] != found.designs[3]
     assert found.theory.rounds == 1
     assert found.training.rounds == 6
     assert not found.refuted
@@ -198,6 +199,12 @@ def test_a_killed_run_resumes_to_the_same_bits(mode, tmp_path):
         training([other]).run(checkpoints=tmp_path)
 
 
+def test_running_canaries_of_an_untrained_model_are_renewed_early():
+    assert list(Canife(canaries=maker(), rounds=25, every=10, trials=5, mode="running").facts) == [0, 2, 10, 20]
+    assert list(Canife(canaries=maker(), rounds=2, every=2, trials=2, mode="running").facts) == [0]
+    assert list(Canife(canaries=maker(), rounds=25, every=10, trials=5).facts) == [0, 10, 20]
+
+
 def test_running_rounds_are_cut_into_estimates_and_the_last_takes_the_rest():
     audit = Canife(canaries=maker(3), rounds=11, every=4, trials=5, mode="running")
     training([audit], rounds=11).run()
@@ -240,7 +247,7 @@ def figures(scores, present, **changes):
     period = Period(0, 10, values, np.asarray(present)[:, None], np.full_like(values, np.nan))
     terms = {
         "independent": True, "view": "frozen", "seed": 0, "delta": 1e-5, "confidence": 0.95, "noise_multiplier": 1.0,
-        "sampling": None, "training": None, "facts": [], "canaries": [], "arrays": {}, "every": 10, "metrics": {},
+        "sampling": None, "training": None, "facts": {}, "canaries": [], "arrays": {}, "metrics": {},
         "timing": {}, "config": {},
     }  # fmt: skip
     return canife_result([period], **(terms | changes))

@@ -48,8 +48,9 @@ class Canife(Audit):
     alternates. The training itself has no canary in it, and comes to the same bits as without the audit.
 
     ``running``: the training's own rounds give one score a canary each, and none is wasted (the paper's appendix F).
-    Canaries are made anew every ``every`` rounds and send what their clients would from each round's model; ``trials``
-    rounds make one estimate. Canaries whose coin says so really take part. A round in which none does is as it would
+    Canaries are made anew every ``every`` rounds, and the first ones, made for an untrained model that soon changes,
+    after a fifth of that. They send what their clients would from each round's model; ``trials`` rounds make one
+    estimate. Canaries whose coin says so really take part. A round in which none does is as it would
     be without the audit.
 
     A canary counts as no client in the average, whether it is there or not, so the divisor does not tell. All that is
@@ -82,13 +83,14 @@ class Canife(Audit):
                 f"running, each round gives one score: {self.rounds} rounds cannot give trials={trials} of them"
             )
         self._frozen = mode == "frozen"
-        self._designs = -(-self.rounds // self.every)
-        slots = self._designs * self.trials if self._frozen else self.rounds
+        made = set(range(0, self.rounds, self.every))
+        self._designs = sorted(made if self._frozen else made | {min(self.every // 5, self.rounds - 1)})
+        slots = len(self._designs) * self.trials if self._frozen else self.rounds
         # Fair coins, one for each canary in each round that it might be in.
         self._coins: Bools = generator(self.seed, "coins").random((slots, canaries.count)) < 0.5
         self._scores: Floats = np.full((slots, canaries.count), np.nan)
         self._sigmas: Floats = np.full((slots, canaries.count), np.nan)
-        self._facts: Floats = np.full((self._designs, canaries.count, len(FACTS)), np.nan)
+        self._facts: Floats = np.full((len(self._designs), canaries.count, len(FACTS)), np.nan)
         self._skipped: Bools = np.zeros(slots, dtype=bool)
         self._model: Vector | None = None
         self._crafted: Crafted | None = None
@@ -131,12 +133,13 @@ class Canife(Audit):
         if self._before[0] == round:
             self.canaries.restore(self._before[1])
         self._before = round, self.canaries.state()
-        if round % self.every == 0:
-            self._facts[round // self.every] = self.canaries.design(self._model, clip_norm=clip_norm, round=round)
+        number = self._designs.index(round) if round in self._designs else None
+        if number is not None:
+            self._facts[number] = self.canaries.design(self._model, clip_norm=clip_norm, round=round)
         self._crafted = self.canaries.crafted(self._model, clip_norm=clip_norm)
         self._crafted_for = round
-        if round % self.every == 0:
-            self._facts[round // self.every, :, _SIGMA] = self._crafted.effective_sigma
+        if number is not None:
+            self._facts[number, :, _SIGMA] = self._crafted.effective_sigma
 
     def observe(self, release: Release) -> None:
         """Score every canary, present or not, in a round's sum; or take note of the model that is trained next."""
@@ -184,8 +187,8 @@ class Canife(Audit):
     def periods(self) -> list[Period]:
         """Each estimate's scores, whether each canary was there, and the rounds it stands for."""
         if self._frozen:
-            starts = [e * self.every for e in range(self._designs)]
-            bounds = [(e * self.trials, (e + 1) * self.trials) for e in range(self._designs)]
+            starts = list(self._designs)
+            bounds = [(e * self.trials, (e + 1) * self.trials) for e in range(len(starts))]
         else:
             starts = [p * self.trials for p in range(self.rounds // self.trials)]  # the last takes what is left
             bounds = list(zip(starts, [*starts[1:], self.rounds], strict=True))
@@ -207,9 +210,10 @@ class Canife(Audit):
         return None
 
     @property
-    def facts(self) -> list[dict[str, list[float]]]:
-        """Of each design, with a number for each canary: health, norm, effective_sigma, iterations, not_finite."""
-        return [{name: design[:, i].tolist() for i, name in enumerate(FACTS)} for design in self._facts]
+    def facts(self) -> dict[int, dict[str, list[float]]]:
+        """By the round of a design, with a number for each canary: health, norm, effective_sigma, iterations, …"""
+        found = ({name: design[:, i].tolist() for i, name in enumerate(FACTS)} for design in self._facts)
+        return dict(zip(self._designs, found, strict=True))
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -261,7 +265,6 @@ class Canife(Audit):
             facts=self.facts,
             canaries=self.canaries.described(),
             arrays=self.arrays,
-            every=self.every,
             metrics=metrics or {},
             timing={"audit_s": self._seconds},
             config={name: getattr(self, name) for name in ("mode", "rounds", "every", "trials", "seed")}

@@ -57,7 +57,7 @@ class CanifeResult(AuditResult):
     periods: Sequence[RoundEstimate] = ()
     composed: Sequence[Composed] = ()
     training: Theory | None = None
-    designs: Sequence[Mapping[str, list[float]]] = ()
+    designs: Mapping[int, Mapping[str, list[float]]] = field(default_factory=dict)
     canaries: Sequence[Mapping[str, Any]] = ()
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
@@ -94,8 +94,9 @@ class CanifeResult(AuditResult):
             "rounds": [period.to_dict() for period in self.periods],
             "composed": [one.to_dict() for one in self.composed],
             "designs": [
-                {name: [v if math.isfinite(v) else None for v in values] for name, values in design.items()}
-                for design in self.designs
+                {"round": round}
+                | {name: [v if math.isfinite(v) else None for v in values] for name, values in design.items()}
+                for round, design in self.designs.items()
             ],
             "canaries": [dict(canary) for canary in self.canaries],
         }
@@ -112,10 +113,9 @@ def canife_result(
     noise_multiplier: float | None,
     sampling: Sampling | None,
     training: Theory | None,
-    facts: Sequence[Mapping[str, list[float]]],
+    facts: Mapping[int, Mapping[str, list[float]]],
     canaries: Sequence[Mapping[str, Any]],
     arrays: Mapping[str, npt.NDArray[Any]],
-    every: int,
     metrics: Mapping[str, float],
     timing: Mapping[str, float],
     config: Mapping[str, Any],
@@ -151,7 +151,7 @@ def canife_result(
         scores=whole.scores,
         theory=theory,
         ceiling=whole.ceiling,
-        warnings=[*_about_periods(found), *_about_fading(periods), *warnings, *_about_designs(facts, every)],
+        warnings=[*_about_periods(found), *_about_fading(periods), *warnings, *_about_designs(facts)],
         metrics={name: value for name, value in measured.items() if math.isfinite(value)} | dict(metrics),
         timing=timing,
         config=config,
@@ -257,16 +257,16 @@ def _about_fading(periods: Sequence[Period]) -> list[str]:
     ]
 
 
-def _about_designs(facts: Sequence[Mapping[str, list[float]]], every: int) -> list[str]:
+def _about_designs(facts: Mapping[int, Mapping[str, list[float]]]) -> list[str]:
     found = []
-    for index, design in enumerate(facts):
+    for round, design in facts.items():
         stopped = max(design["not_finite"])
         if stopped > 0:
             found.append(
-                f"the design for round {index * every} met a loss that is not finite in iteration {stopped:.0f} and "
+                f"the design for round {round} met a loss that is not finite in iteration {stopped:.0f} and "
                 "stopped: the canaries are the best until then"
             )
-    short = [i * every for i, design in enumerate(facts) if min(design["norm"]) < 1]
+    short = [round for round, design in facts.items() if min(design["norm"]) < 1]
     if short:
         found.append(
             f"a canary of {_rounds(short)} sends less than the clip norm, and shows less than a client could: look at "

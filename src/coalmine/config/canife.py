@@ -88,7 +88,7 @@ class CanifeSettings(Settings):
     )
     every: int | None = Field(
         None,
-        description="rounds from one design (frozen: and estimate) to the next; 10 if not given, 20 if running",
+        description="rounds from one design (frozen: and estimate) to the next; 10 if not given, 40 if running",
     )
     trials: int | None = Field(
         None,
@@ -124,7 +124,7 @@ class CanifeSettings(Settings):
 
         frozen, expected = self.mode == "frozen", training.cohorts().expected(len(splits.train), 0)
         # Not given, they are what is usual, or what so short a training has room for.
-        every = min(10 if frozen else 20, training.rounds) if self.every is None else self.every
+        every = min(10 if frozen else 40, training.rounds) if self.every is None else self.every
         trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials
         mechanism = training.mechanism()
         adversaries = [

@@ -207,11 +207,10 @@ def adversaries(results: Sequence[Result]) -> dict[str, Any]:
         for row in _rows(result)[0]:
             if row["figure"] != _FIGURES[0][0] and math.isfinite(row["epsilon"]):
                 rows.append(row | {"adversary": result["view"]})
-        every = result["config"]["every"]
-        for i, design in enumerate(result["designs"]):
+        for design in result["designs"]:
             known = [value for value in design["effective_sigma"] if value is not None]
             if known:
-                sigmas.append({"adversary": result["view"], "round": i * every, "sigma": float(np.median(known))})
+                sigmas.append({"adversary": result["view"], "round": design["round"], "sigma": float(np.median(known))})
     if not rows:
         raise InputError("no adversary has an estimate of a single round to draw")
     views = [result["view"] for result in results]
