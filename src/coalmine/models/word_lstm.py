@@ -138,7 +138,8 @@ class WordLSTMSteps:
     @torch.no_grad()
     def log_probabilities(self, state: tuple[Tensor, ...]) -> Tensor:
         """Of every word to come next, (n, words)."""
-        return nn.functional.linear(state[0], self._model.embedding.weight).log_softmax(1)
+        logits = nn.functional.linear(state[0], self._model.embedding.weight)
+        return torch.log_softmax(logits, 1, out=logits)  # in place: fresh memory is slow
 
 
 def word_lstm(task: Task, *, embedding: int = 96, units: int = 670) -> nn.Module:

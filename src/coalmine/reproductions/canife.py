@@ -15,7 +15,7 @@ from coalmine import accounting
 from coalmine.canaries.crafted import GivenUpdates
 from coalmine.canaries.design_loss import MeanLoss
 from coalmine.canaries.designed import Start
-from coalmine.fl import SGD, Adam
+from coalmine.fl import Adam
 from coalmine.report.canife_reproduced import histograms
 from coalmine.reproductions.canife_attack import (
     DELTA,
@@ -127,7 +127,7 @@ SIZES = {
         single=_SINGLE,
         several=_SEVERAL,
         texts=_TEXTS,
-        resnet=replace(_SINGLE, model="resnet18-gn", steps=250, optimiser=SGD(learning_rate=0.02, momentum=0.9)),
+        resnet=replace(_SINGLE, model="resnet18-gn", steps=1000, optimiser=Adam(learning_rate=5e-4)),
         canaries=3,
         cohort=64,
         pool=512,
