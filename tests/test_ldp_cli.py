@@ -41,11 +41,11 @@ def test_the_audit_prints_estimates_bounds_and_what_they_come_to(run):
     words = " ".join(out.split())
     for text in (
         "the paper's estimate (no bound): ldp-sgd, 500 trials, δ = 0",
-        "valid lower bounds on ε at 95% confidence each",
+        "valid lower bounds on ε, each at 95% by itself",
         "white-box black-box likelihood-ratio parameter-change",
         "dummy-gradient 4",
         "right guesses",
-        "The largest bound beside its promise is",
+        "the largest beside its promise is",
     ):
         assert text in words
 

@@ -18,7 +18,7 @@ from coalmine.report.html import Html, folded, joined, paragraphs, slug, table, 
 from coalmine.report.promises import crafter
 from coalmine.report.score_figures import Explorer, explorer
 from coalmine.runs.saved import SavedRun
-from coalmine.runs.summary import number
+from coalmine.runs.summary import line, number
 from coalmine.stats import Estimate
 
 Result = Mapping[str, Any]
@@ -175,7 +175,7 @@ def _at(found: Explorer) -> str:
 def _estimates(result: Result) -> Html:
     rows = []
     for given in result["estimates"]:
-        kind = words.kind(Estimate(method=given["method"], epsilon=0, lower=0, confidence=0.5, valid=given["valid"]))
+        kind = words.kind(_estimate(given))
         rows.append(
             [
                 str(given["method"]),
@@ -187,7 +187,14 @@ def _estimates(result: Result) -> Html:
             ]
         )
     columns = ["method", "what it is", "ε", "interval", "threshold", "holds if"]
-    return table(f"All estimates, {result['audit']}, {result['view']}", columns, rows)
+    caption = f"All estimates, {result['audit']}, {result['view']}; the first valid bound is quoted, fixed in advance"
+    return table(caption, columns, rows)
+
+
+def _estimate(given: Mapping[str, Any]) -> Estimate:
+    """What sort of figure it is, as an object; its numbers are read elsewhere."""
+    doubtful = bool(given.get("doubtful"))
+    return Estimate(given["method"], 0, 0, confidence=0.5, valid=given["valid"], doubtful=doubtful)
 
 
 def _interval(given: Mapping[str, Any]) -> str:
@@ -274,8 +281,8 @@ def _ldp_table(results: Sequence[Result]) -> Html:
     views = list(dict.fromkeys(str(result["view"]) for result in results))
     cells: dict[str, dict[str, str]] = {}
     for result in results:
-        bound = next((e for e in result["estimates"] if e["valid"]), None)
-        text = "–" if bound is None else f"≥ {numbers.epsilon(number(bound['lower']))}"
+        bound = line(result).bound
+        text = "–" if bound is None else f"≥ {numbers.epsilon(bound)}"
         text += (
             f" (≈ {numbers.epsilon(number(result['metrics']['empirical']))})"
             if "empirical" in result["metrics"]
@@ -285,7 +292,7 @@ def _ldp_table(results: Sequence[Result]) -> Html:
             " REFUTED" if result.get("refuted") else ""
         )
     rows = [[who, *(by.get(view, "–") for view in views)] for who, by in cells.items()]
-    return table("Valid bounds, each by itself; in brackets the paper's estimate", ["adversary", *views], rows)
+    return table("Valid bounds, which hold all together; in brackets the paper's estimate", ["adversary", *views], rows)
 
 
 def trainings(run: SavedRun) -> list[Section]:

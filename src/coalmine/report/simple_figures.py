@@ -8,7 +8,7 @@ from typing import Any
 
 from coalmine.report import numbers
 from coalmine.report.drawing import BOUND, ESTIMATE, INK, LINE, PLANTED, THEORY, Figure, unit
-from coalmine.runs.summary import number
+from coalmine.runs.summary import line, number
 
 Result = Mapping[str, Any]
 
@@ -154,12 +154,11 @@ def adversaries(results: Sequence[Result], name: str) -> list[Figure]:
 
 def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], name: str) -> Figure:
     points: list[dict[str, Any]] = []
-    line: list[dict[str, Any]] = []
+    diagonal: list[dict[str, Any]] = []
     for result in results:
         epsilon = number(result["config"]["epsilon"])
-        bound = next((_finite(e["lower"]) for e in result["estimates"] if e["valid"]), None)
-        estimate = _finite(result["metrics"].get("empirical"))
-        line.append({"promised": epsilon, "value": epsilon})
+        bound, estimate = _finite(line(result).bound), _finite(result["metrics"].get("empirical"))
+        diagonal.append({"promised": epsilon, "value": epsilon})
         points += [
             {"promised": epsilon, "value": value, "kind": kind, "seen": str(result["view"])}
             for kind, value in (("valid bound", bound), ("estimate", estimate))
@@ -169,7 +168,7 @@ def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], nam
     y = {"field": "value", "type": "quantitative", "title": "ε shown", "scale": span}
     layers: list[dict[str, Any]] = [
         {
-            "data": {"values": [{"promised": 0, "value": 0}, *line]},
+            "data": {"values": [{"promised": 0, "value": 0}, *diagonal]},
             "mark": {"type": "line", "strokeDash": [6, 4], "color": THEORY, "strokeWidth": 2, "clip": True},
             "encoding": {"x": x, "y": y},
         },
