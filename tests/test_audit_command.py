@@ -118,6 +118,9 @@ def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
     assert code == 1
     assert "exceeds 4" in err
     assert "refuted" in out
+    code, _, err = run(*common, f"{tmp_path}/mine.py:leaky", "--claim", "2", "--quiet", "--out", str(tmp_path / "run"))
+    assert (code, err) == (1, "coalmine: the promise is refuted (release)\n")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
     code, _, err = run(*common, f"{tmp_path}/mine.py:broken")
     assert code == 2
     assert "the mechanism failed: ZeroDivisionError" in err

@@ -69,7 +69,7 @@ def test_figures_come_with_a_run_of_adversaries_with_other_peoples_pools(run, tm
     code, out, err = run(
         "audit", "canife", *sets(*epochs, "trials=6", pools, "pool_clients=5"), "--figures", str(tmp_path / "figures")
     )
-    assert (code, "Written: " in out) == (0, True), err
+    assert (code, "written to " in out) == (0, True), err
     assert "pool noise 5" in out
     for name in ("canife-adversaries", "frozen-pool-5-5-iterations/canife-rounds"):
         assert (tmp_path / f"figures/{name}.svg").stat().st_size > 1000

@@ -140,12 +140,19 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(run, tmp_path):
         "    return gradient[:3]\n"
     )
     given = settings("epsilon=1", "delta=1e-5", "trials=400", "view=white-box", "crafter=dummy-gradient")
-    code, out, _ = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:noisy")
-    assert code == 0
+    code, out, err = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:noisy", "--quiet")
+    assert (code, err) == (1, "coalmine: the promise is refuted (white-box)\n")
     assert "The promise of ε = 1 is refuted: the mechanism has a bug." in " ".join(out.split())
     code, _, err = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:short")
     assert code == 2
     assert "the mechanism short must give a finite report of shape (9610,), got (3,)" in err
+
+
+def test_a_bound_above_what_is_allowed_fails_the_command(run):
+    given = settings("epsilon=2", "trials=400", "view=white-box", "crafter=dummy-gradient")
+    assert run("audit", "ldp", *given, "--max-epsilon", "2")[0] == 0
+    code, _, err = run("audit", "ldp", *given, "--max-epsilon", "0.5")
+    assert (code, "exceeds 0.5" in err) == (1, True)
 
 
 def test_a_trained_model_and_several_clients_are_settings(run):

@@ -227,7 +227,7 @@ def test_a_run_ends_with_its_report(tmp_path, run):
     (tmp_path / "audit.toml").write_text(f"[exposure]\nfile = '{losses}'\n", encoding="utf-8")
     code, out, err = run("run", str(tmp_path / "audit.toml"), "--out", str(tmp_path / "out"))
     assert code == 0, err
-    assert out.endswith(f"report: {tmp_path / 'out' / 'report.html'}\n")
+    assert out.endswith(f"written to {tmp_path / 'out' / 'report.html'}\n")
     assert "Canaries of a score file" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 

@@ -53,7 +53,9 @@ def test_an_estimate_whose_check_failed_is_marked_and_not_in_the_first_line():
 def test_composed_rounds_are_estimated_as_the_single_round_is():
     rng = np.random.default_rng(2)
     found = result(rng.normal(2, 1, 100)).to_dict() | {"audit": "canife"}
-    ways = [{"method": m, "inversion": "exact", "epsilon": e} for m, e in (("best-threshold", 3), ("gaussian-shift", 5))]
+    ways = [
+        {"method": m, "inversion": "exact", "epsilon": e} for m, e in (("best-threshold", 3), ("gaussian-shift", 5))
+    ]
     training, one_round = groups([found | {"composed": ways}])
     assert (training.rows[0].estimate, training.rows[0].estimate_method) == (5, "composed from gaussian-shift")
     assert one_round.rows[0].estimate_method == "gaussian-shift"

@@ -364,7 +364,7 @@ def reproduce(
     if written is not None:
         print(f"\nwritten to {written}")
         for path in save_in_every_format(table.draw(), written.parent):
-            print(path)
+            print(f"written to {path}")
 
 
 def _parse_null(text: str | None) -> Null | None:

@@ -129,6 +129,16 @@ GLOSSARY = [
         "Something planted in a training in order to look for it afterwards: an update, a sample, a phrase. Canaries "
         "that were held out show what chance alone looks like.",
     ),
+    (
+        "memorised, extracted",
+        "A planted phrase is memorised if the model finds it likelier than every random phrase it is ranked among, and "
+        "extracted if a beam search, asked to go on from its beginning, gives it as the first answer.",
+    ),
+    (
+        "exposure",
+        "How many bits better than all references a canary ranks: log2(references) − log2(rank). Guessing at random "
+        "has one bit at the median.",
+    ),
     ("view", "What an adversary is allowed to see, such as the final model alone or every round."),
     ("score", "A number for each canary: the higher, the more it looks as if it had been planted."),
     (

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Chart = altair.LayerChart | altair.FacetChart
 
 _METHODS = {"random_sampling": "random sampling", "beam_search": "beam search"}
+_FOUND = {"random_sampling": "memorised (random sampling)", "beam_search": "extracted (beam search)"}
 _PLANTED, _HELD_OUT, _CHANCE = "planted", "held out", "random guessing"
 
 
@@ -46,7 +47,7 @@ def memorised(memorisation: Mapping[str, Any], title: str) -> Chart:
             "text": f"{row[key]} of {row['canaries']}",
         }
         for row in memorisation["configurations"]
-        for key, name in _METHODS.items()
+        for key, name in _FOUND.items()
     ]
     by_frequency = sorted(memorisation["configurations"], key=lambda row: (row["p_u"], row["p_e"]))
     users = list(dict.fromkeys(f"{row['p_u']:.3g}" for row in by_frequency))
@@ -70,7 +71,7 @@ def memorised(memorisation: Mapping[str, Any], title: str) -> Chart:
         text="text:N", color=alt.condition("datum.share > 0.6", alt.value("white"), alt.value("black"))
     )
     layers = alt.layer(cells, words).properties(width=max(140, 62 * len(users)), height=max(80, 42 * len(examples)))
-    facet = alt.Facet("method:N", sort=list(_METHODS.values()), title=None)
+    facet = alt.Facet("method:N", sort=list(_FOUND.values()), title=None)
     return layers.facet(facet, columns=2).properties(title=f"Canaries memorised. {title}")
 
 

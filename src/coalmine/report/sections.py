@@ -65,7 +65,9 @@ def _secret_sharer(run: SavedRun, audit: str) -> Section:
     """Heat map and phrases, then every view."""
     memorisation = run.memorisation
     own = [] if memorisation is None else [simple_figures.memorised(memorisation, "secret-sharer-memorised")]
-    lead = _Part(html=joined([tag("div", {"class": "narrow"}, *map(placed, own)), _phrases(memorisation)]), figures=own)
+    why = paragraphs([run.meanings.get(audit, "")])
+    drawn = tag("div", {"class": "narrow"}, *map(placed, own))
+    lead = _Part(html=joined([why, drawn, _phrases(memorisation)]), figures=own)
     return _section(audit, [lead, *(_view(run, result, i) for i, result in enumerate(run.of(audit)))])
 
 
@@ -269,11 +271,12 @@ def _phrases(memorisation: Mapping[str, Any] | None) -> Html:
             numbers.metric(c.get("users", "–")),
             numbers.metric(c.get("copies", "–")),
             "–" if c["exposure"] is None else f"{number(c['exposure']):.1f}",
+            "yes" if c.get("rank") == 1 and c.get("among") == memorisation.get("references") else "no",
             "yes" if c.get("extracted") else "no",
         ]
         for c in planted[:_PHRASES]
     ]
-    columns = ["phrase", "p_u", "p_e", "users", "copies", "exposure (bits)", "extracted"]
+    columns = ["phrase", "p_u", "p_e", "users", "copies", "exposure (bits)", "memorised", "extracted"]
     return table(f"The planted phrases that are best remembered ({len(rows)} of {len(planted)})", columns, rows)
 
 

@@ -94,9 +94,9 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
         {
             "p_u": f"{c['p_u']:g}",
             "p_e": f"{c['p_e']:g}",
-            "share": max(c["random_sampling"], c["beam_search"]) / max(1, c["canaries"]),
-            "words": f"{max(c['random_sampling'], c['beam_search'])} of {c['canaries']}",
-            "exposure": f"{c['median_exposure']:.1f} bits",
+            "share": c["random_sampling"] / max(1, c["canaries"]),
+            "words": f"{c['random_sampling']} of {c['canaries']}",
+            "more": f"{c['beam_search']} extracted · {c['median_exposure']:.1f} bits",
         }
         for c in memorisation["configurations"]
     ]
@@ -128,15 +128,18 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
         },
         {
             "mark": {"type": "text", "dy": 10, "fontSize": 11, "color": INK},
-            "encoding": {"x": x, "y": y, "text": {"field": "exposure", "type": "nominal"}},
+            "encoding": {"x": x, "y": y, "text": {"field": "more", "type": "nominal"}},
         },
     ]
-    told = "; ".join(f"p_u {d['p_u']}, p_e {d['p_e']}: {d['words']}, {d['exposure']}" for d in data)
+    told = "; ".join(f"p_u {d['p_u']}, p_e {d['p_e']}: {d['words']}, {d['more']}" for d in data)
+    among = memorisation.get("references")
+    likelier = "every random phrase it was ranked among" if among is None else f"all {among:,} random phrases"
     return Figure(
         name=name,
         title="Memorised phrases.",
-        caption="How many of each kind the model gives away, by sampling or beam search, and their median exposure.",
-        sentence=f"Heat map of memorised phrases and median exposure: {told}.",
+        caption=f"How many of each kind are memorised: likelier to the model than {likelier}. Below, how many are "
+        "extracted, that is, the first answer of a beam search, and the median exposure.",
+        sentence=f"Heat map of memorised phrases, extracted phrases and median exposure: {told}.",
         chart=unit(data, layers, height=max(120, 70 * len({d["p_e"] for d in data}))),
     )
 
