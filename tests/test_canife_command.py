@@ -90,6 +90,7 @@ def test_settings_are_listed_with_defaults(run):
         ("trials=1", "trials must be a whole number of at least 2"),
         ("trials=0", "trials must be"),
         ("clip=none", "clip"),
+        ("canaries=1e6", "canaries must be at most 1,000"),
         ("pool_fraction=0", "pool_fraction must be in (0, 1)"),
         ("pool_clients=999", "pool_clients must be between 1 and"),
         ("design.target=seven", "design.target"),

@@ -173,6 +173,7 @@ def test_a_trained_model_and_several_clients_are_settings(run):
         ("epsilon=1,one", "the setting epsilon = 'one' is wrong"),
         ("gradient_norm=1,long", "the setting gradient_norm = 'long' is wrong"),
         ("trials=1.5e0", "the setting trials = '1.5e0' is wrong"),
+        ("measurements=1e11", "trials times measurements must be at most 1,000,000,000"),
         ("norm=0", "the clip norm must be a positive number, got 0.0"),
         ("norm=-1", "the clip norm must be a positive number"),
         ("trials=1", "trials must be a whole number of at least 2, got 1"),

@@ -33,6 +33,8 @@ VIEWS = ("white-box", "black-box", "likelihood-ratio", "parameter-change")
 
 WHITE, BLACK = {"white-box", "likelihood-ratio"}, {"black-box", "parameter-change"}
 
+_MOST_TRIALS = 10**9
+
 Key = tuple[int, int, str]
 """Crafter, mechanism (both by their place in the audit) and view."""
 
@@ -78,6 +80,11 @@ class LDPAudit:
     def __post_init__(self) -> None:
         for name, least in (("trials", 2), ("measurements", 1), ("clients", 1), ("seed", 0)):
             check_count(name, getattr(self, name), least=least)
+        if self.trials * self.measurements > _MOST_TRIALS:
+            raise InputError(
+                f"trials times measurements must be at most {_MOST_TRIALS:,} for each adversary, of which each takes "
+                f"microseconds, got {self.trials * self.measurements:,}"
+            )
         check_confidence(self.confidence)
         for what in ("crafters", "mechanisms", "views"):
             if not len(getattr(self, what)):
