@@ -18,6 +18,7 @@ def test_the_table_has_rounds_ceilings_composition_and_what_they_mean(run, tmp_p
     assert code == 0
     for part in ("0–1", "2–3", "ceiling", "valid bound", "best-threshold", "as in the paper", "Of a single round"):
         assert part in out
+    assert max(map(len, out[: out.index("Of a single round")].splitlines())) <= 80
     for part in ("Theory of one round: ε", "The promise for the training", "none of them a bound"):
         assert part in " ".join(out.split())
     first = json.loads((tmp_path / "result.json").read_text())

@@ -145,7 +145,7 @@ def made_up(values, planted, references=1000):
         canaries=drawn,
         asking=ASKING,
         losses=values,
-        sampled=SampledRanks(ranks, np.full(len(values), references), references),
+        sampled=SampledRanks(ranks, np.full(len(values), references), ranks, references),
         extracted=np.zeros(len(values), dtype=bool),
     )
 

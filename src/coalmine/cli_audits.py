@@ -259,27 +259,34 @@ def print_result(result: AuditResult) -> None:
 
 
 def _print_rounds(result: CanifeResult) -> None:
-    """A row for each estimate along the training, then the rounds composed."""
-    number, rows = console.number, []
+    """A row for each estimate along the training, the scores behind them, then the rounds composed."""
+    number, rows, behind = console.number, [], []
     for p in result.periods:
         best = next((e for e in p.estimates if e.method == "best-threshold"), None)
+        rounds = str(p.round) if p.rounds == 1 else f"{p.round}–{p.round + p.rounds - 1}"
         rows.append(
             [
-                str(p.round) if p.rounds == 1 else f"{p.round}–{p.round + p.rounds - 1}",
-                f"{p.with_canary[0]} + {p.without_canary[0]}",
-                "-" if p.accuracy is None else f"{p.accuracy:.1%}",
-                f"{p.with_canary[2]:.3f}, {p.without_canary[2]:.3f}",
-                "-" if best is None else f"{number(best.epsilon, 2)} ({number(best.lower, 2)}–{number(best.upper, 2)})",
-                number(p.rate_ceiling, 2),
-                number(None if p.bound is None else p.bound.epsilon, 2),
-                number(p.ceiling, 2),
+                rounds,
+                "-" if p.bound is None else f"{number(p.bound.epsilon, 2)} of {number(p.ceiling, 2)}",
+                "-" if best is None else f"{number(best.epsilon, 2)} of {number(p.rate_ceiling, 2)}",
                 number(p.epsilon("gdp"), 2),
                 number(p.epsilon("gaussian-shift"), 2),
             ]
         )
-    columns = ["rounds", "scores with + without", "accuracy", "std with, without", "ε̂ᵣ best threshold (as published)"]
-    columns += ["ceiling", "valid bound", "ceiling", "bound if Gaussian", "Gaussian shift"]
-    console.print_table(f"canife, {result.view}: ε of one round, along the training", columns, rows)
+        behind.append(
+            [
+                rounds,
+                f"{p.with_canary[0]} + {p.without_canary[0]}",
+                f"{p.with_canary[2]:.3f}, {p.without_canary[2]:.3f}",
+                "-" if p.accuracy is None else f"{p.accuracy:.1%}",
+                "-" if best is None else f"{number(best.lower, 2)} to {number(best.upper, 2)}",
+            ]
+        )
+    title = f"canife, {result.view}: ε of one round, of what so many scores can show"
+    columns = ["rounds", "valid bound", "best threshold", "if Gaussian", "Gaussian shift"]
+    console.print_table(title, columns, rows)
+    columns = ["rounds", "with + without", "std with, without", "right guesses", "interval"]
+    console.print_table("the scores behind it, and the best threshold's interval", columns, behind)
     if result.composed:
         methods = list(dict.fromkeys(c.method for c in result.composed))
         found = {(c.method, c.inversion): c.epsilon for c in result.composed}
@@ -301,10 +308,20 @@ def _print_words(result: AuditResult, what: str) -> None:
     print()
 
 
+_CALLED = {
+    "accuracy": "the model's accuracy",
+    "loss": "the model's loss",
+    "accuracy without canaries": "the model's accuracy without canaries",
+    "loss without canaries": "the model's loss without canaries",
+    "attack_accuracy": "right guesses of the attack",
+    "round_epsilon_rdp": "ε of a round by RDP",
+}
+
+
 def print_facts(result: AuditResult) -> None:
     """What is the same for all views of a training."""
     own = ("planted", "held_out", "anderson_darling", "anderson_darling_p", "std_with", "std_without")
-    facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in own]
+    facts = [f"{_CALLED.get(name, name)} {value:.4g}" for name, value in result.metrics.items() if name not in own]
     if "train_s" in result.timing:
         facts.append(f"{result.timing['audit_s']:.2g} s for the audit in {result.timing['train_s']:.3g} s of training")
     if facts:
