@@ -50,6 +50,8 @@ def test_several_adversaries_of_a_running_training_come_as_json(run):
         assert period["with_scores"] + period["without_scores"] == 12
         assert result["ceiling"] >= result["estimates"][0]["epsilon"]
         assert result["estimates"][0]["method"] == "one-run"
+        few = any("no bound could exceed 0" in warning for warning in result["warnings"])
+        assert few == (result["ceiling"] == 0)
 
 
 def test_figures_come_with_a_run_of_adversaries_with_other_peoples_pools(run, tmp_path, monkeypatch):

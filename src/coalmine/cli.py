@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine import __version__, cli_audits, cli_runs, cli_saved, cli_secret_sharer, console
-from coalmine.errors import InputError, check_count
+from coalmine.errors import DataWarning, InputError, check_count
 
 if TYPE_CHECKING:
     from coalmine.stats import Null
@@ -61,6 +62,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot write ε shall see a question mark, not a traceback.
             stream.reconfigure(errors="replace")
+    warnings.showwarning = _show_warning
     try:
         app()
     except InputError as error:
@@ -74,6 +76,12 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
+    """Ours are sentences for people; others stay as Python shows them."""
+    shown = f"coalmine: {message}\n" if issubclass(category, DataWarning) else None
+    sys.stderr.write(shown or warnings.formatwarning(message, category, filename, lineno))
 
 
 def _version(show: bool) -> None:
