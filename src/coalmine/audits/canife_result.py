@@ -243,8 +243,8 @@ def _about_ceiling(whole: RoundEstimate) -> list[str]:
     if whole.ceiling != 0:
         return []
     return [
-        f"with so few scores, {whole.with_canary[0]} with a canary and {whole.without_canary[0]} without, no bound could "
-        "exceed 0, whatever leaks: take more trials, or more canaries"
+        f"with so few scores, {whole.with_canary[0]} with a canary and {whole.without_canary[0]} without, no bound "
+        "could exceed 0, whatever leaks: take more trials, or more canaries"
     ]
 
 

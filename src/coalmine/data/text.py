@@ -116,9 +116,9 @@ def language_splits(
         raise InputError("the texts hold nothing to learn from: there is no word, or no more than one character a user")
     silent = np.flatnonzero(sizes == 0)
     if silent.size:
-        example = tokenised.users[int(silent[0])]
+        some = f"such as {tokenised.users[int(silent[0])]!r:.60}"
         warnings.warn(
-            f"{silent.size:,} of {len(sizes):,} users have no text to learn from and are left out, such as {example!r:.60}",
+            f"{silent.size:,} of {len(sizes):,} users have no text to learn from and are left out, {some}",
             DataWarning,
             stacklevel=2,
         )

@@ -94,7 +94,9 @@ AUDITS = {
     "exposure": (
         "Ranks among references",
         "Canaries are ranked by the model's loss among references that were never planted. Exposure says how many bits "
-        "better than all references a rank is; random guessing has one bit at the median.",
+        "better than all references a rank is; random guessing has one bit at the median. Scores are minus the rank, "
+        "so that higher means more exposed; \u22120.5 is ahead of all references. ε is stated at δ = 0 unless asked "
+        "otherwise: no small probability is left out then.",
     ),
 }
 
@@ -107,7 +109,8 @@ GLOSSARY = [
     ),
     (
         "δ (delta)",
-        "The small probability that is left out of that: it should be far below one over the number of people.",
+        "The small probability that is left out of that: it should be far below one over the number of people. At "
+        "δ = 0 nothing is left out; local mechanisms promise that.",
     ),
     (
         "promise",
@@ -154,7 +157,7 @@ GLOSSARY = [
 
 _SEES = {
     ("one-shot", "final"): "sees the final model",
-    ("one-shot", "final-change"): "sees the final model and knows the first",
+    ("one-shot", "final-change"): "sees the final model and knows what it started from",
     ("one-shot", "updates"): "sees every round's noisy average",
     ("secret-sharer", "exposure"): "asks the final model and compares ranks",
     ("secret-sharer", "loss"): "asks the final model and compares losses",

@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer:
-    """A view's scores at thresholds that can be moved through; ``start`` is where ε looks largest."""
+    """A view's scores at thresholds that can be moved through; ``start`` is where the quoted bound was found."""
 
     name: str
     kinds: tuple[str, str]
@@ -68,8 +68,7 @@ def explorer(name: str, result: Mapping[str, Any], arrays: Mapping[str, Any]) ->
     null = known_null(result)
     delta = next((e.get("delta") or 0.0 for e in result["estimates"]), 0.0)
     places = _places(scores, delta)
-    shown = [-1.0 if p.epsilon is None else p.epsilon for p in places]
-    start = int(np.argmax(shown))
+    start = _start(result, places)
     figures = [
         _histogram(name, kinds(result), scores, null, places[start]),
         _roc(name, result, scores, null, places, start),
@@ -95,6 +94,15 @@ def known_null(result: Mapping[str, Any]) -> Null | None:
     # Orthogonal canaries are scored against a release less its components along the other planted ones.
     others = int(planted) - 1 if config.get("family") == "hadamard" else 0
     return CosineNull(int(config["dim"]) - others)
+
+
+def _start(result: Mapping[str, Any], places: list[Place]) -> int:
+    """The place next to the threshold of the bound to quote; in the middle where it has none among these."""
+    bound = next((e for e in result["estimates"] if e["valid"]), {})
+    at = bound.get("threshold")
+    if at is None or not places[0].threshold <= at <= places[-1].threshold:
+        return len(places) // 2
+    return int(np.argmin([abs(place.threshold - at) for place in places]))
 
 
 def _places(scores: Scores, delta: float) -> list[Place]:
@@ -349,10 +357,8 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         },
     ]
     spec = unit(data, layers, height=210, more={"params": [{"name": "place", "value": start}]})
-    here = places[start].epsilon
-    largest = (
-        "no threshold shows any" if here is None else f"the largest is {here:.3g} at {places[start].threshold:.3g}"
-    )
+    best = max((p for p in places if p.epsilon is not None), key=lambda p: p.epsilon or 0.0, default=None)
+    largest = "no threshold shows any" if best is None else f"the largest is {best.epsilon:.3g} at {best.threshold:.3g}"
     return Figure(
         name=f"{name}-threshold",
         title="ε by threshold.",

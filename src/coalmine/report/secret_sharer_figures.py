@@ -58,10 +58,10 @@ def memorised(memorisation: Mapping[str, Any], title: str) -> Chart:
         x=alt.X("p_u:N", sort=users, title="p_u: share of users who hold it", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("p_e:N", sort=examples, title="p_e: of their examples"),
     )
-    cells = base.mark_rect().encode(
+    cells = base.mark_rect(stroke="#b5b5b5", strokeWidth=1).encode(
         color=alt.Color(
             "share:Q",
-            title="memorised",
+            title="share",
             scale=alt.Scale(domain=[0, 1], range=["#f2f2f2", SERIES[0]]),
             legend=alt.Legend(format="%", values=[0, 0.5, 1]),
         ),
@@ -70,9 +70,9 @@ def memorised(memorisation: Mapping[str, Any], title: str) -> Chart:
     words = base.mark_text().encode(
         text="text:N", color=alt.condition("datum.share > 0.6", alt.value("white"), alt.value("black"))
     )
-    layers = alt.layer(cells, words).properties(width=max(140, 62 * len(users)), height=max(80, 42 * len(examples)))
+    layers = alt.layer(cells, words).properties(width=max(200, 62 * len(users)), height=max(150, 42 * len(examples)))
     facet = alt.Facet("method:N", sort=list(_FOUND.values()), title=None)
-    return layers.facet(facet, columns=2).properties(title=f"Canaries memorised. {title}")
+    return layers.facet(facet, columns=2).properties(title=f"Canaries memorised and extracted. {title}")
 
 
 def exposure(memorisation: Mapping[str, Any], title: str) -> Chart:

@@ -312,16 +312,16 @@ def _training(key: str, title: str, found: Mapping[str, Any]) -> Section:
         f"{numbers.count(found['rounds'])} rounds, {'with' if found.get('private') else 'without'} a privacy mechanism."
     )
     names = [name for name in metrics if not str(name).endswith(_WITHOUT)]
-    rows = [
-        [str(name), numbers.metric(metrics[name]), numbers.metric(metrics.get(f"{name}{_WITHOUT}", "–"))]
-        for name in names
-    ]
     plain = any(str(name).endswith(_WITHOUT) for name in metrics)
-    note = "" if plain else "Nothing was trained without canaries: `baseline = true` in [run] would."
+    without = [[numbers.metric(metrics.get(f"{name}{_WITHOUT}", "–"))] if plain else [] for name in names]
+    rows = [[str(name), numbers.metric(metrics[name]), *cell] for name, cell in zip(names, without, strict=True)]
+    columns = ["on test data", "with canaries", *(["without canaries"] if plain else [])]
+    unknown = "What canaries cost the model was not measured: the setting baseline of the table [run] does."
+    note = "Canaries cost a model some of its quality; this is how much." if plain else unknown
     body = joined(
         [
-            paragraphs([facts, "Canaries cost a model some of its quality; this is how much." if plain else note]),
-            table("How good the model is", ["on test data", "with canaries", "without canaries"], rows) if rows else "",
+            paragraphs([facts, note]),
+            table("How good the model is", columns, rows) if rows else "",
             tag("div", {"class": "panels"}, *map(placed, figures)),
         ]
     )

@@ -42,22 +42,30 @@ def rounds(result: Result, name: str) -> Figure:
         "scale": {"domain": names, "range": [BOUND, ESTIMATE]},
         "legend": {"title": None},
     }
+    theory = result.get("theory")
+    promised = None if theory is None else _finite(theory["epsilon"])
+    # Marks at the first and the last round, and at ε = 0, are drawn whole.
+    edge = max(1, data[-1]["round"] - data[0]["round"]) / 12
+    values = [promised, *(d[name] for d in data for name in ("high", "estimate", "bound"))]
+    top = max([1.0, *(value for value in values if value is not None)])
     x = {
         "field": "round",
         "type": "quantitative",
         "title": "round",
-        "axis": {"tickMinStep": 1},
-        "scale": {"padding": 16, "nice": False},
+        "axis": {"values": [d["round"] for d in data], "grid": False},
+        "scale": {"domain": [data[0]["round"] - edge, data[-1]["round"] + edge], "nice": False},
     }
-    y = {"type": "quantitative", "title": "ε of one round"}
+    y = {
+        "type": "quantitative",
+        "title": "ε of one round",
+        "scale": {"domain": [-0.03 * top, 1.05 * top], "nice": False},
+    }
     points = [
         {"round": d["round"], "kind": kind, "value": d[field]}
         for d in data
         for kind, field in ((names[0], "bound"), (names[1], "estimate"))
         if d[field] is not None
     ]
-    theory = result.get("theory")
-    promised = None if theory is None else _finite(theory["epsilon"])
     layers: list[dict[str, Any]] = [
         {
             "data": {"values": [] if promised is None else [{"value": promised}]},
@@ -140,7 +148,7 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
         caption=f"How many of each kind are memorised: likelier to the model than {likelier}. Below, how many are "
         "extracted, that is, the first answer of a beam search, and the median exposure.",
         sentence=f"Heat map of memorised phrases, extracted phrases and median exposure: {told}.",
-        chart=unit(data, layers, height=max(120, 70 * len({d["p_e"] for d in data}))),
+        chart=unit(data, layers, height=max(190, 70 * len({d["p_e"] for d in data}))),
     )
 
 
