@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine import __version__, cli_audits, cli_runs, cli_saved, cli_secret_sharer, console
-from coalmine.errors import DataWarning, InputError, check_count
+from coalmine.errors import InputError, check_count
 
 if TYPE_CHECKING:
     from coalmine.stats import Null
@@ -62,7 +62,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot write ε shall see a question mark, not a traceback.
             stream.reconfigure(errors="replace")
-    warnings.showwarning = _show_warning
+    warnings.showwarning = console.show_warning
     try:
         app()
     except InputError as error:
@@ -76,12 +76,6 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
-
-
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
-    """Ours are sentences for people; others stay as Python shows them."""
-    shown = f"coalmine: {message}\n" if issubclass(category, DataWarning) else None
-    sys.stderr.write(shown or warnings.formatwarning(message, category, filename, lineno))
 
 
 def _version(show: bool) -> None:
@@ -325,12 +319,12 @@ def exposure(
         ]
         for row in report.rows
     ]
-    title = f"exposure in bits: {report.canaries:,} canaries among {report.references:,} references"
-    console.print_table(title, ["", "canaries", "random guessing", f"{100 * confidence:g}% of random guesses"], rows)
+    counts, sure = f"{report.canaries:,} canaries among {report.references:,} references", f"{100 * confidence:g}%"
+    title, columns = f"exposure in bits, log2(references / rank): {counts}", ["", "canaries", "random guessing"]
+    console.print_table(title, [*columns, f"{sure} of random guesses"], rows)
     print()
-    title = (
-        f"ε: the bound at δ = {delta:g} and {100 * confidence:g}% confidence, estimates at δ = 0; thresholds are ranks"
-    )
+    at = f"{delta:g} (nothing is left out)" if delta == 0 else f"{delta:g}"
+    title = f"ε: the bound at δ = {at} with {sure} confidence, estimates at δ = 0; thresholds are ranks"
     console.print_estimates(report.estimates, title)
     console.print_sentence(report.meaning)
 

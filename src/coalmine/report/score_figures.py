@@ -98,8 +98,8 @@ def known_null(result: Mapping[str, Any]) -> Null | None:
 
 def _start(result: Mapping[str, Any], places: list[Place]) -> int:
     """The place next to the threshold of the bound to quote; in the middle where it has none among these."""
-    bound = next((e for e in result["estimates"] if e["valid"]), {})
-    at = bound.get("threshold")
+    bound = next((e for e in result["estimates"] if e["valid"]), None)
+    at = None if bound is None else bound.get("threshold")
     if at is None or not places[0].threshold <= at <= places[-1].threshold:
         return len(places) // 2
     return int(np.argmin([abs(place.threshold - at) for place in places]))
