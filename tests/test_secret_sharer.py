@@ -341,6 +341,7 @@ def test_a_model_of_ones_own_is_audited_after_the_fact(run, tmp_path):
         ("p_u=1.5", "p_u must be in"),
         ("p_e=-0.1", "p_e must be in"),
         ("prefix=5", "not shorter"),
+        ("width=1e9", "width must be at most 10,000"),
         ("data=digits", "cannot be loaded|text"),
         ("positions=6,7", "positions"),
         ("length=40", "does not fit"),
