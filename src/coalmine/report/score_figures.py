@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer:
-    """A view's scores at thresholds that can be moved through; ``start`` is where the quoted bound was found."""
+    """A view's scores at thresholds that can be moved through; ``start`` is where most guesses are right."""
 
     name: str
     kinds: tuple[str, str]
@@ -68,7 +68,8 @@ def explorer(name: str, result: Mapping[str, Any], arrays: Mapping[str, Any]) ->
     null = known_null(result)
     delta = next((e.get("delta") or 0.0 for e in result["estimates"]), 0.0)
     places = _places(scores, delta)
-    start = _start(result, places)
+    members, others = scores.members.size, scores.observed.size
+    start = int(np.argmax([p.tp / members - p.fp / others for p in places]))
     figures = [
         _histogram(name, kinds(result), scores, null, places[start]),
         _roc(name, result, scores, null, places, start),
@@ -77,8 +78,8 @@ def explorer(name: str, result: Mapping[str, Any], arrays: Mapping[str, Any]) ->
     return Explorer(
         name=name,
         kinds=kinds(result),
-        members=scores.members.size,
-        nonmembers=scores.observed.size,
+        members=members,
+        nonmembers=others,
         places=places,
         start=start,
         figures=figures,
@@ -94,15 +95,6 @@ def known_null(result: Mapping[str, Any]) -> Null | None:
     # Orthogonal canaries are scored against a release less its components along the other planted ones.
     others = int(planted) - 1 if config.get("family") == "hadamard" else 0
     return CosineNull(int(config["dim"]) - others)
-
-
-def _start(result: Mapping[str, Any], places: list[Place]) -> int:
-    """The place next to the threshold of the bound to quote; in the middle where it has none among these."""
-    bound = next((e for e in result["estimates"] if e["valid"]), None)
-    at = None if bound is None else bound.get("threshold")
-    if at is None or not places[0].threshold <= at <= places[-1].threshold:
-        return len(places) // 2
-    return int(np.argmin([abs(place.threshold - at) for place in places]))
 
 
 def _places(scores: Scores, delta: float) -> list[Place]:
