@@ -29,7 +29,7 @@ def rounds(result: Result, name: str) -> Figure:
                 "bound": None if bound is None else _finite(bound["lower"]),
             }
         )
-    names = ["valid bound", "estimate and its interval"]
+    names = ["valid bound", "estimate by best-threshold, with its interval"]
     shape = {
         "field": "kind",
         "type": "nominal",
