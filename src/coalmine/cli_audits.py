@@ -148,7 +148,9 @@ def gaussian(
     delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-5,
     confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of canaries and noise.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Directory for result and scores.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for result, scores and report.", show_default=False)
+    ] = None,
     max_epsilon: MaxEpsilon = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -234,7 +236,8 @@ def finish(
     if max_epsilon is not None and max(bounds) > max_epsilon:
         print(f"coalmine: the bound of {max(bounds):.4g} exceeds {max_epsilon:g}", file=sys.stderr)
     elif failed:
-        print(f"coalmine: the promise is refuted ({', '.join(result.view for result in failed)})", file=sys.stderr)
+        views = ", ".join(dict.fromkeys(result.view for result in failed))
+        print(f"coalmine: the promise is refuted ({views})", file=sys.stderr)
     else:
         return
     raise typer.Exit(1)

@@ -96,7 +96,7 @@ def _stored(content: Any, path: Path) -> StoredCanaries:
     if not entries:
         raise InputError(f"{path} holds no canaries: the list is empty")
     for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or not isinstance(entry.get("planted"), bool):
+        if not isinstance(entry, dict) or entry.get("planted") not in (True, False):
             raise InputError(f"canary {number} has no planted: true or false, was it in the training data?")
     tokens = [_tokens(entry, number, vocabulary) for number, entry in enumerate(entries)]
     lengths = {len(found) for found in tokens}
@@ -108,7 +108,7 @@ def _stored(content: Any, path: Path) -> StoredCanaries:
         phrases=np.array(tokens, dtype=np.int64),
         configurations=configurations,
         which=np.array([configurations.index(one) for one in each]),
-        planted=np.array([entry["planted"] for entry in entries]),
+        planted=np.array([bool(entry["planted"]) for entry in entries]),
         language=language,
         design=content.get("design", "fixed"),
         seed=check_count("seed", content.get("seed", 0), least=0),

@@ -55,6 +55,8 @@ class Overview:
             entry["state"], entry["message"] = directory.standing()
             if entry["state"] == "running":
                 entry["progress"] = last_words(path / "log.jsonl")
+            elif entry["state"] == "stopped":
+                entry["message"] = f"{entry['message']}; `coalmine resume` goes on with it".lstrip("; ")
             if (path / "result.json").is_file():
                 entry |= self._headline(path)
         except InputError as error:
