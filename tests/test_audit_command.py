@@ -92,6 +92,9 @@ def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
         (["--view", "rounds:3,99"], "asks for round 99"),
         (["--set", "canaries=1"], "leaves nothing to compare"),
         (["--set", "cohort=with-replacement:5"], "choose participation="),
+        (["--set", "cohort=bla"], "cohort must be poisson:Q"),
+        (["--set", "cohort=fixed:few"], "cohort must be poisson:Q"),
+        (["--set", "canaries=1e6"], "random numbers for each release"),
         (["--set", "cohort=epoch:3"], "choose participation="),
         (["--set", "delta=2"], "delta must be in"),
         (["--set", "data=nowhere"], "there is no data set"),
@@ -118,6 +121,9 @@ def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
     assert code == 1
     assert "exceeds 4" in err
     assert "refuted" in out
+    code, _, err = run(*common, f"{tmp_path}/mine.py:leaky", "--claim", "2", "--quiet", "--out", str(tmp_path / "run"))
+    assert (code, err) == (1, "coalmine: the promise is refuted (release)\n")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
     code, _, err = run(*common, f"{tmp_path}/mine.py:broken")
     assert code == 2
     assert "the mechanism failed: ZeroDivisionError" in err

@@ -256,6 +256,12 @@ def figures(scores, present, **changes):
 PRESENT = np.arange(100) % 2 == 0
 
 
+def test_so_few_scores_that_no_bound_could_exceed_0_are_warned_of():
+    few, many = figures([1.0, 0.0, 1.1, 0.1], PRESENT[:4]), figures(PRESENT + np.linspace(0, 0.5, 100), PRESENT)
+    assert (few.ceiling, len([w for w in few.warnings if "no bound could exceed 0" in w])) == (0, 1)
+    assert not any("no bound could exceed 0" in warning for warning in many.warnings)
+
+
 def test_separable_scores_reach_the_ceilings_and_no_further():
     found = figures(PRESENT + np.linspace(0, 0.1, 100), PRESENT, sampling=EveryRound())
     (period,) = found.periods

@@ -18,6 +18,7 @@ def test_the_table_has_rounds_ceilings_composition_and_what_they_mean(run, tmp_p
     assert code == 0
     for part in ("0–1", "2–3", "ceiling", "valid bound", "best-threshold", "as in the paper", "Of a single round"):
         assert part in out
+    assert max(map(len, out[: out.index("Of a single round")].splitlines())) <= 80
     for part in ("Theory of one round: ε", "The promise for the training", "none of them a bound"):
         assert part in " ".join(out.split())
     first = json.loads((tmp_path / "result.json").read_text())
@@ -49,6 +50,8 @@ def test_several_adversaries_of_a_running_training_come_as_json(run):
         assert period["with_scores"] + period["without_scores"] == 12
         assert result["ceiling"] >= result["estimates"][0]["epsilon"]
         assert result["estimates"][0]["method"] == "one-run"
+        few = any("no bound could exceed 0" in warning for warning in result["warnings"])
+        assert few == (result["ceiling"] == 0)
 
 
 def test_figures_come_with_a_run_of_adversaries_with_other_peoples_pools(run, tmp_path, monkeypatch):
@@ -69,7 +72,7 @@ def test_figures_come_with_a_run_of_adversaries_with_other_peoples_pools(run, tm
     code, out, err = run(
         "audit", "canife", *sets(*epochs, "trials=6", pools, "pool_clients=5"), "--figures", str(tmp_path / "figures")
     )
-    assert (code, "Written: " in out) == (0, True), err
+    assert (code, "written to " in out) == (0, True), err
     assert "pool noise 5" in out
     for name in ("canife-adversaries", "frozen-pool-5-5-iterations/canife-rounds"):
         assert (tmp_path / f"figures/{name}.svg").stat().st_size > 1000
@@ -90,6 +93,7 @@ def test_settings_are_listed_with_defaults(run):
         ("trials=1", "trials must be a whole number of at least 2"),
         ("trials=0", "trials must be"),
         ("clip=none", "clip"),
+        ("canaries=1e6", "canaries must be at most 1,000"),
         ("pool_fraction=0", "pool_fraction must be in (0, 1)"),
         ("pool_clients=999", "pool_clients must be between 1 and"),
         ("design.target=seven", "design.target"),

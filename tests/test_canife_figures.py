@@ -136,6 +136,11 @@ def test_vectors_have_figures_but_no_picture_and_infinite_figures_go_to_the_edge
     assert all(np.isfinite(v) for v in values(charts["canife-rounds"], "epsilon"))
 
 
+def test_names_of_lines_stand_apart():
+    placed = canife_figures._apart([{"epsilon": 2.0}, {"epsilon": 1.9}, {"epsilon": 5.0}], gap=0.5)
+    assert [row["label"] for row in placed] == [1.9, 2.4, 5.0]
+
+
 def test_several_adversaries_share_a_figure(images):
     result, _ = written(images)
     both = [result | {"view": name} for name in ("pool 3", "pool 6")]

@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    ("page", "least"), [("training", 15), ("one-shot", 10), ("ldp", 8), ("secret-sharer", 12), ("bring-your-own", 8)]
+    ("page", "least"),
+    [("training", 15), ("one-shot", 10), ("ldp", 8), ("secret-sharer", 12), ("bring-your-own", 8), ("ci", 6)],
 )
 def test_pages_show_real_output(page, least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -569,10 +569,13 @@ def test_results_without_a_guess_or_a_leak_say_so():
     from coalmine.audits import ldp_report
 
     results = digits_audit(crafters=[DummyGradient()], views=["white-box", "likelihood-ratio"], trials=200).run()
-    metrics = {name: value for name, value in results[0].metrics.items() if name != "accuracy"} | {"guessed": 0.0}
+    metrics = {name: value for name, value in results[0].metrics.items() if name != "accuracy"}
+    metrics |= {"guessed": 0.0, "bound_of_all": 0.0}
     silent = [replace(r, metrics=metrics, estimates=[replace(r.estimates[0], epsilon=0.0, lower=0.0)]) for r in results]
     assert ldp_report.tables(silent)[2][2] == [["dummy-gradient", "1", "no guesses", "no guesses"]]
-    assert ldp_report.sentence(silent).startswith("No leak is shown: all 2 bounds are 0. At 95% confidence")
+    assert ldp_report.sentence(silent) == (
+        "With 95% confidence for all 2 bounds together no leak is shown: all of them are 0."
+    )
 
 
 def test_results_speak_of_gradients_and_not_of_members():
@@ -587,7 +590,10 @@ def test_many_bounds_are_judged_together_and_a_bug_is_still_found():
     settings = {"crafters": [GradientFlip(), DummyGradient()], "views": ["white-box"], "trials": 5000}
     kept = digits_audit(mechanisms=[LDPSGD(epsilon=e) for e in EPSILONS], **settings).run()
     assert all(r.metrics["bound_of_all"] <= min(r.bound.lower, r.config["epsilon"]) for r in kept)
-    assert "for all 8 bounds together no promise is refuted" in sentence(kept)
+    largest = max(kept, key=lambda r: r.metrics["bound_of_all"] / r.config["epsilon"])
+    told = f"is {largest.metrics['bound_of_all']:.3g} of ε = {largest.config['epsilon']:g}"
+    assert f"for all 8 bounds together the largest beside its promise {told}" in sentence(kept)
+    assert sentence(kept).endswith("No promise is refuted.")
     broken = digits_audit(mechanisms=[Doubled(epsilon=e) for e in EPSILONS], **settings | {"trials": 1000}).run()
     assert "8 exceed what was promised" in sentence(broken)
     assert "the mechanism has a bug" in sentence(broken)
@@ -650,8 +656,8 @@ def test_a_bound_that_exceeds_a_promise_by_chance_refutes_nothing():
     lucky = replace(result, estimates=[replace(bound, epsilon=1.02, lower=1.02)], metrics={"bound_of_all": 0.9})
     assert not lucky.refuted
     assert lucky.to_dict()["refuted"] is False
-    assert "as some of many bounds do by chance" in lucky.meaning
-    assert "refuted" not in lucky.meaning
+    assert "ε is at least 0.9 at δ" in lucky.meaning
+    assert "together with the bounds of all other results. That does not contradict the promise" in lucky.meaning
     assert replace(lucky, metrics={"bound_of_all": 1.01}).refuted
 
 

@@ -41,11 +41,11 @@ def test_the_audit_prints_estimates_bounds_and_what_they_come_to(run):
     words = " ".join(out.split())
     for text in (
         "the paper's estimate (no bound): ldp-sgd, 500 trials, δ = 0",
-        "valid lower bounds on ε at 95% confidence each",
+        "valid lower bounds on ε, each at 95% by itself",
         "white-box black-box likelihood-ratio parameter-change",
         "dummy-gradient 4",
         "right guesses",
-        "The largest bound beside its promise is",
+        "the largest beside its promise is",
     ):
         assert text in words
 
@@ -140,12 +140,19 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(run, tmp_path):
         "    return gradient[:3]\n"
     )
     given = settings("epsilon=1", "delta=1e-5", "trials=400", "view=white-box", "crafter=dummy-gradient")
-    code, out, _ = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:noisy")
-    assert code == 0
+    code, out, err = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:noisy", "--quiet")
+    assert (code, err) == (1, "coalmine: the promise is refuted (white-box)\n")
     assert "The promise of ε = 1 is refuted: the mechanism has a bug." in " ".join(out.split())
     code, _, err = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:short")
     assert code == 2
     assert "the mechanism short must give a finite report of shape (9610,), got (3,)" in err
+
+
+def test_a_bound_above_what_is_allowed_fails_the_command(run):
+    given = settings("epsilon=2", "trials=400", "view=white-box", "crafter=dummy-gradient")
+    assert run("audit", "ldp", *given, "--max-epsilon", "2")[0] == 0
+    code, _, err = run("audit", "ldp", *given, "--max-epsilon", "0.5")
+    assert (code, "exceeds 0.5" in err) == (1, True)
 
 
 def test_a_trained_model_and_several_clients_are_settings(run):
@@ -166,6 +173,7 @@ def test_a_trained_model_and_several_clients_are_settings(run):
         ("epsilon=1,one", "the setting epsilon = 'one' is wrong"),
         ("gradient_norm=1,long", "the setting gradient_norm = 'long' is wrong"),
         ("trials=1.5e0", "the setting trials = '1.5e0' is wrong"),
+        ("measurements=1e11", "trials times measurements must be at most 1,000,000,000"),
         ("norm=0", "the clip norm must be a positive number, got 0.0"),
         ("norm=-1", "the clip norm must be a positive number"),
         ("trials=1", "trials must be a whole number of at least 2, got 1"),

@@ -11,7 +11,7 @@ from torch import nn
 
 from coalmine import models
 from coalmine.audits.beam_search import beam_search
-from coalmine.audits.phrase_search import Queries, sampled_ranks, scored_ranks
+from coalmine.audits.phrase_search import Queries, SampledRanks, sampled_ranks, scored_ranks
 from coalmine.audits.references import Trie
 from coalmine.audits.whole_space import whole_space_ranks
 from coalmine.canaries.phrases import Language
@@ -133,6 +133,11 @@ def test_a_memorised_canary_is_first_and_a_forgotten_one_is_ranked_among_fewer(m
     assert found.exposures[1] == pytest.approx(exact.exposures[1], abs=0.3)
 
 
+def test_a_rank_among_few_shows_no_more_than_the_rank_among_all_allows():
+    first_of_few = SampledRanks(np.array([1]), np.array([10_000]), np.array([1002]), 2_000_000)
+    assert first_of_few.exposures == pytest.approx([np.log2(2_000_000 / 1002)])
+
+
 def test_the_search_stops_early_only_beyond_the_limit(monkeypatch):
     monkeypatch.setattr("coalmine.audits.phrase_search._ROWS", 16)
     asked = queries()
@@ -140,6 +145,8 @@ def test_the_search_stops_early_only_beyond_the_limit(monkeypatch):
     exact = sampled_ranks(asked, phrases(), references, limit=None).ranks
     limited = sampled_ranks(asked, phrases(), references, limit=200)
     within = limited.among == 3000
+    assert (limited.exposures[~within] <= np.log2(3000 / 202)).all()
+    assert (limited.least <= exact).all()
     assert np.array_equal(limited.ranks[within], exact[within])
     assert np.all(exact[~within] > 200)
     assert 0 < within.sum() < len(within)

@@ -128,7 +128,18 @@ def test_a_failure_is_written_down(tmp_path):
         raise ZeroDivisionError("by zero")
     assert directory.about()["state"] == "failed"
     assert directory.about()["message"] == "by zero"
-    with pytest.raises(InputError, match=r"no results yet \(failed: by zero\)"):
+    with pytest.raises(InputError, match=r"no results yet \(failed: by zero\); `coalmine resume"):
+        read_run_directory(tmp_path)
+
+
+def test_a_run_whose_process_was_killed_is_not_said_to_go_on(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with directory.claimed("x = 1"):
+        with pytest.raises(InputError, match=r"no results yet \(running\); wait for it"):
+            read_run_directory(tmp_path)
+        kept = (tmp_path / "run.json").read_bytes()
+    (tmp_path / "run.json").write_bytes(kept)  # as a kill leaves it
+    with pytest.raises(InputError, match=r"no results yet \(stopped: its process is gone\); `coalmine resume"):
         read_run_directory(tmp_path)
 
 

@@ -78,6 +78,7 @@ def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
         ("e.csv", "members,nonmembers,score,member\n1,2,3,1\n", "which is meant"),
         ("e.json", '{"members": [1, null], "nonmembers": [1]}', "row 2: members must be a number, got an empty cell"),
         ("e.json", '{"members": 5}', "must hold lists"),
+        ("e.json", '{"members": [1, 2], "nonmembers": "x"}', "nonmembers must be a list, got 'x'"),
         ("e.json", "{", "is not JSON"),
         ("e.json", "3", "must hold an object of lists"),
         ("e.json", '{"members": [1, "x"], "nonmembers": [1]}', "row 2: members must be a number, got 'x'"),

@@ -119,7 +119,7 @@ def test_the_phrase_bound_is_large_and_that_of_one_user_is_shared_among_all_who_
     assert user.bound.valid
     assert "no phrase was shared by more than" in user.bound.assumes
     assert all(not e.valid for e in user.estimates if e.method == "median-exposure")
-    assert phrase.metrics["memorised by random sampling"] == audit.memorisation().memorised.sum()
+    assert phrase.metrics["memorised"] == audit.memorisation().memorised.sum()
 
 
 def test_scores_calibrated_by_a_model_that_saw_nothing_tell_more(splits, trained):
@@ -145,7 +145,7 @@ def made_up(values, planted, references=1000):
         canaries=drawn,
         asking=ASKING,
         losses=values,
-        sampled=SampledRanks(ranks, np.full(len(values), references), references),
+        sampled=SampledRanks(ranks, np.full(len(values), references), ranks, references),
         extracted=np.zeros(len(values), dtype=bool),
     )
 
@@ -271,8 +271,9 @@ def test_a_directory_keeps_what_another_audit_needs(run, tmp_path):
     assert code == 1
     assert "exceeds -1" in err
     assert (tmp_path / "figures" / "secret-sharer-exposure.png").stat().st_size > 1000
-    for part in ("memorised phrases", "by random sampling", "median exposure", "exposure:user", "users", "perplexity"):
+    for part in ("memorised", "extracted", "median exposure", "exposure:user", "users", "perplexity"):
         assert part in text
+    assert (out / "report.html").stat().st_size > 1000
     first = json.loads((out / "memorisation.json").read_text())
     code, text, err = run(
         "audit", "secret-sharer", "--model", "word-lstm", "--weights", str(out / "weights.safetensors"),
@@ -301,18 +302,31 @@ def test_a_model_of_ones_own_is_audited_after_the_fact(run, tmp_path):
     canaries = [{"tokens": rng.integers(4, 30, 4).tolist(), "planted": i < 5} for i in range(10)]
     (tmp_path / "canaries.json").write_text(json.dumps({"size": 30, "canaries": canaries}))
     given = ["--weights", str(tmp_path / "w.safetensors"), "--canaries", str(tmp_path / "canaries.json")]
-    few = ["--set", "references=500", "--set", "length=4"]
+    few = ["--set", "references=500"]
     code, text, _ = run("audit", "secret-sharer", "--model", f"{tmp_path}/my.py:build", *given, *few)
     assert code == 0
-    assert "of 5 by random sampling among 500" in text
+    assert "memorised (likelier than all 500 random ones)" in " ".join(text.split())
     for model, more, sentence in (
         (f"{tmp_path}/my.py:wide", [], "31"),
         (f"{tmp_path}/my.py:build", ["--set", "prefix=4"], "not shorter"),
+        (f"{tmp_path}/my.py:build", ["--set", "rounds=4"], "rounds: a model that is there is asked, not trained"),
+        (f"{tmp_path}/my.py:build", ["--set", "twins=2"], "twins: a model that is there is asked, not trained"),
     ):
         code, _, err = run("audit", "secret-sharer", "--model", model, *given, *few, *more)
         assert code == 2
         assert sentence in err
+    planted = [canary | {"planted": True} for canary in canaries]
+    (tmp_path / "canaries.json").write_text(json.dumps({"size": 30, "canaries": planted}))
+    model = ("audit", "secret-sharer", "--model", f"{tmp_path}/my.py:build")
+    code, text, err = run(*model, *given, *few, "--out", str(tmp_path / "out"))
+    assert (code, err) == (0, "")
+    assert "There is no ε of the phrases: all of them were planted" in text
+    assert text.endswith(f"written to {tmp_path / 'out'}\n")
+    (tmp_path / "canaries.json").write_text(json.dumps({"size": 30, "canaries": [{"tokens": [4, 5]}]}))
+    code, _, err = run(*model, *given, *few)
+    assert (code, "canary 0 has no planted" in err) == (2, True)
     (tmp_path / "w.safetensors").write_bytes(b"nothing")
+    (tmp_path / "canaries.json").write_text(json.dumps({"size": 30, "canaries": canaries}))
     code, _, err = run("audit", "secret-sharer", "--model", f"{tmp_path}/my.py:build", *given, *few)
     assert code == 2
     assert "not a safetensors file" in err
@@ -327,6 +341,7 @@ def test_a_model_of_ones_own_is_audited_after_the_fact(run, tmp_path):
         ("p_u=1.5", "p_u must be in"),
         ("p_e=-0.1", "p_e must be in"),
         ("prefix=5", "not shorter"),
+        ("width=1e9", "width must be at most 10,000"),
         ("data=digits", "cannot be loaded|text"),
         ("positions=6,7", "positions"),
         ("length=40", "does not fit"),

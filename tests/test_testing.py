@@ -32,6 +32,16 @@ def test_a_mechanism_with_a_bug_fails_with_what_it_means():
         assert part in str(raised.value)
 
 
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+def test_a_mechanism_that_ignores_its_data_is_private(constant):
+    assert assert_private(lambda total: np.full(total.size, constant), epsilon=0.0, dim=500, canaries=20).epsilon == 0
+
+
+def test_a_mechanism_without_noise_fails_with_odds_that_people_can_picture():
+    with pytest.raises(AssertionError, match="makes some accusation more than a million times as likely"):
+        assert_private(lambda total: total, epsilon=1.0, dim=4000, canaries=200)
+
+
 def test_half_the_noise_of_a_promise_of_2_fails():
     for seed in range(3):
         with pytest.raises(AssertionError):

@@ -18,7 +18,7 @@ from coalmine.data.text import (
     word_tokens,
 )
 from coalmine.data.vocabulary import MARKS, words_in
-from coalmine.errors import InputError
+from coalmine.errors import DataWarning, InputError
 
 
 def corpus(*users, labels=None):
@@ -201,6 +201,15 @@ def test_texts_without_any_text_are_refused(level):
     tokenised = word_tokens(empty) if level == "words" else character_tokens(empty)
     with pytest.raises(InputError, match="nothing to learn from"):
         language_splits(tokenised, Cut(), level=level)
+
+
+@pytest.mark.parametrize("level", ["words", "characters"])
+def test_users_without_any_text_are_left_out_with_a_warning(level):
+    texts = corpus(["a b"], [""], ["c d"], [" " if level == "words" else "x"])
+    tokenised = word_tokens(texts) if level == "words" else character_tokens(texts)
+    with pytest.warns(DataWarning, match="2 of 4 users have no text to learn from and are left out, such as 'u1'"):
+        splits = language_splits(tokenised, Cut(), level=level)
+    assert sorted([*splits.train.names, *splits.test.names]) == ["u0", "u2"]
 
 
 def test_texts_to_classify_are_cut_and_padded_in_front():

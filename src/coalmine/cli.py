@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -61,6 +62,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot write ε shall see a question mark, not a traceback.
             stream.reconfigure(errors="replace")
+    warnings.showwarning = console.show_warning
     try:
         app()
     except InputError as error:
@@ -317,12 +319,12 @@ def exposure(
         ]
         for row in report.rows
     ]
-    title = f"exposure in bits: {report.canaries:,} canaries among {report.references:,} references"
-    console.print_table(title, ["", "canaries", "random guessing", f"{100 * confidence:g}% of random guesses"], rows)
+    counts, sure = f"{report.canaries:,} canaries among {report.references:,} references", f"{100 * confidence:g}%"
+    title, columns = f"exposure in bits, log2(references / rank): {counts}", ["", "canaries", "random guessing"]
+    console.print_table(title, [*columns, f"{sure} of random guesses"], rows)
     print()
-    title = (
-        f"ε: the bound at δ = {delta:g} and {100 * confidence:g}% confidence, estimates at δ = 0; thresholds are ranks"
-    )
+    at = f"{delta:g} (nothing is left out)" if delta == 0 else f"{delta:g}"
+    title = f"ε: the bound at δ = {at} with {sure} confidence, estimates at δ = 0; thresholds are ranks"
     console.print_estimates(report.estimates, title)
     console.print_sentence(report.meaning)
 
@@ -364,7 +366,7 @@ def reproduce(
     if written is not None:
         print(f"\nwritten to {written}")
         for path in save_in_every_format(table.draw(), written.parent):
-            print(path)
+            print(f"written to {path}")
 
 
 def _parse_null(text: str | None) -> Null | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coalmine import console
-from coalmine.errors import InputError
+from coalmine.cli_runs import Quiet, draw
+from coalmine.errors import InputError, check_number
 
 if TYPE_CHECKING:
     from coalmine.audits.canife_result import CanifeResult
@@ -32,12 +34,15 @@ ListSettings = Annotated[bool, typer.Option("--settings", help="List all setting
 Out = Annotated[
     Path | None,
     typer.Option(
-        help="Directory for result, scores and checkpoint; a killed run goes on from there.", show_default=False
+        help="Directory for result, scores, report and checkpoint; a killed run goes on from there.", show_default=False
     ),
 ]
 MaxEpsilon = Annotated[
     float | None,
-    typer.Option(help="Exit with code 1 where the bound to quote exceeds this ε, for CI.", show_default=False),
+    typer.Option(
+        help="Exit with code 1 where the bound to quote exceeds this ε, as where it exceeds the promise.",
+        show_default=False,
+    ),
 ]
 Figures = Annotated[
     Path | None, typer.Option(help="Write figures (.html, .svg, .png) into this directory.", show_default=False)
@@ -62,6 +67,7 @@ def one_shot(
     out: Out = None,
     max_epsilon: MaxEpsilon = None,
     list_settings: ListSettings = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Random updates as extra clients of one training run (Andrew et al. 2023): no retraining, any model."""
@@ -81,7 +87,7 @@ def one_shot(
     from coalmine.runs.running import run
 
     given = RunSettings(run=RunOptions(baseline=baseline), training=training, one_shot=audit)
-    with console.bars(quiet=as_json):
+    with console.bars(quiet=quiet or as_json):
         found = run(given, out=out, again=True)
     _show(found.results, out, max_epsilon, as_json)
 
@@ -93,6 +99,7 @@ def canife(
     figures: Figures = None,
     max_epsilon: MaxEpsilon = None,
     list_settings: ListSettings = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Samples crafted for the current model, looked for in single rounds (Maddock et al. 2023): ε along a training."""
@@ -108,7 +115,7 @@ def canife(
     from coalmine.runs.running import run
 
     make(figures)
-    with console.bars(quiet=as_json):
+    with console.bars(quiet=quiet or as_json):
         found = run(RunSettings(training=training, canife=audit), out=out, again=True)
     drawn = []
     if figures is not None:
@@ -141,8 +148,11 @@ def gaussian(
     delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-5,
     confidence: Annotated[float, typer.Option(help="Confidence of bounds and intervals.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of canaries and noise.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Directory for result and scores.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for result, scores and report.", show_default=False)
+    ] = None,
     max_epsilon: MaxEpsilon = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """One application of a mechanism to a sum of canaries, as a black box (Andrew et al. 2023, Section 3)."""
@@ -161,7 +171,7 @@ def gaussian(
     elif sigma:
         theory = accounting.theory(noise_multiplier=sigma, sampling=EveryRound(), rounds=1, delta=delta)
     make(out)
-    with console.busy("applying the mechanism"):
+    with nullcontext() if quiet or as_json else console.busy("applying the mechanism"):
         result = audit_mechanism(
             noisy,
             dim=dim,
@@ -201,23 +211,36 @@ def _show(
         for result in results:
             print_result(result)
         print_facts(results[0])
-        if out is not None:
-            print(f"\nwritten to {out}")
+    finish(results, out, drawn, max_epsilon, as_json)
+
+
+def finish(
+    results: Sequence[AuditResult],
+    out: Path | None,
+    drawn: Sequence[Path],
+    max_epsilon: float | None,
+    as_json: bool,
+) -> None:
+    """Draw the report, say where all is, and exit with code 1 where a bound exceeds ``max_epsilon`` or its promise."""
+    if out is not None:
+        draw(out, as_json)
+    if not as_json:
         for path in drawn:
-            print(f"Written: {path}")
-    check_bounds(results, max_epsilon)
-
-
-def check_bounds(results: Sequence[AuditResult], max_epsilon: float | None) -> None:
-    """Exit with code 1 where a bound to quote exceeds ``max_epsilon``."""
-    if max_epsilon is None:
-        return
-    bounds = [result.bound.epsilon for result in results if result.bound is not None]
-    if not bounds:
+            print(f"written to {path}")
+    if max_epsilon is not None:
+        check_number("max-epsilon", max_epsilon)
+    bounds = [result.decisive.epsilon for result in results if result.decisive is not None]
+    if max_epsilon is not None and not bounds:
         raise InputError("there is no bound on ε to compare with --max-epsilon: nothing was held out")
-    if max(bounds) > max_epsilon:
+    failed = [result for result in results if result.refuted]
+    if max_epsilon is not None and max(bounds) > max_epsilon:
         print(f"coalmine: the bound of {max(bounds):.4g} exceeds {max_epsilon:g}", file=sys.stderr)
-        raise typer.Exit(1)
+    elif failed:
+        views = ", ".join(dict.fromkeys(result.view for result in failed))
+        print(f"coalmine: the promise is refuted ({views})", file=sys.stderr)
+    else:
+        return
+    raise typer.Exit(1)
 
 
 def print_result(result: AuditResult) -> None:
@@ -239,27 +262,34 @@ def print_result(result: AuditResult) -> None:
 
 
 def _print_rounds(result: CanifeResult) -> None:
-    """A row for each estimate along the training, then the rounds composed."""
-    number, rows = console.number, []
+    """A row for each estimate along the training, the scores behind them, then the rounds composed."""
+    number, rows, behind = console.number, [], []
     for p in result.periods:
         best = next((e for e in p.estimates if e.method == "best-threshold"), None)
+        rounds = str(p.round) if p.rounds == 1 else f"{p.round}–{p.round + p.rounds - 1}"
         rows.append(
             [
-                str(p.round) if p.rounds == 1 else f"{p.round}–{p.round + p.rounds - 1}",
-                f"{p.with_canary[0]} + {p.without_canary[0]}",
-                "-" if p.accuracy is None else f"{p.accuracy:.1%}",
-                f"{p.with_canary[2]:.3f}, {p.without_canary[2]:.3f}",
-                "-" if best is None else f"{number(best.epsilon, 2)} ({number(best.lower, 2)}–{number(best.upper, 2)})",
-                number(p.rate_ceiling, 2),
-                number(None if p.bound is None else p.bound.epsilon, 2),
-                number(p.ceiling, 2),
+                rounds,
+                "-" if p.bound is None else f"{number(p.bound.epsilon, 2)} of {number(p.ceiling, 2)}",
+                "-" if best is None else f"{number(best.epsilon, 2)} of {number(p.rate_ceiling, 2)}",
                 number(p.epsilon("gdp"), 2),
                 number(p.epsilon("gaussian-shift"), 2),
             ]
         )
-    columns = ["rounds", "scores with + without", "accuracy", "std with, without", "ε̂ᵣ best threshold (as published)"]
-    columns += ["ceiling", "valid bound", "ceiling", "bound if Gaussian", "Gaussian shift"]
-    console.print_table(f"canife, {result.view}: ε of one round, along the training", columns, rows)
+        behind.append(
+            [
+                rounds,
+                f"{p.with_canary[0]} + {p.without_canary[0]}",
+                f"{p.with_canary[2]:.3f}, {p.without_canary[2]:.3f}",
+                "-" if p.accuracy is None else f"{p.accuracy:.1%}",
+                "-" if best is None else f"{number(best.lower, 2)} to {number(best.upper, 2)}",
+            ]
+        )
+    title = f"canife, {result.view}: ε of one round, of what so many scores can show"
+    columns = ["rounds", "valid bound", "best threshold", "if Gaussian", "Gaussian shift"]
+    console.print_table(title, columns, rows)
+    columns = ["rounds", "with + without", "std with, without", "right guesses", "interval"]
+    console.print_table("the scores behind it, and the best threshold's interval", columns, behind)
     if result.composed:
         methods = list(dict.fromkeys(c.method for c in result.composed))
         found = {(c.method, c.inversion): c.epsilon for c in result.composed}
@@ -281,10 +311,20 @@ def _print_words(result: AuditResult, what: str) -> None:
     print()
 
 
+_CALLED = {
+    "accuracy": "the model's accuracy",
+    "loss": "the model's loss",
+    "accuracy without canaries": "the model's accuracy without canaries",
+    "loss without canaries": "the model's loss without canaries",
+    "attack_accuracy": "right guesses of the attack",
+    "round_epsilon_rdp": "ε of a round by RDP",
+}
+
+
 def print_facts(result: AuditResult) -> None:
     """What is the same for all views of a training."""
     own = ("planted", "held_out", "anderson_darling", "anderson_darling_p", "std_with", "std_without")
-    facts = [f"{name} {value:.4g}" for name, value in result.metrics.items() if name not in own]
+    facts = [f"{_CALLED.get(name, name)} {value:.4g}" for name, value in result.metrics.items() if name not in own]
     if "train_s" in result.timing:
         facts.append(f"{result.timing['audit_s']:.2g} s for the audit in {result.timing['train_s']:.3g} s of training")
     if facts:
@@ -294,11 +334,11 @@ def print_facts(result: AuditResult) -> None:
 @app.command()
 def ldp(
     settings: Set = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write result.json and scores.npz into this directory.", show_default=False)
-    ] = None,
+    out: Out = None,
     figures: Figures = None,
+    max_epsilon: MaxEpsilon = None,
     list_settings: ListSettings = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Six adversaries against a locally private client: which of two gradients did it send?
@@ -318,7 +358,7 @@ def ldp(
     from coalmine.runs.running import run
 
     make(figures)
-    with console.bars(quiet=as_json):
+    with console.bars(quiet=quiet or as_json):
         results = run(RunSettings(ldp=given), out=out, again=True).results
     content = ldp_report.to_dict(results, given.to_dict())
     drawn = []
@@ -329,11 +369,10 @@ def ldp(
         drawn = save_in_every_format(ldp_figures.charts(content["results"]), figures)
     if as_json:
         console.print_json(content)
-        return
-    for title, columns, rows in ldp_report.tables(results):
-        console.print_table(title, columns, rows)
-    if len(results) == 1:
-        console.print_estimates(list(results[0].estimates), "every bound on ε, and the estimate")
-    console.print_sentence(ldp_report.sentence(results))
-    for path in [*([out] if out is not None else []), *drawn]:
-        print(f"Written: {path}")
+    else:
+        for title, columns, rows in ldp_report.tables(results):
+            console.print_table(title, columns, rows)
+        if len(results) == 1:
+            console.print_estimates(list(results[0].estimates), "every bound on ε, and the estimate")
+        console.print_sentence(ldp_report.sentence(results))
+    finish(results, out, drawn, max_epsilon, as_json)

@@ -11,7 +11,7 @@ import typer
 
 from coalmine import console
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and nothing but the table in the end.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Directory = Annotated[Path, typer.Argument(help="A run's directory, as --out names it.", show_default=False)]
 
@@ -88,32 +88,35 @@ def report(
 
 
 def _finish(content: Mapping[str, Any], directory: Path, as_json: bool) -> None:
-    """Show what was found, and draw it. The results are written by now: a page that cannot be drawn loses nothing."""
-    _show(content, directory, as_json)
+    """Show what was found, and draw it."""
+    if as_json:
+        console.print_json(dict(content))
+    else:
+        from coalmine.runs.summary import columns, rows
+
+        results = content.get("results", [content])
+        console.print_table(str(content.get("title") or directory), columns(), rows(results))
+        for sentence in dict(content.get("meanings", {})).values():
+            console.print_sentence(sentence)
+    draw(directory, as_json)
+
+
+def draw(directory: Path, as_json: bool) -> None:
+    """Draw the report of a directory, and say where all is.
+
+    The results are written by now: a page that cannot be drawn loses nothing.
+    """
+    written = [f"written to {directory}"]
     try:
         from coalmine.report.page import write_report
 
         with console.busy("drawing"):
-            path = write_report(directory)
+            written.append(f"written to {write_report(directory)}")
     except Exception as error:  # whatever it is, the run itself has succeeded
         print(
             f"coalmine: the report could not be drawn ({error}); the results are complete, and `coalmine report "
             f"{directory}` tries again",
             file=sys.stderr,
         )
-        return
     if not as_json:
-        print(f"report: {path}")
-
-
-def _show(content: Mapping[str, Any], directory: Path, as_json: bool) -> None:
-    if as_json:
-        console.print_json(dict(content))
-        return
-    from coalmine.runs.summary import columns, rows
-
-    results = content.get("results", [content])
-    console.print_table(str(content.get("title") or directory), columns(), rows(results))
-    for sentence in dict(content.get("meanings", {})).values():
-        console.print_sentence(sentence)
-    print(f"\nwritten to {directory}")
+        print("\n" + "\n".join(written))

@@ -16,14 +16,17 @@ from coalmine.cli_audits import (
     MaxEpsilon,
     Out,
     Set,
-    check_bounds,
+    finish,
     make,
     print_facts,
     print_result,
 )
+from coalmine.cli_runs import Quiet
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
+    from coalmine.config.secret_sharer import SecretSharerSettings
+    from coalmine.config.training import TrainingSettings
     from coalmine.runs.phrases import SecretSharerRun
 
 
@@ -45,6 +48,7 @@ def secret_sharer(
     figures: Figures = None,
     max_epsilon: MaxEpsilon = None,
     list_settings: ListSettings = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Random phrases in users' data, then the final model is asked (Thakkar et al. 2020): what does it remember?"""
@@ -65,8 +69,9 @@ def secret_sharer(
     from coalmine.runs.running import run as run_all
 
     if model is not None and weights is not None and canaries is not None:
+        _check_asking_alone(training, audit)
         named = "model_settings" in training.model_fields_set
-        with console.bars(quiet=as_json):
+        with console.bars(quiet=quiet or as_json):
             run = audit_stored(
                 model=model,
                 weights=weights,
@@ -79,7 +84,7 @@ def secret_sharer(
                 out=out,
             )
     else:
-        with console.bars(quiet=as_json):
+        with console.bars(quiet=quiet or as_json):
             found = run_all(RunSettings(training=training, secret_sharer=audit), out=out, again=True)
         (method,) = found.methods
         assert isinstance(method, SecretSharerMethod)
@@ -97,14 +102,28 @@ def secret_sharer(
         console.print_json(run.to_dict())
     else:
         _print_memorisation(run)
+        if run.without_epsilon:
+            console.print_sentence(run.without_epsilon)
         for result in shown:
             print_result(result)
         for result in shown[:1]:
             print_facts(result)
-        for path in [*([out] if out is not None else []), *drawn]:
-            print(f"Written: {path}")
     # a phrase's ε is that of all who share it, which is no promise to one user
-    check_bounds([result for result in shown if result.view != "exposure:phrase"], max_epsilon)
+    judged = [result for result in shown if result.view != "exposure:phrase"]
+    if not run.results:  # nothing to draw a report of
+        drawn, out = [*([out] if out is not None else []), *drawn], None
+    finish(judged, out, drawn, max_epsilon, as_json)
+
+
+def _check_asking_alone(training: TrainingSettings, audit: SecretSharerSettings) -> None:
+    """Refuse settings of a training, and of what is planted in it, where a model is there already."""
+    used = {"model_settings", "prefix", "references", "limit", "width", "whole_space", "delta", "confidence"}
+    ignored = sorted((training.model_fields_set | audit.model_fields_set) - used)
+    if ignored:
+        raise InputError(
+            f"{', '.join(ignored)}: a model that is there is asked, not trained, and its canaries are those of the "
+            f"file; settings that apply are {', '.join(sorted(used))}"
+        )
 
 
 def _print_memorisation(run: SecretSharerRun) -> None:
@@ -123,10 +142,10 @@ def _print_memorisation(run: SecretSharerRun) -> None:
     ]
     planted = int(found.canaries.planted.sum())
     title = (
-        f"memorised phrases: {int(found.memorised.sum())} of {planted} by random sampling among "
-        f"{found.sampled.references:,}, {int(found.found.sum())} by beam search"
+        f"{planted} planted phrases: {int(found.memorised.sum())} memorised (likelier than all "
+        f"{found.sampled.references:,} random ones), {int(found.found.sum())} extracted (first answer of a beam search)"
     )
-    console.print_table(title, ["p_u", "p_e", "users", "copies", "sampling", "beam", "median exposure"], rows)
+    console.print_table(title, ["p_u", "p_e", "users", "copies", "memorised", "extracted", "median exposure"], rows)
     print()
 
 

@@ -8,11 +8,13 @@ import shutil
 import sys
 import textwrap
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from coalmine import __version__
+from coalmine.errors import DataWarning
 from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
@@ -85,6 +87,21 @@ def _tenths(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
             print(f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip(), file=sys.stderr, flush=True)
 
     return advance, lambda: None
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Ours are sentences for people; others stay as Python shows them."""
+    if issubclass(category, DataWarning):
+        print(f"coalmine: {message}", file=sys.stderr)
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def number(value: float | None, digits: int) -> str:

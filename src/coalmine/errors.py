@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+class DataWarning(UserWarning):
+    """Something of the data is not used: the message says how much of it, and why. The command line prints it."""
+
+
 class NotApplicableError(InputError):
     """An estimator that does not fit these scores: asked for by name it is an error, among all it is left out."""
 

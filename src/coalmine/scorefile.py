@@ -9,7 +9,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,15 @@ _FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "referenc
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of a file; ``first_row`` is the number that people see beside the first value."""
+    """Named columns of a file; ``first_row`` is the number that people see beside the first value.
+
+    ``others`` are named values that are no columns.
+    """
 
     source: str
     columns: Mapping[str, Sequence[Any] | NDArray[Any]]
     first_row: int = 1
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, *names: str) -> bool:
         """Whether all these columns are there."""
@@ -37,6 +41,8 @@ class Table:
 
     def require(self, name: str, hint: str = "") -> Sequence[Any] | NDArray[Any]:
         """A column, or a sentence that says which columns there are."""
+        if name in self.others:
+            raise InputError(f"{self.source}: {name} must be a list, got {self.others[name]!r:.40}")
         if name not in self.columns:
             there = ", ".join(self.columns) or "none"
             near = difflib.get_close_matches(name.lower(), [column.lower() for column in self.columns], n=1)
@@ -49,7 +55,7 @@ class Table:
         values = self.require(name)
         if isinstance(values, np.ndarray):
             if values.ndim != 1 or values.dtype.kind not in "biuf":
-                kind = f"{values.dtype} of shape {values.shape}"
+                kind = "texts" if values.dtype.kind in "US" else f"{values.dtype} of shape {values.shape}"
                 raise InputError(f"{self.source}: {name} must be a list of numbers, got {kind}")
             column = values.astype(np.float64)
         else:
@@ -170,7 +176,7 @@ def _read_json(path: Path) -> Table:
     lists = {name: value for name, value in content.items() if isinstance(value, list)}
     if not lists:
         raise InputError(f"{path} must hold lists, got {', '.join(content) or 'nothing'} without any")
-    return Table(str(path), lists)
+    return Table(str(path), lists, others={name: value for name, value in content.items() if name not in lists})
 
 
 def read_scores(path: Path, score: str, member: str, *, known_null: bool) -> tuple[Floats, Floats | None]:

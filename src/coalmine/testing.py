@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coalmine import words
 from coalmine.errors import InputError, check_count, check_delta, check_number
 from coalmine.seam import Vector
 from coalmine.stats import Estimate, Scores, ceiling, simultaneous
@@ -137,18 +138,14 @@ def _judged(bound: Estimate, promise: float, false_alarms: float, how: str) -> E
     __tracebackhide__ = True
     if bound.epsilon <= promise:
         return bound
+    said = words.MEMBERSHIP.format(words.times_at_least(bound.epsilon))
     raise AssertionError(
         f"the mechanism is not private as promised: ε = {promise:g} at δ = {bound.delta:g} is promised, and with "
         f"{100 * (1 - false_alarms):g}% confidence ε is at least {bound.epsilon:.4g}.\n"
-        f"What was released makes some accusation at least {_times(bound.epsilon)} times as likely against a member as "
-        f"against a non-member; the promise allows {_times(promise)} times.\n"
+        f"{said[:1].upper()}{said[1:]}; the promise allows {words.times(promise)}.\n"
         f"A mechanism that keeps its promise fails this test in at most {_share(false_alarms)} ({bound.method}, {how}),"
         f" if {bound.assumes}."
     )
-
-
-def _times(epsilon: float) -> str:
-    return f"{math.exp(min(epsilon, 700)):.3g}"
 
 
 def _share(rate: float) -> str:

@@ -11,17 +11,15 @@ if TYPE_CHECKING:
     from coalmine.stats import Estimate
 
 
-MEMBERSHIP = (
-    "what was released makes some accusation at least {} times as likely against a member as against a non-member"
-)
+MEMBERSHIP = "what was released makes some accusation {} as likely against a member as against a non-member"
 """What a bound on ε says of canaries that were planted or held out."""
 
 
 def meaning(estimates: Sequence[Estimate], ceiling: float | None = None, shown: str = MEMBERSHIP) -> str:
     """What the first valid bound among ``estimates`` says, and what it rests on.
 
-    ``ceiling`` is the largest bound that so few scores could give; ``shown`` says of what ``{}``, the number e^ε, is
-    true.
+    ``ceiling`` is the largest bound that so few scores could give; ``shown`` says of what ``{}``, at least e^ε times,
+    is true.
     """
     best = next((e for e in estimates if e.valid), None)
     if best is None or best.lower is None or best.confidence is None:
@@ -32,15 +30,39 @@ def meaning(estimates: Sequence[Estimate], ceiling: float | None = None, shown: 
         text = (
             f"No leak is shown: such scores can come from a mechanism with ε = 0 at δ = {best.delta:g} ({best.method})."
         )
+        text += _beside(best, estimates)
     else:
-        times = math.exp(min(best.lower, 700))
         text = (
             f"With {100 * best.confidence:g}% confidence ε is at least {best.lower:.3g} at δ = {best.delta:g}"
-            f" ({best.method}): {shown.format(f'{times:.3g}')}. A smaller claimed ε is refuted."
+            f" ({best.method}): {shown.format(times_at_least(best.lower))}. A smaller claimed ε is refuted."
         )
     if ceiling is not None and best.method == "simultaneous":
         text += f" With so many scores the bound could not exceed {ceiling:.3g}."
     return f"{text} It holds if {best.assumes}."
+
+
+def _beside(quoted: Estimate, estimates: Sequence[Estimate]) -> str:
+    """What another valid bound above 0 means beside a quoted one of 0."""
+    other = max((e for e in estimates if e.valid), key=lambda e: e.epsilon)
+    if other.epsilon == 0:
+        return ""
+    return (
+        f" Which method to quote was fixed in advance: {quoted.method}. By itself the {other.epsilon:.3g} of "
+        f"{other.method} is a valid bound too; quoting whichever is largest would err more often than the confidence "
+        "allows."
+    )
+
+
+def times(epsilon: float) -> str:
+    """e^ε, how many times as likely: three digits that matter, and no more than anybody can picture."""
+    factor = math.exp(min(epsilon, 700))
+    return "more than a million times" if factor >= 1e6 else f"{float(f'{factor:.3g}'):,g} times"
+
+
+def times_at_least(epsilon: float) -> str:
+    """The same for what is a lower bound."""
+    found = times(epsilon)
+    return found if found.startswith("more") else f"at least {found}"
 
 
 def adversary(config: Mapping[str, Any]) -> str:
@@ -53,6 +75,8 @@ def kind(estimate: Estimate) -> str:
     """What sort of figure it is, in two or three words."""
     if estimate.valid:
         return "valid bound"
+    if estimate.doubtful:
+        return "estimate, doubtful"
     return "bound if Gaussian" if estimate.method in {"gdp", "one-run-fdp"} else "estimate"
 
 

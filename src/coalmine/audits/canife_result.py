@@ -151,7 +151,13 @@ def canife_result(
         scores=whole.scores,
         theory=theory,
         ceiling=whole.ceiling,
-        warnings=[*_about_periods(found), *_about_fading(periods), *warnings, *_about_designs(facts)],
+        warnings=[
+            *_about_ceiling(whole),
+            *_about_periods(found),
+            *_about_fading(periods),
+            *warnings,
+            *_about_designs(facts),
+        ],
         metrics={name: value for name, value in measured.items() if math.isfinite(value)} | dict(metrics),
         timing=timing,
         config=config,
@@ -231,6 +237,15 @@ def _beyond(series: Sequence[tuple[float, int]], times: int) -> list[tuple[float
     """What a client that comes m times in a round, which counts as m² rounds, is exposed to beyond all rounds."""
     missing = times - sum(rounds for _, rounds in series)
     return [(max(epsilon for epsilon, _ in series), missing)] if missing > 0 else []
+
+
+def _about_ceiling(whole: RoundEstimate) -> list[str]:
+    if whole.ceiling != 0:
+        return []
+    return [
+        f"with so few scores, {whole.with_canary[0]} with a canary and {whole.without_canary[0]} without, no bound "
+        "could exceed 0, whatever leaks: take more trials, or more canaries"
+    ]
 
 
 def _about_periods(periods: Sequence[RoundEstimate]) -> list[str]:

@@ -29,6 +29,7 @@ _FROM_NULL = ("exact-null", "gaussian-shift", "gaussian-fit", "published-lower-b
 _EXACT, _BOUNDED = "their null distribution is exact", "their null distribution is bounded from above"
 _SIGNS = "; random signs are as good as directions uniform on the sphere (see docs/one-shot.md)"
 
+_OF_NORMAL_SCORES = ("gaussian-shift", "gaussian-fit")
 _SUSPECT = 0.01
 
 
@@ -46,6 +47,7 @@ def canary_estimates(
 
     Where the law of a held-out score is known (``null``), the bound from it comes first, and the paper's estimates are
     taken from it; the held-out canaries serve the others. ``signs`` says that the canaries are made of random signs.
+    Fits of normal curves to scores that are not normal are marked as doubtful.
     """
     found = {e.method: e for e in estimate(members, nonmembers, delta=delta, confidence=confidence, design=design)}
     if null is not None:
@@ -55,6 +57,8 @@ def canary_estimates(
             if e.method == "exact-null" or (exact and e.method in _FROM_NULL):
                 assumes = e.assumes if exact else e.assumes.replace(_EXACT, _BOUNDED)
                 found[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
+    if normality(members, "planted")[1]:
+        found |= {name: replace(found[name], doubtful=True) for name in _OF_NORMAL_SCORES if name in found}
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     ordered = [found[name] for name in _ORDER if name in found]
     return first_judged(ordered, members, nonmembers, null=null, design=design), Scores(members, nonmembers), top
@@ -119,5 +123,5 @@ def normality(scores: Floats, whose: str) -> tuple[dict[str, float], list[str]]:
         return measured, []
     return measured, [
         f"the scores of the {whose} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
-        f"{test.p_value:.2g}): do not rely on gaussian-shift and gaussian-fit"
+        f"{test.p_value:.2g}): do not rely on {' and '.join(_OF_NORMAL_SCORES)}"
     ]

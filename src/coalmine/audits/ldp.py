@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,15 @@ from coalmine.errors import InputError, check_confidence, check_count
 from coalmine.fl.client import loss_of, tensors
 from coalmine.fl.flat import parameter_vector
 from coalmine.fl.local_mechanisms import LDPSGD, LocalMechanism, Reports, Server
-from coalmine.stats import Scores
+from coalmine.stats import Estimate, Scores
 from coalmine.stats.arrays import Floats
 
 VIEWS = ("white-box", "black-box", "likelihood-ratio", "parameter-change")
 """What a distinguisher looks at: the paper's two tests, then ours on the report and on the parameters."""
 
 WHITE, BLACK = {"white-box", "likelihood-ratio"}, {"black-box", "parameter-change"}
+
+_MOST_TRIALS = 10**9
 
 Key = tuple[int, int, str]
 """Crafter, mechanism (both by their place in the audit) and view."""
@@ -41,26 +43,16 @@ Key = tuple[int, int, str]
 class LDPResult(AuditResult):
     """One result of several: of many bounds some exceed a promise by chance, so it is judged by ``bound_of_all``."""
 
-    shown = (
-        "some of what was seen is at least {} times as likely where g₁ rather than g₂ was sent, or the other way round"
-    )
+    shown = "some of what was seen is {} as likely where g₁ rather than g₂ was sent, or the other way round"
 
     @property
-    def refuted(self) -> bool:
-        """Whether the bound that holds together with those of all other results exceeds the promise."""
-        return self.theory is not None and self.metrics["bound_of_all"] > self.theory.epsilon
-
-    @property
-    def meaning(self) -> str:
-        """What it says, in words."""
-        own = self.bound
-        if self.refuted or own is None or self.theory is None or own.epsilon <= self.theory.epsilon:
-            return super().meaning
-        return (
-            f"The bound of this result alone, {own.epsilon:.4g} at δ = {own.delta:g}, exceeds the promise of ε = "
-            f"{self.theory.epsilon:.4g}, as some of many bounds do by chance. The one that holds together with those "
-            f"of all other results, {self.metrics['bound_of_all']:.4g}, does not contradict it."
-        )
+    def decisive(self) -> Estimate | None:
+        """The bound that holds together with those of all other results."""
+        own, joint = self.bound, self.metrics["bound_of_all"]
+        if own is None or own.epsilon == joint:
+            return own
+        assumes = f"{own.assumes}; it then holds together with the bounds of all other results"
+        return replace(own, epsilon=joint, lower=joint, assumes=assumes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +80,11 @@ class LDPAudit:
     def __post_init__(self) -> None:
         for name, least in (("trials", 2), ("measurements", 1), ("clients", 1), ("seed", 0)):
             check_count(name, getattr(self, name), least=least)
+        if self.trials * self.measurements > _MOST_TRIALS:
+            raise InputError(
+                f"trials times measurements must be at most {_MOST_TRIALS:,} for each adversary, of which each takes "
+                f"microseconds, got {self.trials * self.measurements:,}"
+            )
         check_confidence(self.confidence)
         for what in ("crafters", "mechanisms", "views"):
             if not len(getattr(self, what)):

@@ -19,6 +19,7 @@ from coalmine.fl.flat import parameter_vector
 from coalmine.fl.lines import LineLosses
 from coalmine.fl.local_mechanisms import LDPSGD, UNIFORMS, LocalMechanism, Normals, Reports, Server
 from coalmine.fl.many_models import ManyModels
+from coalmine.progress import track
 from coalmine.seam import Vector
 from coalmine.stats.arrays import Bools, Floats
 
@@ -88,7 +89,7 @@ def play_together(games: Sequence[BlackBox], trials: int, seed: int, *, on_lines
     generator = torch.Generator().manual_seed(seed % 2**32)
     rows = max(1, min(trials, _CHUNK // dim))
     drawn = torch.empty((clients, rows, dim))
-    for start in range(0, trials, rows):
+    for start in track(range(0, trials, rows), "trials that see the model"):
         drawn.normal_(generator=generator)
         normals = [Normals(array[: min(rows, trials - start)].numpy()) for array in drawn]
         for player in players:

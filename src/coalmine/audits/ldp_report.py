@@ -47,6 +47,7 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
     )
     assert first.theory is not None
     confidence = 100 * (first.estimates[0].confidence or 0.0)
+    alone = f"valid lower bounds on ε, each at {confidence:g}% by itself (of many, some exceed a promise by chance)"
     where = f"{first.config['mechanism']}, {trials}, δ = {first.theory.delta:g}"
 
     def laid_out(cells: Mapping[tuple[str, float], list[str]]) -> list[list[str]]:
@@ -54,7 +55,7 @@ def tables(results: Sequence[AuditResult]) -> list[Table]:
 
     return [
         (f"ε_empirical, the paper's estimate (no bound): {where}", columns, laid_out(measured)),
-        (f"valid lower bounds on ε at {confidence:g}% confidence each", columns, laid_out(bounds)),
+        (alone, columns, laid_out(bounds)),
         ("right guesses (ours guess a share of the trials only)", columns, laid_out(accuracy)),
     ]
 
@@ -72,24 +73,25 @@ def sentence(results: Sequence[AuditResult]) -> str:
     """What it comes to, in words: of many bounds some exceed a promise by chance, so they are judged together."""
     if len(results) == 1:
         return results[0].meaning
-    best = max(results, key=lambda r: r.estimates[0].epsilon / r.config["epsilon"])
-    share = best.estimates[0].epsilon / best.config["epsilon"]
-    text = f"No leak is shown: all {len(results)} bounds are 0."
-    if share > 0:
-        text = (
-            f"The largest bound beside its promise is {best.estimates[0].epsilon:.3g} of ε = "
-            f"{best.config['epsilon']:g} ({100 * share:.0f}%): {adversary(best.config)}, {best.view}."
-        )
+    best = max(results, key=_share)
     confidence = 100 * (results[0].estimates[0].confidence or 0.0)
-    together = f"At {confidence:g}% confidence for all {len(results)} bounds together"
-    refuted = [result for result in results if result.metrics["bound_of_all"] > result.config["epsilon"]]
-    if not refuted:
-        return f"{text} {together} no promise is refuted."
-    worst = max(refuted, key=lambda r: r.metrics["bound_of_all"] / r.config["epsilon"])
-    return (
-        f"{text} {together} {len(refuted)} exceed what was promised, such as {worst.metrics['bound_of_all']:.3g} for "
-        f"ε = {worst.config['epsilon']:g} ({adversary(worst.config)}, {worst.view}): the mechanism has a bug."
+    text = f"With {confidence:g}% confidence for all {len(results)} bounds together"
+    if _share(best) == 0:
+        return f"{text} no leak is shown: all of them are 0."
+    text += (
+        f" the largest beside its promise is {best.metrics['bound_of_all']:.3g} of ε = {best.config['epsilon']:g} "
+        f"({100 * _share(best):.0f}%): {adversary(best.config)}, {best.view}."
     )
+    refuted = sum(result.refuted for result in results)
+    if not refuted:
+        return f"{text} No promise is refuted."
+    exceed = "One exceeds" if refuted == 1 else f"{refuted} exceed"
+    return f"{text} {exceed} what was promised: the mechanism has a bug."
+
+
+def _share(result: AuditResult) -> float:
+    """How much of the promise the bound shows that holds together with all others."""
+    return float(result.metrics["bound_of_all"] / result.config["epsilon"])
 
 
 def to_dict(results: Sequence[AuditResult], settings: Mapping[str, Any]) -> dict[str, Any]:

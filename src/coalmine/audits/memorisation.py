@@ -16,6 +16,8 @@ from coalmine.errors import InputError, check_count
 from coalmine.models.steps import steps_of
 from coalmine.stats.arrays import Bools, Floats, Ints
 
+_MOST_REFERENCES, _MOST_BEAMS = 100_000_000, 10_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
@@ -33,8 +35,11 @@ class Asking:
 
     def __post_init__(self) -> None:
         check_count("the prefix", self.prefix, least=0)
-        check_count("references", self.references)
-        check_count("width", self.width)
+        for name, most in (("references", _MOST_REFERENCES), ("width", _MOST_BEAMS)):
+            if check_count(name, getattr(self, name)) > most:
+                raise InputError(
+                    f"{name} must be at most {most:,}, which take some gigabytes, got {getattr(self, name):,}"
+                )
         check_count("whole_space", self.whole_space, least=0)
         if self.limit is not None:
             check_count("limit", self.limit)

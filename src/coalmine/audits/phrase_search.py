@@ -164,11 +164,13 @@ class SampledRanks:
     """The rank of each canary, ``ranks[i]``, among ``among[i]`` random suffixes, and of how many there are in all.
 
     The rank is 1 + the number of references whose log-perplexity is not higher. It is among all ``references`` where
-    it was found exactly; a canary that is beyond the search's limit is ranked exactly among the first of them instead.
+    it was found exactly; a canary that is beyond the search's limit is ranked exactly among the first of them instead,
+    and ``least[i]`` is what its rank among all is at least.
     """
 
     ranks: Ints
     among: Ints
+    least: Ints
     references: int
 
     @property
@@ -178,8 +180,9 @@ class SampledRanks:
 
     @property
     def exposures(self) -> Floats:
-        """In bits, log2(references) − log2(rank)."""
-        return np.asarray(np.log2(self.among) - np.log2(self.ranks))
+        """In bits, log2(references) − log2(rank); no more than the rank among all references allows."""
+        most = np.log2(self.references) - np.log2(self.least)
+        return np.asarray(np.minimum(np.log2(self.among) - np.log2(self.ranks), most))
 
 
 def sampled_ranks(
@@ -206,16 +209,16 @@ def sampled_ranks(
     whole = Trie.of(references)
     few = min(len(references), max(_LEAST, len(references) // _SHARE))
     part = Trie.of(references[:few])
-    ranks, among = np.empty(len(phrases), dtype=np.int64), np.empty(len(phrases), dtype=np.int64)
+    ranks, among, least = np.empty((3, len(phrases)), dtype=np.int64)
     for i in track(range(len(phrases))):
         own = tuple(tensor[i : i + 1] for tensor in start)
         stop = math.inf if limit is None else limit
         found, complete = _cheaper(queries, own, float(most[i]), whole, whole.find(suffixes[i]), stop)
-        ranks[i], among[i] = 1 + found, len(references)
+        ranks[i], among[i], least[i] = 1 + found, len(references), 1 + found
         if not complete:
             found, _ = _cheaper(queries, own, float(most[i]), part, part.find(suffixes[i]), math.inf)
             ranks[i], among[i] = 1 + found, few
-    return SampledRanks(ranks, among, len(references))
+    return SampledRanks(ranks, among, least, len(references))
 
 
 def scored_ranks(queries: Queries, phrases: Ints, references: npt.NDArray[np.integer], *, batch: int = 512) -> Ints:

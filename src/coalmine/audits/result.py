@@ -47,6 +47,11 @@ class AuditResult:
         """The first bound that holds: the one to quote."""
         return next((e for e in self.estimates if e.valid), None)
 
+    @property
+    def decisive(self) -> Estimate | None:
+        """The bound that sentences and promises go by."""
+        return self.bound
+
     def __getitem__(self, method: str) -> Estimate:
         """The figure of a method by its name, such as ``result["gaussian-shift"]``."""
         found = next((e for e in self.estimates if e.method == method), None)
@@ -57,12 +62,13 @@ class AuditResult:
     @property
     def refuted(self) -> bool:
         """Whether that bound exceeds what theory promises."""
-        return self.bound is not None and self.theory is not None and self.bound.epsilon > self.theory.epsilon
+        return self.decisive is not None and self.theory is not None and self.decisive.epsilon > self.theory.epsilon
 
     @property
     def meaning(self) -> str:
         """What it says, in words."""
-        text = meaning(list(self.estimates), self.ceiling, self.shown)
+        quoted = [self.decisive if e is self.bound and self.decisive else e for e in self.estimates]
+        text = meaning(quoted, self.ceiling, self.shown)
         if self.theory is None or self.bound is None:
             return text
         if self.refuted:

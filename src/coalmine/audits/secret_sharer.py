@@ -201,8 +201,8 @@ def _metrics(memorisation: Memorisation) -> dict[str, float]:
     found = {
         "planted": float(planted.sum()),
         "held_out": float((~planted).sum()),
-        "memorised by random sampling": float(memorisation.memorised.sum()),
-        "memorised by beam search": float(memorisation.found.sum()),
+        "memorised": float(memorisation.memorised.sum()),
+        "extracted": float(memorisation.found.sum()),
         "median exposure": float(np.median(exposures[planted])),
         "median exposure at random": chance.sample_median_mean(),
         "95% of random medians, from": low,

@@ -20,6 +20,7 @@ from coalmine.audits.result import AuditResult
 from coalmine.data.federated import Examples, FederatedData, Task
 from coalmine.errors import InputError
 from coalmine.fl.client import ignored_index, tensors
+from coalmine.progress import track
 from coalmine.stats import Scores, ceiling, estimate
 from coalmine.stats.arrays import Floats, Ints
 
@@ -90,7 +91,7 @@ def _owners(data: FederatedData) -> npt.NDArray[np.str_]:
 
 def _scores(module: nn.Module, reference: nn.Module | None, data: FederatedData, clients: Ints) -> Floats:
     found = []
-    for client in clients.tolist():
+    for client in track(clients.tolist(), "losses of users"):
         examples = data.client(client)
         if not len(examples):
             continue

@@ -11,6 +11,7 @@ import torch
 from coalmine.audits.phrase_search import SLACK, Queries
 from coalmine.errors import check_count
 from coalmine.models.steps import State
+from coalmine.progress import track
 from coalmine.stats.arrays import Bools, Floats, Ints
 
 
@@ -54,7 +55,7 @@ def whole_space_ranks(queries: Queries, phrases: Ints, *, budget: int = 2000) ->
     start, suffixes = queries.start(phrases), queries.suffix(phrases)
     return [
         _rank(queries, tuple(tensor[i : i + 1] for tensor in start), suffixes[i], float(most[i]), budget)
-        for i in range(len(phrases))
+        for i in track(range(len(phrases)), "ranks among all phrases")
     ]
 
 

@@ -18,6 +18,7 @@ from coalmine.data.federated import Array, FederatedData, Task
 from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
 from coalmine.fl.client import LocalTraining
 from coalmine.fl.optimisers import SGD, Adam, State
+from coalmine.progress import track
 from coalmine.stats.arrays import Floats
 
 # Losses are in units of the clip norm, so that their gradients are small: Adam must not take them for rounding.
@@ -190,7 +191,7 @@ def descend(
     history: list[Tensor] = []
     bests: list[Tensor] = []
     state: State = {}
-    for iteration in range(settings.iterations):
+    for iteration in track(range(settings.iterations), "designing canaries"):
         leaves = [value.requires_grad_() for value in now]
         rows = gradients.of(*samples(leaves))
         here = loss.derivative([some.detach() for some in rows])

@@ -72,10 +72,12 @@ def read_canaries(path: Path) -> StoredCanaries:
         raise InputError(f"{path} is not JSON: {error.msg} in line {error.lineno}") from None
     try:
         return _stored(content, path)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-        raise InputError(f"{path} holds no canaries: {error!r}") from None
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    except KeyError as missing:
+        raise InputError(f"{path} holds no canaries: it has no {missing.args[0]!r}") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{path} holds no canaries that could be read: {error}") from None
 
 
 def _stored(content: Any, path: Path) -> StoredCanaries:
@@ -93,6 +95,9 @@ def _stored(content: Any, path: Path) -> StoredCanaries:
     entries = content["canaries"]
     if not entries:
         raise InputError(f"{path} holds no canaries: the list is empty")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or entry.get("planted") not in (True, False):
+            raise InputError(f"canary {number} has no planted: true or false, was it in the training data?")
     tokens = [_tokens(entry, number, vocabulary) for number, entry in enumerate(entries)]
     lengths = {len(found) for found in tokens}
     if len(lengths) > 1:
@@ -118,6 +123,8 @@ def _tokens(entry: Any, number: int, vocabulary: Vocabulary | None) -> list[int]
         return [check_count("a token", token, least=0) for token in entry["tokens"]]
     if vocabulary is None:
         raise InputError(f"canary {number} has no tokens, and there is no vocabulary to look its words up in")
+    if "phrase" not in entry:
+        raise InputError(f"canary {number} has neither tokens nor a phrase")
     words = str(entry["phrase"]).split() if vocabulary.level == "words" else list(entry["phrase"])
     found = [int(token) for token in vocabulary.lookup(words)]
     if vocabulary.marks and UNKNOWN in found:

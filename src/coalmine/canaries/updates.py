@@ -54,6 +54,7 @@ FAMILIES: dict[str, type[HadamardCanaries] | type[GaussianCanaries]] = {
 
 # In fewer dimensions random signs are not yet like the sphere, and Gaussian canaries cost next to nothing.
 _HADAMARD_FROM = 4096
+_MOST_NUMBERS = 10**10
 
 
 def family_for(dim: int, count: int) -> str:
@@ -62,11 +63,19 @@ def family_for(dim: int, count: int) -> str:
 
 
 def check_room(family: str, dim: int, count: int) -> None:
-    """Refuse so many orthogonal canaries that what they leave of the space says little of a release's length."""
+    """Refuse so many orthogonal canaries that what they leave of the space says little of a release's length.
+
+    Gaussian ones are refused where it would take far longer than anybody waits to look for them in a release.
+    """
     if family == "hadamard" and 2 * count > dim:
         raise InputError(
             f"{count:,} hadamard canaries, planted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
             "take fewer, or the family gaussian"
+        )
+    if family == "gaussian" and count * dim > _MOST_NUMBERS:
+        raise InputError(
+            f"{count:,} gaussian canaries, planted and held out, in {dim:,} dimensions take {count * dim:.2g} random "
+            f"numbers for each release, and {_MOST_NUMBERS:.0e} (about a minute) are the most: take fewer"
         )
 
 

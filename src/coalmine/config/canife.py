@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Fewer mock clients say little about the others.
 _LEAST_POOL = 16
+_MOST_CANARIES = 1000
 
 
 class CanaryDesignSettings(Settings):
@@ -122,6 +123,10 @@ class CanifeSettings(Settings):
         from coalmine.audits.canife import Canife
         from coalmine.canaries.designed import DesignedCanaries
 
+        if self.canaries > _MOST_CANARIES:
+            raise InputError(
+                f"canaries must be at most {_MOST_CANARIES:,}, since each is designed by itself, got {self.canaries:,}"
+            )
         frozen, expected = self.mode == "frozen", training.cohorts().expected(len(splits.train), 0)
         # Not given, they are what is usual, or what so short a training has room for.
         every = min(10 if frozen else 40, training.rounds) if self.every is None else self.every

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from coalmine.config.settings import Settings, Several
 from coalmine.errors import InputError, check_count
+from coalmine.progress import track
 
 if TYPE_CHECKING:
     from torch import nn
@@ -150,6 +151,7 @@ class LDPSettings(Settings):
             rounds=self.rounds,
             clients=self.round_clients,
             rng=np.random.default_rng([self.seed, seed]),
+            track=lambda work: track(work, "training before the audit", self.rounds),
         )
 
 

@@ -27,8 +27,8 @@ class OneShotSettings(Settings):
 
     canaries: int | None = Field(
         None,
-        description="how many are planted (as many more are held out); a tenth of the clients, but 100 to 1,000, if not"
-        " given",
+        description="how many are planted and how many held out, each about so many where coins decide; a tenth of "
+        "the clients, but 100 to 1,000, if not given",
     )
     view: Annotated[tuple[str, ...], BeforeValidator(_views)] = Field(
         ("final",), description=f"what adversaries see, one or several: {VIEWS}"
@@ -39,7 +39,7 @@ class OneShotSettings(Settings):
         description="cosine, max, sum or likelihood-ratio; for the view updates the last, else the first that fits",
     )
     design: Literal["coin-flips", "fixed"] = Field(
-        "coin-flips", description="how the planted ones are chosen: coin-flips or fixed (exactly so many)"
+        "coin-flips", description="who is planted: coin-flips (a fair coin for each) or fixed (exactly `canaries`)"
     )
     family: Literal["hadamard", "gaussian"] | None = Field(
         None, description="how canaries are made: hadamard or gaussian; by the model's size if not given"
@@ -78,6 +78,7 @@ class OneShotSettings(Settings):
         return None if len(self.view) > 1 and view.startswith("final") else self.score
 
     def _participation(self, training: TrainingSettings, population: int) -> str:
+        training.cohorts()  # refuses what is no cohort
         if self.participation != "clients":
             return self.participation
         kind, _, rest = training.cohort.partition(":")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import types
-import typing
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from coalmine.config import toml
 from coalmine.config.run import SECTIONS
 from coalmine.config.secret_sharer import TextTrainingSettings
-from coalmine.config.settings import Settings
+from coalmine.config.settings import Settings, accepted
 
 _HEAD = """# Settings
 
@@ -51,25 +48,6 @@ def _section(title: str, group: type[Settings]) -> Iterator[str]:
         ]
         yield f"### {title[:-1]}.{key}]\n\n{(kind.__doc__ or '').strip()}\n"
         yield _table(("key", "takes", "default", "what it is"), own)
-
-
-def accepted(kind: Any) -> str:
-    """What a setting of this type takes, in words."""
-    simple = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
-    if kind in simple:
-        return simple[kind]
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
-        return accepted(inside[0])
-    if origin is Literal:
-        return ", ".join(f"`{choice}`" for choice in inside)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(word for part in inside if (word := accepted(part)))
-    if origin is tuple:
-        return f"one or several: {accepted(inside[0])}"
-    if origin is dict:
-        return "names with numbers"
-    return str(kind)
 
 
 def _default(content: object) -> str:

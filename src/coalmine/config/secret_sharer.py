@@ -74,8 +74,6 @@ class SecretSharerSettings(Settings):
         """How the final model is asked."""
         from coalmine.audits.memorisation import Asking
 
-        if self.prefix >= self.length:
-            raise InputError(f"the prefix of {self.prefix} words is not shorter than the canaries, of {self.length}")
         return Asking(
             prefix=self.prefix,
             references=self.references,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import types
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 
@@ -68,6 +70,9 @@ class Settings(BaseModel):
         return self.model_dump(mode="json")
 
 
+_DIGITS = 19
+
+
 def _wants_whole_numbers(annotation: Any) -> bool:
     """Whether a type is int, or a union or tuple with it."""
     return annotation is int or any(_wants_whole_numbers(part) for part in get_args(annotation))
@@ -81,8 +86,11 @@ def _whole(value: object) -> object:
         read = Decimal(value)
     except InvalidOperation:
         return value
-    # Far larger numbers than any count are left as they are: 1e999999999 would take all memory.
-    return int(read) if read.is_finite() and read.adjusted() < 19 and read == read.to_integral_value() else value
+    if not read.is_finite():
+        return value
+    if read.adjusted() >= _DIGITS:  # far larger than any count: 1e999999999 would take all memory
+        raise InputError(f"a whole number of at most {_DIGITS} digits is needed, got {value:.40}")
+    return int(read) if read == read.to_integral_value() else value
 
 
 Group = TypeVar("Group", bound=Settings)
@@ -163,8 +171,39 @@ def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[st
         return f"the setting {path}: {cause}"
     if first["type"] == "dict_type":
         return f"the setting {path} has parts: give {path}.name=value"
-    expected = str(first["msg"])[:1].lower() + str(first["msg"])[1:]
-    return f"the setting {path} = {first['input']!r:.60} is wrong: {expected}"
+    given = f"the setting {path} = {first['input']!r:.60} is wrong"
+    limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    broken = [f"{words} {first['ctx'][name]}" for name, words in limits.items() if name in first.get("ctx", {})]
+    takes = accepted(_annotation(path, group))
+    article = "a " if takes.startswith(("whole", "number", "text")) else ""
+    return f"{given}: it must be {broken[0]}" if broken else f"{given}: it takes {article}{takes}"
+
+
+def _annotation(path: str, group: type[BaseModel]) -> Any:
+    """The type of a setting by its path."""
+    inner: Any = group
+    for name in path.split("."):
+        inner = inner.model_fields[name].annotation if hasattr(inner, "model_fields") else get_args(inner)[-1]
+    return inner
+
+
+def accepted(kind: Any) -> str:
+    """What a setting of this type takes, in words."""
+    simple = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
+    if kind in simple:
+        return simple[kind]
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return accepted(inside[0])
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" for choice in inside)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(word for part in inside if (word := accepted(part)))
+    if origin is tuple:
+        return f"one or several: {accepted(inside[0])}"
+    if origin is dict:
+        return "names with numbers"
+    return str(kind)
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

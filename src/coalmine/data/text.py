@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from coalmine.data.federated import Array, FederatedData, Splits, Task, numbered_within
 from coalmine.data.splitting import Cut
 from coalmine.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Level, Vocabulary, words_in
-from coalmine.errors import InputError, check_count
+from coalmine.errors import DataWarning, InputError, check_count
 
 if TYPE_CHECKING:
     from coalmine.stats.arrays import Ints
@@ -113,6 +114,14 @@ def language_splits(
     sizes = np.bincount(tokenised.owners, weights=pieces, minlength=len(tokenised.users)).astype(np.int64)
     if not sizes.any():
         raise InputError("the texts hold nothing to learn from: there is no word, or no more than one character a user")
+    silent = np.flatnonzero(sizes == 0)
+    if silent.size:
+        some = f"such as {tokenised.users[int(silent[0])]!r:.60}"
+        warnings.warn(
+            f"{silent.size:,} of {len(sizes):,} users have no text to learn from and are left out, {some}",
+            DataWarning,
+            stacklevel=2,
+        )
     users, parts = cut.divided(sizes)
     vocabulary = tokenised.vocabulary(users[parts[0]], level=level, size=vocabulary_size)
     ids = vocabulary.lookup(tokenised.words)[tokenised.ids]

@@ -22,6 +22,7 @@ from coalmine.fl.mechanisms import Mechanism
 from coalmine.fl.optimisers import SGD, Adam, Optimiser
 from coalmine.fl.rounds import Rounds, optimised, read_only
 from coalmine.fl.workers import ClientWork, Job, Workers, one_thread
+from coalmine.progress import track
 from coalmine.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.seam import Audit, Contribution, Release, checked_contribution
 from coalmine.stats.arrays import Floats
@@ -131,7 +132,7 @@ class Training(Rounds):
     def _before_round(self) -> None:
         for index, audit in enumerate(self.audits):
             frozen = check_count("the number of frozen rounds", audit.frozen_rounds(self.state.round), least=0)
-            for trial in range(frozen):
+            for trial in track(range(frozen), f"frozen rounds before round {self.state.round}"):
                 planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
                 own = (index << 32) + trial + 1  # each audit's are numbered apart; 0 is the training's own round
                 update, divisor, _, _ = self._noisy_mean([] if planted is None else [planted], trial=own)

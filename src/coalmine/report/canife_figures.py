@@ -66,7 +66,7 @@ def rounds(result: Result) -> Any:
     names = [name for name, *_ in _FIGURES if any(row["figure"] == name for row in rows)]
     colours = {name: colour for name, _, colour, _ in _FIGURES}
     shapes = {name: shape for name, _, _, shape in _FIGURES}
-    axis = alt.Y("epsilon:Q", title="ε of one round", scale=alt.Scale(domain=[0, top], nice=False, clamp=True))
+    axis = alt.Y("epsilon:Q", title="ε of one round", scale=alt.Scale(domain=[-0.02 * top, top], nice=False))
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         color=alt.Color(
             "figure:N",
@@ -90,10 +90,10 @@ def rounds(result: Result) -> Any:
         alt.Chart(alt.InlineData(values=ends))
         .mark_rule(strokeDash=[2, 3], strokeWidth=1.5)
         .encode(x="from:Q", x2="to:Q", y="epsilon:Q", color=alt.Color("colour:N", scale=None)),
-        _names(alt, ends[-2:]),
     ]
-    if theory:
-        layers += _line(alt, theory, f"theory {theory:.3g}", rows[-1]["to"])
+    promise = [_promise(theory, rows[-1]["to"])] if theory else []
+    layers += [_rule(alt, row) for row in promise]
+    layers.append(_names(alt, _apart([*ends[-2:], *promise], gap=0.05 * top)))
     return _titled(alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT), result, "ε of one round")
 
 
@@ -172,13 +172,14 @@ def composed(result: Result) -> Any:
         if one["epsilon"] != "inf"
     ]
     order = list(dict.fromkeys(row["from"] for row in rows))
+    end = 1.1 * max([0.1, *(row["epsilon"] for row in rows), *([theory] if theory else [])])
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         y=alt.Y("from:N", sort=order, title=None, axis=alt.Axis(labelLimit=200)),
         yOffset=alt.YOffset("way:N"),
         color=alt.condition("datum.from == 'ceiling of rates'", alt.value(THEORY), alt.value(ESTIMATE)),
     )
     points = base.mark_point(filled=True, size=90, opacity=1).encode(
-        x=alt.X("epsilon:Q", title="ε of the whole training", scale=alt.Scale(domainMin=0)),
+        x=alt.X("epsilon:Q", title="ε of the whole training", scale=alt.Scale(domain=[0, end], nice=False)),
         shape=alt.Shape("way:N", title=None, legend=alt.Legend(orient="top", symbolFillColor=ESTIMATE)),
         tooltip=["from:N", "way:N", _three(alt, "epsilon")],
     )
@@ -190,8 +191,8 @@ def composed(result: Result) -> Any:
         at = alt.Chart(alt.InlineData(values=[{"epsilon": theory, "text": f"theory {theory:.3g}"}]))
         layers.append(at.mark_rule(color=THEORY, strokeDash=[6, 3], strokeWidth=2).encode(x="epsilon:Q"))
         layers.append(
-            at.mark_text(color=THEORY, align="right", dx=-6, baseline="top").encode(
-                x="epsilon:Q", y=alt.value(4), text="text:N"
+            at.mark_text(color=THEORY, baseline="bottom", fontSize=11).encode(
+                x="epsilon:Q", y=alt.value(-4), text="text:N"
             )
         )
     chart = alt.layer(*layers).properties(width=_WIDTH, height=46 * len(order))
@@ -238,7 +239,7 @@ def adversaries(results: Sequence[Result]) -> dict[str, Any]:
     ]
     theory = _theory(results[0]["theory"])
     if theory:
-        layers += _line(alt, theory, f"theory {theory:.3g}", max(row["to"] for row in rows))
+        layers += _line(alt, _promise(theory, max(row["to"] for row in rows)))
     drawn = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
     found = {"canife-adversaries": _titled(drawn, {"view": "all adversaries"}, "ε of one round")}
     if sigmas:
@@ -251,7 +252,8 @@ def adversaries(results: Sequence[Result]) -> dict[str, Any]:
         ]
         noise = (results[0]["theory"] or {}).get("noise_multiplier")
         if noise:
-            lines += _line(alt, noise, f"perfect: {noise:.3g}", max(row["round"] for row in sigmas))
+            end = max(row["round"] for row in sigmas)
+            lines += _line(alt, _promise(noise, end) | {"text": f"perfect: {noise:.3g}"})
         drawn = alt.layer(*lines).properties(width=_WIDTH, height=_HEIGHT)
         found["canife-sigma"] = _titled(drawn, {"view": "all adversaries"}, "how well canaries are seen")
     return found
@@ -337,18 +339,34 @@ def _theory(theory: Mapping[str, Any] | None) -> float | None:
     return None if theory is None or theory["epsilon"] == "inf" else float(theory["epsilon"])
 
 
-def _line(alt: Any, at: float, text: str, end: float) -> list[Any]:
+def _promise(epsilon: float, end: float) -> dict[str, Any]:
+    return {"epsilon": epsilon, "label": epsilon, "text": f"theory {epsilon:.3g}", "to": end, "colour": THEORY}
+
+
+def _line(alt: Any, row: Mapping[str, Any]) -> list[Any]:
     """A dashed line across the figure, named at its right end."""
-    row = {"epsilon": at, "text": text, "to": end, "colour": THEORY}
+    return [_rule(alt, row), _names(alt, [row])]
+
+
+def _rule(alt: Any, row: Mapping[str, Any]) -> Any:
     base = alt.Chart(alt.InlineData(values=[row]))
-    return [base.mark_rule(color=THEORY, strokeDash=[6, 3], strokeWidth=2).encode(y="epsilon:Q"), _names(alt, [row])]
+    return base.mark_rule(color=THEORY, strokeDash=[6, 3], strokeWidth=2).encode(y="epsilon:Q")
+
+
+def _apart(rows: Sequence[Mapping[str, Any]], gap: float) -> list[dict[str, Any]]:
+    """The same rows with places for their names that are ``gap`` apart at least, from the lowest up."""
+    found: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: float(row["epsilon"])):
+        least = found[-1]["label"] + gap if found else -math.inf
+        found.append(dict(row) | {"label": max(float(row["epsilon"]), least)})
+    return found
 
 
 def _names(alt: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
     """What lines are, written at their right ends."""
     base = alt.Chart(alt.InlineData(values=list(rows)))
     return base.mark_text(align="left", dx=5, fontSize=11).encode(
-        x="to:Q", y="epsilon:Q", text="text:N", color=alt.Color("colour:N", scale=None)
+        x="to:Q", y="label:Q", text="text:N", color=alt.Color("colour:N", scale=None)
     )
 
 

@@ -94,7 +94,9 @@ AUDITS = {
     "exposure": (
         "Ranks among references",
         "Canaries are ranked by the model's loss among references that were never planted. Exposure says how many bits "
-        "better than all references a rank is; random guessing has one bit at the median.",
+        "better than all references a rank is; random guessing has one bit at the median. Scores are minus the rank, "
+        "so that higher means more exposed; \u22120.5 is ahead of all references. ε is stated at δ = 0 unless asked "
+        "otherwise: no small probability is left out then.",
     ),
 }
 
@@ -107,7 +109,8 @@ GLOSSARY = [
     ),
     (
         "δ (delta)",
-        "The small probability that is left out of that: it should be far below one over the number of people.",
+        "The small probability that is left out of that: it should be far below one over the number of people. At "
+        "δ = 0 nothing is left out; local mechanisms promise that.",
     ),
     (
         "promise",
@@ -129,6 +132,16 @@ GLOSSARY = [
         "Something planted in a training in order to look for it afterwards: an update, a sample, a phrase. Canaries "
         "that were held out show what chance alone looks like.",
     ),
+    (
+        "memorised, extracted",
+        "A planted phrase is memorised if the model finds it likelier than every random phrase it is ranked among, and "
+        "extracted if a beam search, asked to go on from its beginning, gives it as the first answer.",
+    ),
+    (
+        "exposure",
+        "How many bits better than all references a canary ranks: log2(references) − log2(rank). Guessing at random "
+        "has one bit at the median.",
+    ),
     ("view", "What an adversary is allowed to see, such as the final model alone or every round."),
     ("score", "A number for each canary: the higher, the more it looks as if it had been planted."),
     (
@@ -144,7 +157,7 @@ GLOSSARY = [
 
 _SEES = {
     ("one-shot", "final"): "sees the final model",
-    ("one-shot", "final-change"): "sees the final model and knows the first",
+    ("one-shot", "final-change"): "sees the final model and knows what it started from",
     ("one-shot", "updates"): "sees every round's noisy average",
     ("secret-sharer", "exposure"): "asks the final model and compares ranks",
     ("secret-sharer", "loss"): "asks the final model and compares losses",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from coalmine import words
 from coalmine.report import numbers
 from coalmine.report.drawing import Figure, placed
 from coalmine.report.html import Html, framed, joined, paragraphs, tag
@@ -159,15 +160,15 @@ def _odds(group: Group) -> str:
         return ""
     allowed = ""
     if best.promise is not None and math.isfinite(best.promise):
-        allowed = f"; the promise allows {numbers.times(best.promise)} times"
+        allowed = f"; the promise allows {words.times(best.promise)}"
     whom = _WHOM.get(group.key, "a canary that was planted as against one that was not")
-    likely = f"makes some accusation at least {numbers.times(best.bound)} times as likely against {whom}"
+    likely = f"makes some accusation {words.times_at_least(best.bound)} as likely against {whom}"
     return f"In odds: what this adversary sees {likely}{allowed}."
 
 
 def _table(found: Sequence[Group]) -> Html:
     """Every adversary in numbers, under what its ε is about."""
-    columns = ["audit: view", "an adversary who", "promised", "proved", "estimated", "verdict"]
+    columns = ["audit: view", "an adversary who", "promised", "proved", "estimated", "by", "verdict"]
     numeric = {"promised", "proved", "estimated"}
 
     def attributes(column: str) -> dict[str, str]:
@@ -179,6 +180,7 @@ def _table(found: Sequence[Group]) -> Html:
             "–" if row.promise is None else f"≤ {numbers.epsilon(row.promise)}",
             "–" if row.bound is None else f"≥ {numbers.epsilon(row.bound)}",
             "–" if row.estimate is None else f"≈ {numbers.epsilon(row.estimate)}",
+            "–" if row.estimate is None else str(row.estimate_method),
             row.verdict,
         ]
         return tag(

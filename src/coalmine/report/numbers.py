@@ -36,14 +36,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.1f}%"
 
 
-def times(bound: float) -> str:
-    """e to the bound: how many times as likely."""
-    factor = math.exp(min(bound, 700))
-    if factor >= 1e6:
-        return "more than a million"
-    return f"{float(f'{factor:.3g}'):,.{0 if factor >= 100 else 1}f}"
-
-
 def count(value: float) -> str:
     """A whole number with its thousands apart."""
     return f"{round(value):,}"

@@ -147,10 +147,9 @@ def _row(result: Result) -> Row:
 
 
 def _composed(result: Result) -> list[Row]:
-    """CANIFE's rounds put together: an estimate for the whole training, and never more."""
-    found = next(
-        (c for c in result.get("composed", []) if c["method"] == "best-threshold" and c["inversion"] == "exact"), None
-    )
+    """CANIFE's rounds put together, by the method that estimates the single round: an estimate, and never more."""
+    exact = [c for c in result.get("composed", []) if c["inversion"] == "exact"]
+    found = next((c for c in exact if c["method"] == line(result).estimate_method), exact[0] if exact else None)
     theory = result.get("training_theory")
     if found is None:
         return []
@@ -162,7 +161,7 @@ def _composed(result: Result) -> list[Row]:
             promise=None if theory is None else number(theory["epsilon"]),
             delta=None if theory is None else theory.get("delta"),
             estimate=number(found["epsilon"]),
-            estimate_method="composed",
+            estimate_method=f"composed from {found['method']}",
         )
     ]
 

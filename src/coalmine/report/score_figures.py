@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer:
-    """A view's scores at thresholds that can be moved through; ``start`` is where ε looks largest."""
+    """A view's scores at thresholds that can be moved through; ``start`` is where most guesses are right."""
 
     name: str
     kinds: tuple[str, str]
@@ -68,8 +68,8 @@ def explorer(name: str, result: Mapping[str, Any], arrays: Mapping[str, Any]) ->
     null = known_null(result)
     delta = next((e.get("delta") or 0.0 for e in result["estimates"]), 0.0)
     places = _places(scores, delta)
-    shown = [-1.0 if p.epsilon is None else p.epsilon for p in places]
-    start = int(np.argmax(shown))
+    members, others = scores.members.size, scores.observed.size
+    start = int(np.argmax([p.tp / members - p.fp / others for p in places]))
     figures = [
         _histogram(name, kinds(result), scores, null, places[start]),
         _roc(name, result, scores, null, places, start),
@@ -78,8 +78,8 @@ def explorer(name: str, result: Mapping[str, Any], arrays: Mapping[str, Any]) ->
     return Explorer(
         name=name,
         kinds=kinds(result),
-        members=scores.members.size,
-        nonmembers=scores.observed.size,
+        members=members,
+        nonmembers=others,
         places=places,
         start=start,
         figures=figures,
@@ -349,10 +349,8 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
         },
     ]
     spec = unit(data, layers, height=210, more={"params": [{"name": "place", "value": start}]})
-    here = places[start].epsilon
-    largest = (
-        "no threshold shows any" if here is None else f"the largest is {here:.3g} at {places[start].threshold:.3g}"
-    )
+    best = max((p for p in places if p.epsilon is not None), key=lambda p: p.epsilon or 0.0, default=None)
+    largest = "no threshold shows any" if best is None else f"the largest is {best.epsilon:.3g} at {best.threshold:.3g}"
     return Figure(
         name=f"{name}-threshold",
         title="ε by threshold.",

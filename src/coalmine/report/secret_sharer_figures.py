@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Chart = altair.LayerChart | altair.FacetChart
 
 _METHODS = {"random_sampling": "random sampling", "beam_search": "beam search"}
+_FOUND = {"random_sampling": "memorised (random sampling)", "beam_search": "extracted (beam search)"}
 _PLANTED, _HELD_OUT, _CHANCE = "planted", "held out", "random guessing"
 
 
@@ -46,7 +47,7 @@ def memorised(memorisation: Mapping[str, Any], title: str) -> Chart:
             "text": f"{row[key]} of {row['canaries']}",
         }
         for row in memorisation["configurations"]
-        for key, name in _METHODS.items()
+        for key, name in _FOUND.items()
     ]
     by_frequency = sorted(memorisation["configurations"], key=lambda row: (row["p_u"], row["p_e"]))
     users = list(dict.fromkeys(f"{row['p_u']:.3g}" for row in by_frequency))
@@ -57,10 +58,10 @@ def memorised(memorisation: Mapping[str, Any], title: str) -> Chart:
         x=alt.X("p_u:N", sort=users, title="p_u: share of users who hold it", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("p_e:N", sort=examples, title="p_e: of their examples"),
     )
-    cells = base.mark_rect().encode(
+    cells = base.mark_rect(stroke="#b5b5b5", strokeWidth=1).encode(
         color=alt.Color(
             "share:Q",
-            title="memorised",
+            title="share",
             scale=alt.Scale(domain=[0, 1], range=["#f2f2f2", SERIES[0]]),
             legend=alt.Legend(format="%", values=[0, 0.5, 1]),
         ),
@@ -69,9 +70,9 @@ def memorised(memorisation: Mapping[str, Any], title: str) -> Chart:
     words = base.mark_text().encode(
         text="text:N", color=alt.condition("datum.share > 0.6", alt.value("white"), alt.value("black"))
     )
-    layers = alt.layer(cells, words).properties(width=max(140, 62 * len(users)), height=max(80, 42 * len(examples)))
-    facet = alt.Facet("method:N", sort=list(_METHODS.values()), title=None)
-    return layers.facet(facet, columns=2).properties(title=f"Canaries memorised. {title}")
+    layers = alt.layer(cells, words).properties(width=max(200, 62 * len(users)), height=max(150, 42 * len(examples)))
+    facet = alt.Facet("method:N", sort=list(_FOUND.values()), title=None)
+    return layers.facet(facet, columns=2).properties(title=f"Canaries memorised and extracted. {title}")
 
 
 def exposure(memorisation: Mapping[str, Any], title: str) -> Chart:

@@ -18,7 +18,7 @@ from coalmine.report.html import Html, folded, joined, paragraphs, slug, table, 
 from coalmine.report.promises import crafter
 from coalmine.report.score_figures import Explorer, explorer
 from coalmine.runs.saved import SavedRun
-from coalmine.runs.summary import number
+from coalmine.runs.summary import line, number
 from coalmine.stats import Estimate
 
 Result = Mapping[str, Any]
@@ -65,7 +65,9 @@ def _secret_sharer(run: SavedRun, audit: str) -> Section:
     """Heat map and phrases, then every view."""
     memorisation = run.memorisation
     own = [] if memorisation is None else [simple_figures.memorised(memorisation, "secret-sharer-memorised")]
-    lead = _Part(html=joined([tag("div", {"class": "narrow"}, *map(placed, own)), _phrases(memorisation)]), figures=own)
+    why = paragraphs([run.meanings.get(audit, "")])
+    drawn = tag("div", {"class": "narrow"}, *map(placed, own))
+    lead = _Part(html=joined([why, drawn, _phrases(memorisation)]), figures=own)
     return _section(audit, [lead, *(_view(run, result, i) for i, result in enumerate(run.of(audit)))])
 
 
@@ -175,7 +177,7 @@ def _at(found: Explorer) -> str:
 def _estimates(result: Result) -> Html:
     rows = []
     for given in result["estimates"]:
-        kind = words.kind(Estimate(method=given["method"], epsilon=0, lower=0, confidence=0.5, valid=given["valid"]))
+        kind = words.kind(_estimate(given))
         rows.append(
             [
                 str(given["method"]),
@@ -187,7 +189,14 @@ def _estimates(result: Result) -> Html:
             ]
         )
     columns = ["method", "what it is", "ε", "interval", "threshold", "holds if"]
-    return table(f"All estimates, {result['audit']}, {result['view']}", columns, rows)
+    caption = f"All estimates, {result['audit']}, {result['view']}; the first valid bound is quoted, fixed in advance"
+    return table(caption, columns, rows)
+
+
+def _estimate(given: Mapping[str, Any]) -> Estimate:
+    """What sort of figure it is, as an object; its numbers are read elsewhere."""
+    doubtful = bool(given.get("doubtful"))
+    return Estimate(given["method"], 0, 0, confidence=0.5, valid=given["valid"], doubtful=doubtful)
 
 
 def _interval(given: Mapping[str, Any]) -> str:
@@ -262,11 +271,12 @@ def _phrases(memorisation: Mapping[str, Any] | None) -> Html:
             numbers.metric(c.get("users", "–")),
             numbers.metric(c.get("copies", "–")),
             "–" if c["exposure"] is None else f"{number(c['exposure']):.1f}",
+            "yes" if c.get("rank") == 1 and c.get("among") == memorisation.get("references") else "no",
             "yes" if c.get("extracted") else "no",
         ]
         for c in planted[:_PHRASES]
     ]
-    columns = ["phrase", "p_u", "p_e", "users", "copies", "exposure (bits)", "extracted"]
+    columns = ["phrase", "p_u", "p_e", "users", "copies", "exposure (bits)", "memorised", "extracted"]
     return table(f"The planted phrases that are best remembered ({len(rows)} of {len(planted)})", columns, rows)
 
 
@@ -274,8 +284,8 @@ def _ldp_table(results: Sequence[Result]) -> Html:
     views = list(dict.fromkeys(str(result["view"]) for result in results))
     cells: dict[str, dict[str, str]] = {}
     for result in results:
-        bound = next((e for e in result["estimates"] if e["valid"]), None)
-        text = "–" if bound is None else f"≥ {numbers.epsilon(number(bound['lower']))}"
+        bound = line(result).bound
+        text = "–" if bound is None else f"≥ {numbers.epsilon(bound)}"
         text += (
             f" (≈ {numbers.epsilon(number(result['metrics']['empirical']))})"
             if "empirical" in result["metrics"]
@@ -285,7 +295,7 @@ def _ldp_table(results: Sequence[Result]) -> Html:
             " REFUTED" if result.get("refuted") else ""
         )
     rows = [[who, *(by.get(view, "–") for view in views)] for who, by in cells.items()]
-    return table("Valid bounds, each by itself; in brackets the paper's estimate", ["adversary", *views], rows)
+    return table("Valid bounds, which hold all together; in brackets the paper's estimate", ["adversary", *views], rows)
 
 
 def trainings(run: SavedRun) -> list[Section]:
@@ -302,16 +312,16 @@ def _training(key: str, title: str, found: Mapping[str, Any]) -> Section:
         f"{numbers.count(found['rounds'])} rounds, {'with' if found.get('private') else 'without'} a privacy mechanism."
     )
     names = [name for name in metrics if not str(name).endswith(_WITHOUT)]
-    rows = [
-        [str(name), numbers.metric(metrics[name]), numbers.metric(metrics.get(f"{name}{_WITHOUT}", "–"))]
-        for name in names
-    ]
     plain = any(str(name).endswith(_WITHOUT) for name in metrics)
-    note = "" if plain else "Nothing was trained without canaries: `baseline = true` in [run] would."
+    without = [[numbers.metric(metrics.get(f"{name}{_WITHOUT}", "–"))] if plain else [] for name in names]
+    rows = [[str(name), numbers.metric(metrics[name]), *cell] for name, cell in zip(names, without, strict=True)]
+    columns = ["on test data", "with canaries", *(["without canaries"] if plain else [])]
+    unknown = "What canaries cost the model was not measured: the setting baseline of the table [run] does."
+    note = "Canaries cost a model some of its quality; this is how much." if plain else unknown
     body = joined(
         [
-            paragraphs([facts, "Canaries cost a model some of its quality; this is how much." if plain else note]),
-            table("How good the model is", ["on test data", "with canaries", "without canaries"], rows) if rows else "",
+            paragraphs([facts, note]),
+            table("How good the model is", columns, rows) if rows else "",
             tag("div", {"class": "panels"}, *map(placed, figures)),
         ]
     )

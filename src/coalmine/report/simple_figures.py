@@ -8,7 +8,7 @@ from typing import Any
 
 from coalmine.report import numbers
 from coalmine.report.drawing import BOUND, ESTIMATE, INK, LINE, PLANTED, THEORY, Figure, unit
-from coalmine.runs.summary import number
+from coalmine.runs.summary import line, number
 
 Result = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ def rounds(result: Result, name: str) -> Figure:
                 "bound": None if bound is None else _finite(bound["lower"]),
             }
         )
-    names = ["valid bound", "estimate and its interval"]
+    names = ["valid bound", "estimate by best-threshold, with its interval"]
     shape = {
         "field": "kind",
         "type": "nominal",
@@ -42,22 +42,30 @@ def rounds(result: Result, name: str) -> Figure:
         "scale": {"domain": names, "range": [BOUND, ESTIMATE]},
         "legend": {"title": None},
     }
+    theory = result.get("theory")
+    promised = None if theory is None else _finite(theory["epsilon"])
+    # Marks at the first and the last round, and at ε = 0, are drawn whole.
+    edge = max(1, data[-1]["round"] - data[0]["round"]) / 12
+    values = [promised, *(d[name] for d in data for name in ("high", "estimate", "bound"))]
+    top = max([1.0, *(value for value in values if value is not None)])
     x = {
         "field": "round",
         "type": "quantitative",
         "title": "round",
-        "axis": {"tickMinStep": 1},
-        "scale": {"padding": 16, "nice": False},
+        "axis": {"values": [d["round"] for d in data], "grid": False},
+        "scale": {"domain": [data[0]["round"] - edge, data[-1]["round"] + edge], "nice": False},
     }
-    y = {"type": "quantitative", "title": "ε of one round"}
+    y = {
+        "type": "quantitative",
+        "title": "ε of one round",
+        "scale": {"domain": [-0.03 * top, 1.05 * top], "nice": False},
+    }
     points = [
         {"round": d["round"], "kind": kind, "value": d[field]}
         for d in data
         for kind, field in ((names[0], "bound"), (names[1], "estimate"))
         if d[field] is not None
     ]
-    theory = result.get("theory")
-    promised = None if theory is None else _finite(theory["epsilon"])
     layers: list[dict[str, Any]] = [
         {
             "data": {"values": [] if promised is None else [{"value": promised}]},
@@ -94,9 +102,9 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
         {
             "p_u": f"{c['p_u']:g}",
             "p_e": f"{c['p_e']:g}",
-            "share": max(c["random_sampling"], c["beam_search"]) / max(1, c["canaries"]),
-            "words": f"{max(c['random_sampling'], c['beam_search'])} of {c['canaries']}",
-            "exposure": f"{c['median_exposure']:.1f} bits",
+            "share": c["random_sampling"] / max(1, c["canaries"]),
+            "words": f"{c['random_sampling']} of {c['canaries']}",
+            "more": f"{c['beam_search']} extracted · {c['median_exposure']:.1f} bits",
         }
         for c in memorisation["configurations"]
     ]
@@ -128,16 +136,19 @@ def memorised(memorisation: Mapping[str, Any], name: str) -> Figure:
         },
         {
             "mark": {"type": "text", "dy": 10, "fontSize": 11, "color": INK},
-            "encoding": {"x": x, "y": y, "text": {"field": "exposure", "type": "nominal"}},
+            "encoding": {"x": x, "y": y, "text": {"field": "more", "type": "nominal"}},
         },
     ]
-    told = "; ".join(f"p_u {d['p_u']}, p_e {d['p_e']}: {d['words']}, {d['exposure']}" for d in data)
+    told = "; ".join(f"p_u {d['p_u']}, p_e {d['p_e']}: {d['words']}, {d['more']}" for d in data)
+    among = memorisation.get("references")
+    likelier = "every random phrase it was ranked among" if among is None else f"all {among:,} random phrases"
     return Figure(
         name=name,
         title="Memorised phrases.",
-        caption="How many of each kind the model gives away, by sampling or beam search, and their median exposure.",
-        sentence=f"Heat map of memorised phrases and median exposure: {told}.",
-        chart=unit(data, layers, height=max(120, 70 * len({d["p_e"] for d in data}))),
+        caption=f"How many of each kind are memorised: likelier to the model than {likelier}. Below, how many are "
+        "extracted, that is, the first answer of a beam search, and the median exposure.",
+        sentence=f"Heat map of memorised phrases, extracted phrases and median exposure: {told}.",
+        chart=unit(data, layers, height=max(190, 70 * len({d["p_e"] for d in data}))),
     )
 
 
@@ -154,12 +165,11 @@ def adversaries(results: Sequence[Result], name: str) -> list[Figure]:
 
 def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], name: str) -> Figure:
     points: list[dict[str, Any]] = []
-    line: list[dict[str, Any]] = []
+    diagonal: list[dict[str, Any]] = []
     for result in results:
         epsilon = number(result["config"]["epsilon"])
-        bound = next((_finite(e["lower"]) for e in result["estimates"] if e["valid"]), None)
-        estimate = _finite(result["metrics"].get("empirical"))
-        line.append({"promised": epsilon, "value": epsilon})
+        bound, estimate = _finite(line(result).bound), _finite(result["metrics"].get("empirical"))
+        diagonal.append({"promised": epsilon, "value": epsilon})
         points += [
             {"promised": epsilon, "value": value, "kind": kind, "seen": str(result["view"])}
             for kind, value in (("valid bound", bound), ("estimate", estimate))
@@ -169,7 +179,7 @@ def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], nam
     y = {"field": "value", "type": "quantitative", "title": "ε shown", "scale": span}
     layers: list[dict[str, Any]] = [
         {
-            "data": {"values": [{"promised": 0, "value": 0}, *line]},
+            "data": {"values": [{"promised": 0, "value": 0}, *diagonal]},
             "mark": {"type": "line", "strokeDash": [6, 4], "color": THEORY, "strokeWidth": 2, "clip": True},
             "encoding": {"x": x, "y": y},
         },

@@ -17,6 +17,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .8rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 .number { text-align: right; white-space: nowrap; }
+.date { white-space: nowrap; }
 .marked { background: var(--mark); font-weight: 600; }
 footer { color: color-mix(in srgb, var(--ink) 70%, var(--paper)); font-size: .85rem; margin-top: 2rem; }
 """

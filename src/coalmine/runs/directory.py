@@ -122,6 +122,14 @@ class RunDirectory:
             return False
         return False
 
+    def standing(self) -> tuple[str, str]:
+        """How far the run is, and a message: what ``run.json`` says, unless its process was killed since."""
+        about = self.about()
+        state, message = str(about.get("state"))[:40], str(about.get("message") or "")[:300]
+        if self.in_use():
+            return "running", ""
+        return ("stopped", "its process is gone") if state == "running" else (state, message)
+
     def _state(self, state: str, message: str = "") -> None:
         before = read_json(self.path / _RUN) if self.exists else {"started": _now()}
         content = {

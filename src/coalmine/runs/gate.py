@@ -80,7 +80,11 @@ class Verdict:
             against = "its promise" if self.limit is None else f"the limit of {self.limit:g} or its promise"
             text = f"No bound of {len(judged)} exceeds {against}; what no bound shows may still be there."
         rate = f"{100 * min(1.0, self.false_alarms):.3g}%"
-        text += f" A mechanism without fault is stopped in at most {rate} of runs, all results judged together."
+        text += f" A mechanism without fault is stopped in at most {rate} of runs, all results judged together"
+        if len(judged) > 1:
+            text += ": audits share that rate equally, and an audit's results its share, so that each is judged at a "
+            text += "higher confidence of its own"
+        text += "."
         if self.false_alarms > self.wanted * (1 + 1e-9):
             text += (
                 f" That is more than the {100 * self.wanted:.3g}% asked for: this run's bounds are not known at the "

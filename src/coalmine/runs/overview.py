@@ -51,13 +51,12 @@ class Overview:
         entry |= {"theory": None, "bound": None, "verdict": "", "report": report_of(self.root, name) is not None}
         directory = RunDirectory(path)
         try:
-            about = directory.about()
-            entry |= {"state": str(about.get("state"))[:40], "message": str(about.get("message") or "")[:300]}
-            entry["changed"] = str(about.get("changed"))[:40]
-            if directory.in_use():
-                entry |= {"state": "running", "progress": last_words(path / "log.jsonl")}
-            elif entry["state"] == "running":
-                entry |= {"state": "stopped", "message": "its process is gone: coalmine resume goes on"}
+            entry["changed"] = str(directory.about().get("changed"))[:40]
+            entry["state"], entry["message"] = directory.standing()
+            if entry["state"] == "running":
+                entry["progress"] = last_words(path / "log.jsonl")
+            elif entry["state"] == "stopped":
+                entry["message"] = f"{entry['message']}; `coalmine resume` goes on with it".lstrip("; ")
             if (path / "result.json").is_file():
                 entry |= self._headline(path)
         except InputError as error:

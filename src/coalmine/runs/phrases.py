@@ -44,6 +44,16 @@ class SecretSharerRun:
     users: Ints | None = None
     copies: Ints | None = None
 
+    @property
+    def without_epsilon(self) -> str:
+        """Why the phrases give no ε, where they do not."""
+        if not self.memorisation.canaries.planted.all():
+            return ""
+        return (
+            "There is no ε of the phrases: all of them were planted, and without some that were not (twins) nothing "
+            "tells how likely a model finds such phrases anyway."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
@@ -67,7 +77,9 @@ class SecretSharerMethod(Method):
     found: Memorisation | None = None
 
     def __post_init__(self) -> None:
-        self.settings.asking()  # what is wrong is said before a training, not after it
+        asking, length = self.settings.asking(), self.settings.length  # wrong ones are refused before a training
+        if asking.prefix >= length:
+            raise InputError(f"the prefix of {asking.prefix} words is not shorter than the canaries, of {length}")
 
     def planted(self, splits: Splits) -> Splits:
         """Users' examples replaced by phrases, after some users were set aside for a reference model."""
@@ -123,6 +135,11 @@ class SecretSharerMethod(Method):
         return SecretSharerRun(
             memorisation=self.found, results=[], users=self.insertion.users, copies=self.insertion.copies
         )
+
+    @property
+    def meaning(self) -> str | None:
+        """Why there is no ε of the phrases, where there is none."""
+        return self.run.without_epsilon or None if self.found is not None else None
 
     def write(self, results: Sequence[AuditResult], directory: Path) -> None:
         """Scores, every canary, and what is needed to ask again: ``canaries.json``, ``weights.safetensors``."""

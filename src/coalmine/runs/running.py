@@ -227,7 +227,8 @@ def _content(
 ) -> dict[str, Any]:
     results = [result for part in parts.values() for result in part["results"]]
     if not results:
-        raise InputError("the audits found nothing to report: plant canaries, and hold some out")
+        why = " ".join(str(part["meaning"]) for part in parts.values() if part.get("meaning"))
+        raise InputError(why or "the audits found nothing to report: plant canaries, and hold some out")
     content = merged(results)
     if settings.run.title:
         content["title"] = settings.run.title

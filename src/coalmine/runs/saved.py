@@ -76,13 +76,12 @@ def read_run_directory(path: Path | str) -> SavedRun:
     if not directory.path.is_dir():
         raise InputError(f"there is no directory {path}")
     if directory.exists:
-        about = directory.about()
+        directory.about()
         if not (directory.path / "result.json").is_file():
-            state, message = about.get("state"), about.get("message")
-            raise InputError(
-                f"the run in {path} has no results yet ({state}{f': {message}' if message else ''}); `coalmine resume "
-                f"{path}` goes on with it"
-            )
+            state, message = directory.standing()
+            after = "wait for it" if state == "running" else f"`coalmine resume {path}` goes on with it"
+            why = f"{state}: {message}" if message else state
+            raise InputError(f"the run in {path} has no results yet ({why}); {after}")
     content = read_json(directory.path / "result.json")
     schema = content.get("schema")
     if schema != SCHEMA:

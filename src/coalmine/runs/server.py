@@ -44,13 +44,15 @@ function show(runs) {
   body.replaceChildren();
   for (const run of runs) {
     const row = body.insertRow(), first = cell(row, "");
-    const called = run.title === run.name ? run.name : run.title + " (" + run.name + ")";
     if (run.report) {
       const link = document.createElement("a");
       link.href = "/report/" + encodeURIComponent(run.name);
-      link.textContent = called;
+      link.textContent = run.title;
       first.append(link);
-    } else first.textContent = called;
+    } else first.textContent = run.title;
+    cell(row, run.name);
+    const changed = new Date(run.changed);
+    cell(row, isNaN(changed) ? "-" : changed.toLocaleString(), "date");
     cell(row, run.state);
     cell(row, run.progress || run.message);
     cell(row, figure(run.theory), "number");
@@ -75,8 +77,8 @@ def _index(root: Path) -> str:
     heads = "".join(
         f'<th scope="col"{kind}>{name}</th>'
         for name, kind in (
-            ("run", ""), ("state", ""), ("progress", ""), ("theory ε", ' class="number"'),
-            ("largest valid bound", ' class="number"'), ("verdict", ""),
+            ("run", ""), ("directory", ""), ("changed", ""), ("state", ""), ("progress", ""),
+            ("theory ε", ' class="number"'), ("largest valid bound", ' class="number"'), ("verdict", ""),
         )
     )  # fmt: skip
     body = (

@@ -34,7 +34,7 @@ def line(result: Mapping[str, Any]) -> Line:
     """One result in short."""
     estimates = result["estimates"]
     bound = next((e for e in estimates if e["valid"]), None)
-    estimate = next((e for e in estimates if e["method"] in _ESTIMATES), None)
+    estimate = next((e for e in estimates if e["method"] in _ESTIMATES and not e.get("doubtful")), None)
     measured = result["metrics"].get("empirical")
     theory = result.get("theory")
     promised = None if theory is None else number(theory["epsilon"])

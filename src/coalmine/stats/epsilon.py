@@ -27,6 +27,7 @@ class Estimate:
     mechanism's ε from above: no audit can, since a better attack may exist.
 
     ``stricter`` is what ``lower`` is at higher confidences, as pairs: bounds that are judged together need them.
+    ``doubtful`` says that a check of what an estimate rests on has failed: it is not to be relied on.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Estimate:
     threshold: float | None = None
     assumes: str = ""
     stricter: tuple[tuple[float, float], ...] = ()
+    doubtful: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "lower", "upper"):
@@ -74,7 +76,9 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary; an infinite ε becomes the string ``"inf"``."""
-        found = {k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k != "stricter"}
+        found = {k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k not in ("stricter", "doubtful")}
+        if self.doubtful:
+            found["doubtful"] = True
         if self.stricter:
             found["stricter"] = [[level, "inf" if lower == math.inf else lower] for level, lower in self.stricter]
         return found

@@ -37,7 +37,8 @@ class Guesses:
         check_count("correct", self.correct, least=0)
         if not self.correct <= self.guesses <= self.canaries:
             raise InputError(
-                f"there cannot be more correct guesses than guesses, nor more guesses than canaries, got {self}"
+                "there cannot be more correct guesses than guesses, nor more guesses than canaries, got "
+                f"{self.correct} correct of {self.guesses} guesses about {self.canaries} canaries"
             )
 
 
