@@ -87,8 +87,8 @@ class Private:
             **options,
         )
         self.model, self.optimizer, *criterion, self.loader = made
-        self.criterion = criterion[0] if criterion else nn.CrossEntropyLoss(
-            reduction=options.get("loss_reduction", "mean")
+        self.criterion = (
+            criterion[0] if criterion else nn.CrossEntropyLoss(reduction=options.get("loss_reduction", "mean"))
         )
         if kind is not None:
             self.optimizer.__class__ = kind
@@ -180,8 +180,8 @@ def test_an_empty_batch_is_a_step_like_any_other():
     private.step(*data(20)[:])
     private.step(torch.empty(0, 64), torch.empty(0, dtype=torch.int64))
     assert audit.steps.taken == 2
-    (result,) = audit.results(delta=1e-5)
-    assert result.warnings == []
+    assert np.isfinite(np.concatenate(audit.audits[0].scores())).all()
+    assert audit.audits[0].notes == ()
 
 
 # 1 − 0.95 is how often a correct trainer may be refuted at most; its bounds are far below (benchmarks/opacus.py).
@@ -217,14 +217,14 @@ def test_canaries_drawn_like_examples_are_promised_what_opacus_says():
 
 def test_accountants_that_differ_are_named():
     private = Private(accountant="rdp")
-    audit = private.audit(BATCHES, canaries=50)
+    audit = private.audit(BATCHES, canaries=50, views=["updates"])
     private.train()
     assert any("(rdp)" in w and "the smaller is the tighter" in w for w in audit.results(delta=1e-5)[0].warnings)
 
 
 def test_a_loader_that_does_not_draw_at_random_is_named_and_accounted_as_it_is():
     private = Private(poisson_sampling=False)
-    audit = private.audit(2 * BATCHES, canaries=50)
+    audit = private.audit(2 * BATCHES, canaries=50, views=["updates"])
     private.train(2)
     result = audit.results(delta=1e-5)[0]
     assert any("what is proved is ε" in w and "at-most:2" in w for w in result.warnings)
@@ -281,8 +281,8 @@ def test_what_cannot_be_audited_is_refused_with_a_sentence():
     distributed = object.__new__(DistributedDPOptimizer)
     with pytest.raises(InputError, match="several processes"):
         OpacusAudit(private.engine, distributed, private.loader, audits=[OneShot(dim=DIM, rounds=3)], steps=3)
+    plain = torch.optim.SGD(private.model.parameters(), lr=0.1)
     with pytest.raises(InputError, match="optimizer must be the DPOptimizer"):
-        plain = torch.optim.SGD(private.model.parameters(), lr=0.1)
         OpacusAudit(private.engine, plain, private.loader, audits=[OneShot(dim=DIM, rounds=3)], steps=3)
     with pytest.raises(InputError, match="made for 4 rounds"):
         OpacusAudit(private.engine, private.optimizer, private.loader, audits=[OneShot(dim=DIM, rounds=4)], steps=3)
@@ -300,7 +300,7 @@ def test_what_cannot_be_audited_is_refused_with_a_sentence():
 def test_fewer_steps_and_more_than_announced_are_noted():
     for announced, sentence in ((BATCHES + 4, "8 of the 12 steps"), (BATCHES - 3, "3 steps beyond the 5")):
         private = Private()
-        audit = private.audit(announced, canaries=30)
+        audit = private.audit(announced, canaries=30, views=["final-change"])
         private.train()
         for result in audit.results(delta=1e-5):
             assert any(sentence in w for w in result.warnings)
@@ -320,9 +320,9 @@ def test_an_audit_goes_on_from_its_state():
             second.model.load_state_dict(first.model.state_dict())
             second.engine.accountant.load_state_dict(first.engine.accountant.state_dict())
             audits[2].restore(audits[1].state())
-    for one, other in zip(audits[0].results(delta=1e-5), audits[2].results(delta=1e-5), strict=True):
-        assert np.array_equal(one.scores.members, other.scores.members)
-        assert one.theory == other.theory
+    for one, other in zip(audits[0].audits, audits[2].audits, strict=True):
+        for ours, theirs in zip(one.scores(), other.scores(), strict=True):
+            assert np.array_equal(ours, theirs)
 
 
 def test_a_scheduler_of_the_learning_rate_finds_the_step_it_expects():
@@ -474,7 +474,9 @@ def test_results_are_files_like_any_other(tmp_path, run):
     canaries = strange(60)
     private = Private(dataset=canaries.planted(data()))
     steps = len(private.loader)
-    audit = private.audit(steps, canaries=50, samples=canaries, model=private.model)
+    audit = private.audit(
+        steps, canaries=50, views=["updates"], samples=canaries, sample_views=["updates"], model=private.model
+    )
     private.train()
     save(audit.results(delta=1e-5, metrics={"accuracy": 0.5}), tmp_path / "run")
     code, out, _ = run("check", str(tmp_path / "run"), "--max-epsilon", "8", "--json")
@@ -486,6 +488,6 @@ def test_results_are_files_like_any_other(tmp_path, run):
     assert "The whole training, one example" in page
     assert "sees every step" in page
     assert sorted(path.name for path in (tmp_path / "run").glob("scores-*.npz")) == [
-        "scores-final-change.npz", "scores-samples-final-change.npz", "scores-samples-updates.npz",
+        "scores-samples-updates.npz",
         "scores-updates.npz",
-    ]  # fmt: skip
+    ]
