@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from opacus import PrivacyEngine
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_delta, check_kind
-from coalmine.sampling import AtMost, Poisson, Sampling
+from coalmine.sampling import AtMost, EveryRound, Poisson, Sampling
 
 # PRV's figures are up to 0.02 above the truth by construction.
 _ALIKE, _NEARLY = 0.03, 0.02
@@ -88,13 +88,26 @@ def promise(engine: PrivacyEngine, loading: Loading, *, delta: float) -> Promise
 
 def theory(schedule: Sequence[tuple[float, int]], sampling: Sampling, *, delta: float) -> Theory:
     """What coalmine's accountant says of these steps for an example that takes part by ``sampling``."""
-    steps = sum(count for _, count in schedule)
-    # Of one noise the promise is remembered, which takes seconds to compute.
-    found = accounting.theory(noise_multiplier=schedule[0][0], sampling=sampling, rounds=steps, delta=delta)
-    if len({noise for noise, _ in schedule}) == 1:
-        return found
-    composed = accounting.scheduled_epsilon(schedule, sampling=sampling, delta=delta)
-    return replace(found, epsilon=composed, noise_multiplier=None)
+    steps, noises = sum(count for _, count in schedule), {noise for noise, _ in schedule}
+    if isinstance(sampling, EveryRound):
+        # Gaussian steps compose to one of σ⁻² = Σ σₜ⁻², whose ε has a closed form.
+        squares = math.fsum(count / noise**2 if noise > 0 else math.inf for noise, count in schedule)
+        epsilon, accountant = accounting.round_epsilon(noise_multiplier=squares**-0.5, delta=delta), "exact"
+    elif len(noises) == 1:  # a promise that is remembered, since it takes seconds to compute
+        same = accounting.theory(noise_multiplier=schedule[0][0], sampling=sampling, rounds=steps, delta=delta)
+        epsilon, accountant = same.epsilon, same.accountant
+    else:
+        epsilon, accountant = accounting.scheduled_epsilon(schedule, sampling=sampling, delta=delta), "pld"
+    return Theory(
+        epsilon=epsilon,
+        delta=check_delta(delta),
+        accountant=accountant,
+        noise_multiplier=noises.pop() if len(noises) == 1 else None,
+        sampling=str(sampling),
+        q=sampling.rate,
+        rounds=steps,
+        adjacency=sampling.adjacency,
+    )
 
 
 def noise_schedule(engine: PrivacyEngine) -> list[tuple[float, int]]:
