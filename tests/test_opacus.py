@@ -16,8 +16,7 @@ from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOpti
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 from coalmine.accounting import scheduled_epsilon, theory
-from coalmine.audits import Canife, OneShot
-from coalmine.audits.samples import Samples
+from coalmine.audits import Canife, OneShot, Samples
 from coalmine.canaries.crafted import GivenUpdates
 from coalmine.canaries.design import DesignSettings
 from coalmine.canaries.updates import update_canaries
@@ -303,6 +302,26 @@ def test_fewer_steps_and_more_than_announced_are_noted():
         for result in audit.results(delta=1e-5):
             assert any(sentence in w for w in result.warnings)
             assert result.config["steps"] == min(announced, BATCHES)
+
+
+def test_a_model_that_runs_away_does_not_end_the_training():
+    private = Private()
+    canaries = strange(20)
+    audit = private.audit(2, canaries=30, samples=canaries, model=private.model)
+    private.step(*data(20)[:])
+    private.optimizer.param_groups[0]["lr"] = float("inf")
+    private.step(*data(20)[:])
+    for one in audit.audits:
+        assert np.isfinite(np.concatenate(one.scores())).all()
+        assert any("not finite" in note for note in one.notes)
+
+
+def test_steps_that_the_accountant_counted_before_are_named():
+    private = Private()
+    private.step(*data(20)[:])
+    audit = private.audit(BATCHES, canaries=30, views=["updates"])
+    private.train()
+    assert "the accountant has counted 9 steps, of which 8 were audited" in audit.results(delta=1e-5)[0].warnings
 
 
 def test_an_audit_goes_on_from_its_state():

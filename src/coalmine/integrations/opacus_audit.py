@@ -65,6 +65,11 @@ class OpacusAudit:
         """
         self.steps.finish()
         found = opacus_promise.promise(self.engine, self.loading, delta=delta)
+        if found.opacus.rounds != self.steps.taken:
+            sentence = (
+                f"the accountant has counted {found.opacus.rounds} steps, of which {self.steps.taken} were audited"
+            )
+            found = replace(found, warnings=[*found.warnings, sentence])
         return [self._result(audit, found, confidence, metrics or {}) for audit in self.audits]
 
     def _result(self, audit: Audit, found: Promise, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
@@ -139,7 +144,7 @@ def audit_opacus(
             raise InputError("samples are scored by the model: give model=, as make_private gave it")
         module = _plain(model, optimizer)
         audits += [
-            Samples(canaries=samples, model=module, rounds=steps, view=view, rate=loading.rate, losses=losses)
+            Samples(canaries=samples, model=module, rounds=steps, view=view, rate=loading.share, losses=losses)
             for view in sample_views
         ]
     return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps, length=length)

@@ -42,6 +42,11 @@ class Loading:
         poisson = isinstance(sampler, UniformWithReplacementSampler)
         return cls(rate=float(sampler.sample_rate) if poisson else None, batches=batches)
 
+    @property
+    def share(self) -> float:
+        """The probability that an example is in a given batch."""
+        return 1 / self.batches if self.rate is None else self.rate
+
     def participation(self, steps: int) -> str:
         """How canaries take part as examples do."""
         return f"poisson:{self.rate!r}" if self.rate is not None else f"epochs:{self._epochs(steps)}"

@@ -167,6 +167,8 @@ class Steps:
         for audit in seeing:
             if kind == "update" and not vector.any():
                 audit.skip(round)
+                if isinstance(audit, Canife):  # which has no score of a round that came to nothing
+                    continue
             self._observe(audit, kind, round, vector, divisor)
 
     def _observe(self, audit: Audit, kind: str, round: int, vector: Vector, divisor: float | None) -> None:
