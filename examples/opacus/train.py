@@ -2,6 +2,7 @@
 
     python examples/opacus/train.py                         # scikit-learn's digits; canaries drawn like examples
     python examples/opacus/train.py --every-step            # the worst case: canaries in every step
+    python examples/opacus/train.py --samples crafted       # examples in the data as CANIFE designs them
     python examples/opacus/train.py --every-step --bug half-noise       # or no-noise, no-clipping: refuted
     COALMINE_DATA=DIR python examples/opacus/train.py --data mnist      # with mnist.npz in DIR
 
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--every-step", action="store_true", help="canaries in every step, not drawn like examples")
+    parser.add_argument("--samples", choices=("mislabelled", "crafted"), default="mislabelled", help="in the data")
     parser.add_argument("--bug", choices=tuple(BUGS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/opacus"))
@@ -50,13 +52,17 @@ def main() -> None:
     splits = load(arguments.data)
     images, labels = tensors(splits.train.pooled())
     test_images, test_labels = tensors(splits.test.pooled())
-    spare = len(images) // 8  # audit: examples that are not trained on, but as canaries
-    samples = SampleCanaries.mislabelled(  # audit
-        images[:spare][:400], labels[:spare][:400], classes=10, seed=arguments.seed
-    )  # fmt: skip
+    model = nn.Sequential(nn.Linear(images.shape[1], 128), nn.ReLU(), nn.Linear(128, 10))
+
+    spare = min(len(images) // 8, 400)  # audit: examples that are not trained on, but as canaries or to design some
+    if arguments.samples == "crafted":  # audit
+        samples = SampleCanaries.crafted(
+            model, images[:spare], labels[:spare], classes=10, clip_norm=CLIP, count=100, seed=arguments.seed
+        )
+    else:
+        samples = SampleCanaries.mislabelled(images[:spare], labels[:spare], classes=10, seed=arguments.seed)
     dataset = samples.planted(TensorDataset(images[spare:], labels[spare:]))  # audit
 
-    model = nn.Sequential(nn.Linear(images.shape[1], 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     engine = PrivacyEngine()
     model, optimizer, loader = engine.make_private(
@@ -88,8 +94,9 @@ def main() -> None:
         shift = result["gaussian-shift"].epsilon
         print(f"{result.view:<24}{result.theory.epsilon:>9.3f}{result.bound.epsilon:>10.3f}{shift:>10.3f}", end="")
         print("   REFUTED" if result.refuted else "")
-    for warning in dict.fromkeys(w for result in results for w in result.warnings):
-        print(f"note: {warning}")
+    for result in results:
+        for warning in result.warnings:
+            print(f"note on {result.view}: {warning}")
     save(results, arguments.out)  # audit
     print(f"\nresults in {arguments.out}: coalmine report {arguments.out}")
 
