@@ -12,9 +12,19 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     ("page", "least"),
-    [("training", 15), ("one-shot", 10), ("ldp", 8), ("secret-sharer", 12), ("bring-your-own", 8), ("ci", 6)],
+    [
+        ("training", 15),
+        ("one-shot", 10),
+        ("ldp", 8),
+        ("secret-sharer", 12),
+        ("bring-your-own", 8),
+        ("ci", 6),
+        ("opacus", 12),
+    ],
 )
 def test_pages_show_real_output(page, least, tmp_path, monkeypatch):
+    if page == "opacus":
+        pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(str(ROOT / "docs" / f"{page}.md"), module_relative=False, encoding="utf-8")
     assert found.attempted > least

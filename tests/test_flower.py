@@ -27,6 +27,7 @@ from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, Local
 from coalmine.integrations.flower_bench import CLIP as BENCH_CLIP
 from coalmine.integrations.flower_bench import Setting, fed_avg, one_round
 from coalmine.integrations.flower_findings import promised
+from coalmine.integrations.flower_local import copied
 from coalmine.seam import Release
 
 CLIP, ROUNDS, CLIENTS, DIM = 0.5, 3, 4, 310
@@ -357,3 +358,42 @@ def test_a_canary_comes_through_secure_aggregation():
     workflow(LocalGrid(app, nodes=4), context)
     expected = canaries.dots(canaries.canary(1))
     np.testing.assert_allclose(scores[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(12, dtype=np.float32).reshape(3, 4),
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.array(7, dtype=np.int64),
+        np.zeros((0, 3), dtype=np.float32),
+        np.arange(6, dtype=">f2"),
+        np.array([True, False]),
+        np.array(["ab", "c"]),
+    ],
+    ids=["float32", "fortran", "scalar", "empty", "big-endian", "bools", "texts"],
+)
+def test_arrays_of_the_local_grid_read_what_flower_reads(values):
+    theirs = Array(values)
+    ours = copied(RecordDict({"arrays": ArrayRecord({"a": theirs})}))["arrays"]["a"]
+    expected, found = theirs.numpy(), ours.numpy()
+    assert np.array_equal(found, expected)
+    assert (found.dtype, found.shape, found.flags.writeable) == (expected.dtype, expected.shape, True)
+    assert ours == theirs
+    assert theirs == ours
+    assert ours != Array(np.zeros(1))
+    assert ours.object_id == theirs.object_id
+    again = ours.numpy()
+    assert not np.shares_memory(again, found)
+
+
+def test_arrays_of_the_local_grid_fail_as_flower_s_do():
+    for data, stype in ((b"", "numpy.ndarray"), (b"nonsense of some length", "numpy.ndarray"), (b"", "other")):
+        theirs = Array("float32", (2,), stype, data)
+        ours = copied(RecordDict({"arrays": ArrayRecord({"a": theirs})}))["arrays"]["a"]
+        errors = []
+        for one in (theirs, ours):
+            with pytest.raises(Exception) as caught:
+                one.numpy()
+            errors.append((caught.type, str(caught.value)))
+        assert errors[0] == errors[1]

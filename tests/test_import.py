@@ -56,3 +56,18 @@ def test_without_flower_its_integration_says_what_to_install():
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "pip install 'coalmine[flower]'" in found.stderr.strip().splitlines()[-1]
+
+
+def test_without_opacus_its_integration_says_what_to_install_and_all_else_imports():
+    check = (
+        "import sys; sys.modules['opacus'] = sys.modules['flwr'] = sys.modules['datasets'] = None\n"
+        "import pkgutil, importlib, coalmine\n"
+        "for module in pkgutil.walk_packages(coalmine.__path__, 'coalmine.'):\n"
+        "    if '.integrations.' not in module.name and not module.name.endswith('__main__'):\n"
+        "        importlib.import_module(module.name)\n"
+        "print(len(sys.modules) > 0)\n"
+        "import coalmine.integrations.opacus"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout.strip()) == (1, "True")
+    assert "pip install 'coalmine[opacus]'" in found.stderr.strip().splitlines()[-1]

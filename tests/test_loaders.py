@@ -269,7 +269,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("x,y")
-    with pytest.raises(InputError, match=r"must end in \.npz, \.jsonl, \.jsonl\.gz or \.json"):
+    with pytest.raises(InputError, match=r"must end in \.npz, \.jsonl, \.jsonl\.gz, \.json, \.parquet or \.arrow"):
         load(tmp_path / "a.csv")
     np.save(tmp_path / "b.npy", np.zeros(3))
     (tmp_path / "b.npy").rename(tmp_path / "b.npz")

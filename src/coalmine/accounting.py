@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from coalmine.errors import InputError, check_count, check_delta, check_number, check_positive
-from coalmine.sampling import LEAST_NOISE, MOST_NOISE, EveryRound, FixedSize, Poisson, Sampling
+from coalmine.sampling import LEAST_NOISE, MOST_NOISE, EveryRound, FixedSize, Poisson, Sampling, Schedule
 
 ACCOUNTANTS = ("pld", "rdp", "rdp-mironov")
 
@@ -249,7 +249,12 @@ def compose_rounds(
     schedule = [(noise[epsilon], check_count("rounds", rounds, least=0)) for epsilon, rounds in rounds_epsilon]
     if isinstance(sampling, Poisson | FixedSize):
         schedule = _grouped(schedule)
-    return _epsilon(*sampling.schedule_event(schedule), check_delta(delta), accountant)
+    return scheduled_epsilon(schedule, sampling=sampling, delta=delta, accountant=accountant)
+
+
+def scheduled_epsilon(schedule: Schedule, *, sampling: Sampling, delta: float, accountant: str | None = None) -> float:
+    """ε of a training whose noise changes: ``schedule`` holds (noise multiplier, rounds with it) in their order."""
+    return _epsilon(*sampling.schedule_event(schedule), check_delta(delta), _checked_accountant(accountant, sampling))
 
 
 def _grouped(schedule: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

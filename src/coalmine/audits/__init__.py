@@ -1,6 +1,6 @@
 """One file a method: plant → observe → score → estimate.
 
-Audits of language models need torch; it is imported when one of them is first asked for.
+Audits that call models need torch; it is imported when one of them is first asked for.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ if TYPE_CHECKING:
     from coalmine.audits.memorisation import Asking as Asking
     from coalmine.audits.memorisation import Memorisation as Memorisation
     from coalmine.audits.memorisation import ask as ask
+    from coalmine.audits.samples import Samples as Samples
     from coalmine.audits.secret_sharer import SecretSharer as SecretSharer
 
-_LATER = {"memorisation": ("Asking", "Memorisation", "ask"), "secret_sharer": ("SecretSharer",)}
+_LATER = {
+    "memorisation": ("Asking", "Memorisation", "ask"),
+    "samples": ("Samples",),
+    "secret_sharer": ("SecretSharer",),
+}
 
 __all__ = [
     "Asking",
@@ -43,6 +48,7 @@ __all__ = [
     "OneShot",
     "Participation",
     "PoissonParticipation",
+    "Samples",
     "ScheduledParticipation",
     "SecretSharer",
     "ask",

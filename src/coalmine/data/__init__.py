@@ -2,7 +2,7 @@
 
 from coalmine.data.federated import Examples, FederatedData, Splits, Task
 from coalmine.data.generated_text import generated_text
-from coalmine.data.loading import load
+from coalmine.data.loading import from_datasets, load
 from coalmine.data.named import NAMED
 from coalmine.data.partition import Balanced, Dirichlet, Iid, Natural, Partition, repartition
 from coalmine.data.partition import parse as parse_partition
@@ -25,6 +25,7 @@ __all__ = [
     "Splits",
     "Task",
     "Vocabulary",
+    "from_datasets",
     "generated_text",
     "load",
     "open_saved",

@@ -17,7 +17,7 @@ from coalmine.errors import InputError
 _MOST_CLASSES = 1_000_000
 
 # The names under which each column is looked for, in this order.
-_NAMES = {
+NAMES = {
     "inputs": ("x", "inputs", "images", "data", "features"),
     "labels": ("y", "labels", "label", "targets", "target"),
     "users": tuple(
@@ -57,8 +57,8 @@ def read_arrays(path: Path, *, keys: Mapping[str, str] | None = None) -> ArrayDa
     once for all examples, or twice with _train and _test (or train_ and test_).
     """
     for role in keys or {}:
-        if role not in _NAMES:
-            raise InputError(f"keys must be among {', '.join(_NAMES)}, got {role!r}")
+        if role not in NAMES:
+            raise InputError(f"keys must be among {', '.join(NAMES)}, got {role!r}")
     with _Archive(path) as archive:
         parts = [archive.columns(part, keys or {}) for part in ("train", "test")]
         if "inputs" not in parts[0]:
@@ -80,7 +80,7 @@ def _assembled(path: Path, parts: list[dict[str, Array]], *, users_wanted: bool,
     if not has_users and (users_wanted or any("users" in part for part in parts)):
         raise InputError(f"{path} must give users for all examples; its keys are: {', '.join(names)}")
     inputs = [as_inputs(part["inputs"], str(path)) for part in parts]
-    labels = [_as_labels(part["labels"], str(path)) for part in parts]
+    labels = [as_labels(part["labels"], str(path)) for part in parts]
     for x, y in zip(inputs, labels, strict=True):
         if not len(x):
             raise InputError(f"{path} has no examples")
@@ -121,7 +121,8 @@ def as_inputs(values: Array, source: str) -> Array:
     return values if values.dtype == np.uint8 else values.astype(np.float32, copy=False)
 
 
-def _as_labels(values: Array, source: str) -> Array:
+def as_labels(values: Array, source: str) -> Array:
+    """Whole numbers, one for each example."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.dtype.kind not in "iu" or values.ndim != 1:
@@ -158,7 +159,7 @@ class _Archive:
     def columns(self, part: str, keys: Mapping[str, str]) -> dict[str, Array]:
         """The columns of "train", "test" or (for "") of all examples, by role. Each is read once: that unpacks it."""
         found = {}
-        for role, usual in _NAMES.items():
+        for role, usual in NAMES.items():
             bases = (keys[role],) if role in keys else usual
             spelt = [name for base in bases for name in ((f"{base}_{part}", f"{part}_{base}") if part else (base,))]
             if there := [name for name in spelt if name in self.names]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coalmine.data import partition as partitions
+from coalmine.data import tables
 from coalmine.data.digits import digits
 from coalmine.data.federated import Splits
 from coalmine.data.generated_text import generated_text
@@ -59,7 +61,8 @@ def load(
     """Training, test and set-aside users of a data set: the same for the same arguments.
 
     ``name_or_path`` is a name ("digits", "mnist", "stackexchange", …), an .npz file of arrays, a .jsonl[.gz] file of
-    texts by user, a .json file or directory of LEAF, or a directory that ``save`` wrote. ``partition`` is "natural",
+    texts by user, a .json file or directory of LEAF, a .parquet or .arrow file or a directory that ``save_to_disk`` of
+    Hugging Face's ``datasets`` wrote, or a directory that ``save`` wrote. ``partition`` is "natural",
     "iid:100", "dirichlet:0.1/100" or "balanced:40"; data without users is dealt to IID clients unless it says
     otherwise. ``seed`` decides who is in which split, and the partition.
 
@@ -69,9 +72,7 @@ def load(
     Text takes ``level`` ("words" or "characters"), ``positions`` (a sequence's length) and ``vocabulary_size``. Files
     of the caller take ``keys``, the names of their columns; LEAF's CelebA takes ``images``.
     """
-    asked = partitions.parse(partition) if isinstance(partition, str) else partition
-    if not isinstance(asked, Partition | None):
-        raise InputError(f"the partition {asked!r:.40} is not known; {partitions.ACCEPTED}")
+    asked = _asked(partition)
     cut = Cut(test_fraction=test_fraction, pool_fraction=pool_fraction, min_examples=min_examples, seed=seed)
     options = _Options(level=level, positions=positions, vocabulary_size=vocabulary_size, keys=keys, images=images)
     path = Path(name_or_path)
@@ -86,13 +87,55 @@ def load(
         if str(name_or_path) in str(error):
             raise
         raise InputError(f"{name_or_path}: {error}") from error
+    return _dealt(str(name_or_path), splits, usual, asked, seed)
+
+
+def from_datasets(
+    source: Any,
+    *,
+    input: str | None = None,
+    label: str | None = None,
+    user: str | None = None,
+    test: Any = None,
+    partition: str | Partition | None = None,
+    seed: int = 0,
+    test_fraction: float | None = None,
+    pool_fraction: float = 0.0,
+    min_examples: int = 1,
+    level: Level | None = None,
+    positions: int | None = None,
+    vocabulary_size: int | None = None,
+) -> Splits:
+    """Training, test and set-aside users of tables of Hugging Face's ``datasets``, as they are in memory.
+
+    ``source`` is a Dataset, a DatasetDict with ``train`` and perhaps ``test``, or partitions: a list or dict of
+    Datasets, or a Partitioner of flwr-datasets, in which each partition is a user. ``input``, ``label`` and ``user``
+    name columns; usual names are found without. ``test`` is what to test on, where the data does not say. All else is
+    as in ``load``.
+    """
+    asked = _asked(partition)
+    cut = Cut(test_fraction=test_fraction, pool_fraction=pool_fraction, min_examples=min_examples, seed=seed)
+    keys = {role: name for role, name in (("inputs", input), ("labels", label), ("users", user)) if name is not None}
+    options = _Options(level=level, positions=positions, vocabulary_size=vocabulary_size, keys=keys, images=None)
+    splits, usual = _load_table("the data", source, test, cut, options)
+    return _dealt("the data", splits, usual, asked, seed)
+
+
+def _asked(partition: str | Partition | None) -> Partition | None:
+    asked = partitions.parse(partition) if isinstance(partition, str) else partition
+    if not isinstance(asked, Partition | None):
+        raise InputError(f"the partition {asked!r:.40} is not known; {partitions.ACCEPTED}")
+    return asked
+
+
+def _dealt(name: str, splits: Splits, usual: Partition, asked: Partition | None, seed: int) -> Splits:
     if isinstance(usual, Iid) and isinstance(asked, Natural | Balanced):
-        raise InputError(f"{name_or_path} has no users, so it cannot be {asked}: ask for iid or dirichlet")
+        raise InputError(f"{name} has no users, so it cannot be {asked}: ask for iid or dirichlet")
     return partitions.repartition(splits, asked or usual, seed=seed)
 
 
 def _load_named(name: str, cut: Cut, options: _Options) -> tuple[Splits, Partition]:
-    if name not in NAMED and Path(name).suffix in (".npz", ".json", ".jsonl", ".gz"):
+    if name not in NAMED and Path(name).suffix in (".npz", ".json", ".jsonl", ".gz", *tables.SUFFIXES):
         raise InputError(f"there is no file {name}")
     known = named(name)
     usual = partitions.parse(known.partition)
@@ -123,6 +166,8 @@ def _load_path(path: Path, cut: Cut, options: _Options, *, regrouped: bool) -> t
         if cut != Cut(seed=cut.seed):
             raise InputError(f"{path} was saved already split: leave test_fraction, pool_fraction and min_examples out")
         return open_saved(path), Natural()
+    if tables.is_saved(path) or path.suffix in tables.SUFFIXES:
+        return _load_table(str(path), tables.open_table(path), None, cut, options)
     if path.is_dir() or path.suffix == ".json":
         options.only(str(path), "positions", "vocabulary_size", "images")
         images = read_named_arrays(Path(options.images)) if isinstance(options.images, str | Path) else options.images
@@ -147,7 +192,27 @@ def _load_path(path: Path, cut: Cut, options: _Options, *, regrouped: bool) -> t
             return _classification(corpus, cut, options), Natural()
         options.only(str(path), "level", "positions", "vocabulary_size", "keys")
         return _language(corpus, cut, options, usual="words"), Natural()
-    raise InputError(f"{path} must end in .npz, .jsonl, .jsonl.gz or .json, or be a directory of LEAF or of saved data")
+    raise InputError(
+        f"{path} must end in .npz, .jsonl, .jsonl.gz, .json, .parquet or .arrow, or be a directory of LEAF or of saved "
+        "data"
+    )
+
+
+def _load_table(name: str, source: Any, test: Any, cut: Cut, options: _Options) -> tuple[Splits, Partition]:
+    train, own = tables.parts_of(source)
+    apart = own if test is None else test
+    parts = [None if part is None else tables.read(part, keys=options.keys or {}) for part in (train, apart)]
+    assert parts[0] is not None
+    found = tables.assembled(parts[0], parts[1], source=name)
+    if isinstance(found, ArrayData):
+        options.only(name, "keys")
+        splits = _split_arrays(found, cut)
+        return splits, Natural() if found.has_users else Iid(min(_CLIENTS, len(splits.train)))
+    if found.labels is not None:
+        options.only(name, "positions", "vocabulary_size", "keys")
+        return _classification(found, cut, options), Natural()
+    options.only(name, "level", "positions", "vocabulary_size", "keys")
+    return _language(found, cut, options, usual="words"), Natural()
 
 
 def _split_arrays(arrays: ArrayData, cut: Cut) -> Splits:

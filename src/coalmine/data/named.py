@@ -44,7 +44,7 @@ def named(name: str) -> NamedData:
         meant = f"did you mean {' or '.join(near)}? Names are" if near else "names are"
         raise InputError(
             f"there is no data set and no file {name!r}; {meant} {', '.join(NAMED)}, and files are .npz, .jsonl,"
-            " .jsonl.gz, .json or a directory"
+            " .jsonl.gz, .json, .parquet, .arrow or a directory"
         )
     return NAMED[name]
 

@@ -7,15 +7,12 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coalmine.data.text import Corpus
 from coalmine.errors import InputError
-
-if TYPE_CHECKING:
-    from coalmine.stats.arrays import Ints
 
 _ROLES = ("user", "text", "label")
 
@@ -30,8 +27,7 @@ def read_records(path: Path, *, keys: Mapping[str, str] | None = None) -> Corpus
         if role not in _ROLES:
             raise InputError(f"keys must be among {', '.join(_ROLES)}, got {role!r}")
     names = {role: (keys or {}).get(role, role) for role in _ROLES}
-    users: dict[str, int] = {}
-    owners: list[int] = []
+    users: list[str] = []
     texts: list[str] = []
     labels: list[int] = []
     for number, record in _records(path):
@@ -45,7 +41,7 @@ def read_records(path: Path, *, keys: Mapping[str, str] | None = None) -> Corpus
                 f"{path}, line {number}: {names['user']} must be a text or a whole number and {names['text']} a text,"
                 f" got {user!r:.40} and {text!r:.40}"
             )
-        owners.append(users.setdefault(str(user), len(users)))
+        users.append(str(user))
         texts.append(text)
         if names["label"] in record:
             labels.append(_label(record[names["label"]], path, number))
@@ -55,12 +51,7 @@ def read_records(path: Path, *, keys: Mapping[str, str] | None = None) -> Corpus
         raise InputError(f"{path} holds no lines")
     if "label" in (keys or {}) and not labels:
         raise InputError(f"{path} has no {names['label']!r} in its lines")
-    column = np.array(owners, dtype=np.int64)
-    order = np.argsort(column, kind="stable")
-    if not np.array_equal(order, np.arange(len(order))):
-        texts = [texts[i] for i in order.tolist()]
-    found: Ints | None = np.array(labels, dtype=np.int64)[order] if labels else None
-    return Corpus(source=str(path), users=list(users), owners=column[order], texts=texts, labels=found)
+    return Corpus.of(source=str(path), users=users, texts=texts, labels=np.array(labels) if labels else None)
 
 
 def _label(value: Any, path: Path, number: int) -> int:

@@ -39,6 +39,17 @@ class Corpus:
     texts: Sequence[str]
     labels: Ints | None = None
 
+    @classmethod
+    def of(cls, *, source: str, users: Sequence[str], texts: Sequence[str], labels: Array | None = None) -> Corpus:
+        """Texts in any order, each with its user: those of a user are brought together, in their order."""
+        numbers: dict[str, int] = {}
+        column = np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
+        order = np.argsort(column, kind="stable")
+        if not np.array_equal(order, np.arange(len(order))):
+            texts = [texts[i] for i in order.tolist()]
+        found = None if labels is None else np.asarray(labels, dtype=np.int64)[order]
+        return cls(source=source, users=list(numbers), owners=column[order], texts=texts, labels=found)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokenised:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import io
+import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import ErrorCode, SType
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -102,6 +107,9 @@ class LocalGrid(Grid):
             return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
         if reply is not None:
             reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
+            if reply.has_content():
+                for name, record in reply.content.array_records.items():
+                    reply.content[name] = _owned(record)
         return reply
 
 
@@ -109,12 +117,63 @@ def copied(content: RecordDict) -> RecordDict:
     """A content of one's own to write into; the bytes of arrays, which nobody can change, are shared."""
     found = RecordDict()
     for name, record in content.items():
-        if isinstance(record, ArrayRecord):
-            found[name] = ArrayRecord()
-            for key, array in record.items():
-                found[name][key] = copy.copy(array)
+        found[name] = _owned(record) if isinstance(record, ArrayRecord) else copy.deepcopy(record)
+    return found
+
+
+class QuickArray(Array):
+    """Flower's array, which reads its bytes without parsing what numpy wrote before them each time anew.
+
+    In a grid of one process that is a seventh of a round: each client reads the same model, and a strategy that clips
+    reads all replies twice. What is read is the same, and whatever is unusual is left to Flower.
+    """
+
+    __qualname__ = Array.__qualname__  # by which Flower names what it stores
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """A new array, as ever."""
+        data = self.data
+        start = 10 + int.from_bytes(data[8:10], "little")
+        layout = _layout(data[:start]) if self.stype == SType.NUMPY else None
+        if layout is None:
+            return super().numpy()
+        dtype, shape, count = layout
+        return np.frombuffer(data, dtype, count, start).reshape(shape).copy()
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to any array of the same content, as arrays of Flower are to one another."""
+        if not isinstance(other, Array):
+            return NotImplemented
+        mine, theirs = ((a.dtype, a.shape, a.stype, a.data) for a in (self, other))
+        return mine == theirs
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@lru_cache(maxsize=4096)
+def _layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | None:
+    """Type, shape and number of an array's values by the header of version 1.0 that numpy writes; None for others."""
+    file = io.BytesIO(header)
+    try:
+        if np.lib.format.read_magic(file) != (1, 0):
+            return None
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except ValueError:
+        return None
+    count = math.prod(shape)
+    return None if fortran or dtype.hasobject or count == 0 else (dtype, shape, count)
+
+
+def _owned(record: ArrayRecord) -> ArrayRecord:
+    """A record of one's own with the same arrays, each an object of its own."""
+    found = ArrayRecord()
+    for key, array in record.items():
+        if type(array) in (Array, QuickArray):
+            own = object.__new__(QuickArray)
+            own.__dict__.update(array.__dict__)
+            found[key] = own
         else:
-            found[name] = copy.deepcopy(record)
+            found[key] = copy.copy(array)
     return found
 
 

@@ -73,6 +73,11 @@ AUDITS = {
         "dimensions a random direction is nobody else's: whatever of it is found in what was released is there "
         "because it was planted. Scores say how much of each is found.",
     ),
+    "samples": (
+        "Examples as canaries",
+        "Examples were put among the data of the training, others were held out by coin flips. Scores say how much the "
+        "training seems to have seen each: by its loss, or by how well its gradient fits what every step released.",
+    ),
     "canife": (
         "Crafted samples in single rounds",
         "A sample was crafted whose update is unlike everybody else's, and a coin decided in which rounds it took "
@@ -159,6 +164,9 @@ _SEES = {
     ("one-shot", "final"): "sees the final model",
     ("one-shot", "final-change"): "sees the final model and knows what it started from",
     ("one-shot", "updates"): "sees every round's noisy average",
+    ("samples", "final"): "asks the final model for losses",
+    ("samples", "final-change"): "compares losses of the first and the final model",
+    ("samples", "updates"): "sees every step's noisy gradient",
     ("secret-sharer", "exposure"): "asks the final model and compares ranks",
     ("secret-sharer", "loss"): "asks the final model and compares losses",
     ("secret-sharer", "users"): "asks the final model about a user's texts",
@@ -185,7 +193,7 @@ def adversary(result: Mapping[str, Any]) -> str:
         return f"sees every {rest}th model and the last"
     if audit == "one-shot" and kind == "rounds":
         return f"sees the models of rounds {rest} and the last"
-    return _SEES.get((audit, kind), f"has the view {view}")
+    return _SEES.get((audit, rest if audit == "samples" else kind), f"has the view {view}")
 
 
 def kinds(result: Mapping[str, Any]) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from coalmine.report.promises import Group, Row, together
 _WHOM = {
     "training": "somebody who took part as against somebody who did not",
     "text-training": "somebody who took part as against somebody who did not",
+    "example": "an example that was trained on as against one that was not",
     "round": "a client who took part in the round as against one who did not",
     "report": "a client who sent the one gradient as against a client who sent the other",
     "phrase": "a phrase that was planted as against one that was not",

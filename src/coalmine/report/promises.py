@@ -68,6 +68,7 @@ class Group:
 
 _GROUPS = {
     "training": ("The whole training, one user", "the whole training, for one user"),
+    "example": ("The whole training, one example", "the whole training, for one example"),
     "text-training": ("The language model's training, one user", "the language model's training, for one user"),
     "round": ("One round, a client known to take part", "one round, for a client known to take part in it"),
     "report": ("One report of one client (local privacy)", "one report of one client"),
@@ -114,6 +115,8 @@ def _about(result: Result) -> str:
         return "report"
     if audit == "exposure":
         return "file" if result["config"].get("file") else "phrase"
+    if result["config"].get("unit") == "example":
+        return "example"
     return "phrase" if view.endswith(":phrase") else "training"
 
 

@@ -133,8 +133,9 @@ def judge(
 ) -> Verdict:
     """Judge the results of a run, or those of the ``audits`` and ``views`` named.
 
-    ``max_epsilon`` is a limit on the ε of one user, or of one report that a user randomises: figures of single rounds
-    and of all users who share a phrase are compared with it only where they are asked for by name.
+    ``max_epsilon`` is a limit on the ε of one user, of one example where that is what is protected, or of one report
+    that a user randomises: figures of single rounds and of all users who share a phrase are compared with it only
+    where they are asked for by name.
     """
     if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
         raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
@@ -219,6 +220,8 @@ def _unit(result: Mapping[str, Any]) -> str:
     for mark, unit in _OTHER_UNITS.items():
         if result["audit"] == mark or str(result["view"]).endswith(mark):
             return unit
+    if result["config"].get("unit") == "example":
+        return "one example"
     return "one report" if result["audit"] == "ldp" else "one user"
 
 

@@ -1,0 +1,66 @@
+"""The examples run, and find what they say."""
+
+import asyncio
+import importlib.util
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(path):
+    found = importlib.util.spec_from_file_location(f"example_{Path(path).stem}", EXAMPLES / path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def test_the_plain_loop_takes_three_calls():
+    text = (EXAMPLES / "own_loop.py").read_text()
+    assert [text.count(f"audit.{call}(") for call in ("plant", "observe", "result")] == [1, 1, 1]
+    loop = example("own_loop.py")
+    loop.ROUNDS = 2
+    assert loop.audited_training(bug="no-clipping").refuted
+
+
+def test_opacus_by_its_script(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
+    out = tmp_path / "run"
+    command = ["train.py", "--epochs", "1", "--every-step", "--bug", "half-noise", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", command)
+    example("opacus/train.py").main()
+    assert capsys.readouterr().out.count("REFUTED") == 2
+    assert (out / "result.json").is_file()
+
+
+def test_opacus_inside_accelerate():
+    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    updates, final = example("opacus/with_accelerate.py").audited_training()
+    assert updates.warnings == []
+    assert updates.bound.epsilon > 5
+    assert [updates.refuted, final.refuted] == [False, False]
+
+
+def test_pfl_by_two_postprocessors():
+    pytest.importorskip("pfl", reason="pfl is not installed: pip install --no-deps pfl")
+    loop = asyncio.new_event_loop()  # pfl asks for one
+    asyncio.set_event_loop(loop)
+    try:
+        pfl = example("pfl/train.py")
+        assert pfl.audited_training(canaries=300, noise_factor=0.4).refuted
+    finally:
+        loop.close()
+        asyncio.set_event_loop(None)
+    assert torch.is_grad_enabled()
