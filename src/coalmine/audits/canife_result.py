@@ -28,8 +28,8 @@ class Composed:
     """ε̂ of all rounds, from the ``method``'s ε̂ᵣ of each: an estimate, as good as these are, and never a bound.
 
     ``inversion`` says how an ε̂ᵣ becomes noise and how that is accounted: ``exact`` (the Gaussian mechanism's curve,
-    the tightest accountant) or ``paper`` (RDP both ways, which mostly comes out low). ``method`` is ``ceiling`` for what
-    would come out if every round's rates were at their ceiling.
+    the tightest accountant) or ``paper`` (RDP both ways, which mostly comes out low). ``method`` is ``ceiling`` for
+    what would come out if every round's rates were at their ceiling.
     """
 
     method: str

@@ -66,7 +66,7 @@ class Size:
     text_steps: tuple[int, ...]
     constants: tuple[float, ...]
     resnet_pool: int = 128
-    resnet_iterations: int = 60
+    resnet_iterations: int = 200
     resnet_trials: int = 40
 
     def seeded(self, seed: int) -> Size:
