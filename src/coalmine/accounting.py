@@ -205,7 +205,7 @@ def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "e
 def noise_from_round_epsilon(epsilon: float, delta: float, inversion: str = "exact") -> float:
     """The noise multiplier whose single round is (``epsilon``, ``delta``)-DP: CANIFE's GetNoise, ε̂ᵣ to σ̂ᵣ.
 
-    ``rdp`` is the paper's way: it over-estimates the noise, and what is composed from it mostly comes out low. ``exact``
+    ``rdp`` is the paper's way: it over-estimates the noise, and what is composed mostly comes out low. ``exact``
     is the inverse of the Gaussian mechanism's own curve. An ε of 0 stands for infinite noise, an infinite one for none.
     """
     _check_at_least_zero("epsilon", epsilon)
