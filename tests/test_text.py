@@ -20,6 +20,8 @@ from coalmine.data.text import (
 from coalmine.data.vocabulary import MARKS, words_in
 from coalmine.errors import DataWarning, InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore::coalmine.errors.DataWarning")
+
 
 def corpus(*users, labels=None):
     owners = np.repeat(np.arange(len(users)), [len(texts) for texts in users])
