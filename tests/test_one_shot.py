@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from coalmine.accounting import claimed
 from coalmine.audits import OneShot, ScheduledParticipation
 from coalmine.audits.views import parse_view
 from coalmine.errors import InputError
@@ -556,3 +557,32 @@ def test_the_null_of_a_sum_over_several_own_rounds_is_not_claimed_to_be_known():
     assert audit.null() is None
     assert audit.null("max") == LargestOfNull(CosineNull(300), ROUNDS)
     assert "exact-null" not in {e.method for e in audit.result().estimates}
+
+
+@pytest.mark.parametrize("participation", ["last:1", "every-round"])
+def test_nothing_is_shown_where_no_canary_had_a_round_that_counted(participation):
+    audit = OneShot(dim=500, rounds=3, canaries=200, view="updates", participation=participation)
+    draw = np.random.default_rng(0)
+    for round in range(3):
+        audit.plant(round, clip_norm=1.0)
+        seen = draw.normal(size=500)
+        if participation == "every-round" or round == 2:
+            audit.skip(round)
+            seen = np.zeros(500)
+        audit.observe(Release(round, "update", seen.astype(np.float32), divisor=1.0))
+    result = audit.result()
+    assert result.bound.epsilon == 0
+    assert "no canary had a round that counted" in " ".join(result.warnings)
+
+
+def test_canaries_that_hide_one_another_are_warned_of():
+    def warned(canaries):
+        audit = OneShot(
+            dim=4000, rounds=2, canaries=canaries, view="updates", family="gaussian", participation="every-round"
+        )
+        run([audit], noise=1.0, rounds=2)
+        promise = claimed(17.9, 1e-5)
+        return "without any noise they could show about ε = 21.6" in " ".join(audit.result(theory=promise).warnings)
+
+    assert warned(300)
+    assert not warned(20)

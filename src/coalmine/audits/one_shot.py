@@ -32,6 +32,7 @@ from coalmine.seam import Audit, Contribution, Release, Vector
 from coalmine.seeds import generator
 from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
 from coalmine.stats.arrays import Bools, Floats, Ints
+from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
 
 _MOST_CANARIES = 1_000_000
@@ -234,11 +235,13 @@ class OneShot(Audit):
     def scores(self, score: str | None = None) -> tuple[Floats, Floats]:
         """Scores of the planted and of the held-out canaries so far, by the audit's statistic or another."""
         which = self.score if score is None else self._checked_score(score)
-        if self._evidence.releases == 0:
+        if not self._observed.any():
             raise InputError(f"the view {self.view} has seen no release yet: call observe after each round it sees")
-        if self._shared and which in ("sum", "likelihood-ratio"):
+        if self._silent:
+            found = np.zeros(self._count)
+        elif self._shared and which in ("sum", "likelihood-ratio"):
             dots = self._updates.dots(self._direction)
-            found = dots / self._lengths(dots, _norm(self._direction) or 1.0)
+            found = dots / self._lengths(dots, _norm(self._direction))
         else:
             found = self._evidence.scores(which)
         told = ~np.isnan(found)
@@ -246,11 +249,13 @@ class OneShot(Audit):
 
     def live(self) -> str | None:
         """ε̂ by what was seen until now."""
-        found = None if self._evidence.releases == 0 else rough_epsilon(*self.scores())
+        found = None if self._silent else rough_epsilon(*self.scores())
         return None if found is None else f"ε̂ {found:.2f} ({self.view})"
 
     def null(self, score: str | None = None) -> Null | None:
         """The law of a held-out canary's score where it is known, or an upper bound on its tails."""
+        if self._silent:
+            return None
         which, cosine = score or self.score, CosineNull(self._free)
         once = self._evidence.times.max() <= 1
         if which == "cosine" or (which == "sum" and (self._shared or once)):
@@ -469,6 +474,11 @@ class OneShot(Audit):
         return sizes <= {0, self._count}
 
     @property
+    def _silent(self) -> bool:
+        """Whether no canary has had a round that counted: all score alike then, and no bound exceeds 0."""
+        return not self._evidence.times.any()
+
+    @property
     def _one_of_all_rounds(self) -> bool:
         """Whether each canary takes part in one round, which nobody knows: then the ratio is a mean of ratios."""
         return isinstance(self.participation, EpochParticipation) and self.participation.epochs == 1
@@ -490,16 +500,26 @@ class OneShot(Audit):
 
     def _warnings(self, theory: Theory | None) -> list[str]:
         found = []
+        if self._silent:
+            found.append("no canary had a round that counted, so nothing could be seen of any")
         if theory is not None and self.knows_rounds and theory.sampling.startswith(("poisson", "fixed")):
             found.append(
                 f"the score {self.score} knows the rounds of each canary, which a promise for {theory.sampling} keeps "
                 f"secret: compare it with one for {self.sampling}"
             )
+        return [*found, *self._about_crowding(theory)]
+
+    def _about_crowding(self, theory: Theory | None) -> list[str]:
+        """Canaries that are not orthogonal are one another's noise: all that come with one deviate by √(canaries/d)."""
+        crowd = f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb one another"
         if 4 * self.canaries > self.dim:
-            found.append(
-                f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb one another: fewer would show more"
-            )
-        return found
+            return [f"{crowd}: fewer would show more"]
+        if self._updates.orthonormal or not self._shared or theory is None:
+            return []
+        most = float(epsilon_gdp(math.sqrt(self.dim / self.canaries), theory.delta))
+        if most > 2 * theory.epsilon:
+            return []
+        return [f"{crowd}: without any noise they could show about ε = {most:.3g}, and fewer would show more"]
 
 
 def _checked_design(design: str) -> Design:
