@@ -229,7 +229,7 @@ def _resnet(size: Size) -> dict[str, Any]:
     target, found = frozen(size.resnet), {}
     for adversary in (PAPER, OURS):
         crafting = Crafting(
-            adversary=adversary.with_design(iterations=size.resnet_iterations),
+            adversary=adversary.with_design(iterations=size.resnet_iterations, patience=size.resnet_iterations),
             pool=size.resnet_pool,
             seed=size.resnet.seed,
         )
