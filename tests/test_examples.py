@@ -30,7 +30,7 @@ def test_the_plain_loop_takes_three_calls():
     text = (EXAMPLES / "own_loop.py").read_text()
     assert [text.count(f"audit.{call}(") for call in ("plant", "observe", "result")] == [1, 1, 1]
     loop = example("own_loop.py")
-    loop.ROUNDS = 2
+    loop.ROUNDS = 1
     assert loop.audited_training(bug="no-clipping").refuted
 
 

@@ -117,7 +117,13 @@ def copied(content: RecordDict) -> RecordDict:
     """A content of one's own to write into; the bytes of arrays, which nobody can change, are shared."""
     found = RecordDict()
     for name, record in content.items():
-        found[name] = _owned(record) if isinstance(record, ArrayRecord) else copy.deepcopy(record)
+        if isinstance(record, ArrayRecord):
+            found[name] = _owned(record)
+        else:
+            found[name] = record.copy()  # of values that nobody can change, and lists of them
+            for key, value in record.items():
+                if isinstance(value, list):
+                    found[name][key] = list(value)
     return found
 
 
@@ -166,14 +172,15 @@ def _layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | None:
 
 def _owned(record: ArrayRecord) -> ArrayRecord:
     """A record of one's own with the same arrays, each an object of its own."""
-    found = ArrayRecord()
+    found = record.copy()
+    arrays = vars(found)["_data"]  # what was in a record may be in one: Flower need not check it again
     for key, array in record.items():
         if type(array) in (Array, QuickArray):
             own = object.__new__(QuickArray)
             own.__dict__.update(array.__dict__)
-            found[key] = own
+            arrays[key] = own
         else:
-            found[key] = copy.copy(array)
+            arrays[key] = copy.copy(array)
     return found
 
 

@@ -67,6 +67,7 @@ class Steps:
         self.audits = tuple(audits)
         self._check_audits()
         self._beyond, self._finished = 0, False
+        self._made: dict[int, npt.NDArray[np.float32]] = {}
         if ghost:
             self._note("ghost clipping clips in the backward pass, so canaries do not put clipping to the test")
         self._hook()
@@ -122,23 +123,36 @@ class Steps:
             planted = audit.plant(self.taken, clip_norm=clip_norm)
             if planted is None:
                 continue
-            if isinstance(planted, PlantedCanaries) and (self.length != 1 or self._scale is not None):
-                self._clip(planted, self.length * planted.norm)
+            rows = self.length != 1 or self._scale is not None
+            if rows and isinstance(audit, OneShot) and isinstance(planted, PlantedCanaries):
+                self._clip(audit, planted)
             else:
                 self._add(checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken))
 
-    def _clip(self, planted: PlantedCanaries, norm: float) -> None:
+    def _clip(self, audit: OneShot, planted: PlantedCanaries) -> None:
         """Have the optimizer clip the canaries and add them up, as it does with a batch's gradients."""
         kept = [p.grad_sample for p in self.params]
+        sizes, factor = [p.numel() for p in self.params], np.float32(-self.length * planted.norm)
         try:
-            for rows in _batches(planted.each(norm), max(1, _AT_ONCE // self.dim)):
-                gradients = torch.from_numpy(-rows if self._scale is None else -rows * self._scale)
-                for p, piece in zip(self.params, gradients.split([p.numel() for p in self.params], 1), strict=True):
+            for rows in self._rows(audit, planted):
+                gradients = torch.from_numpy(rows * (factor if self._scale is None else factor * self._scale))
+                for p, piece in zip(self.params, gradients.split(sizes, 1), strict=True):
                     p.grad_sample = piece.reshape(len(rows), *p.shape).to(p)
                 self.optimizer.clip_and_accumulate()
         finally:
             for p, before in zip(self.params, kept, strict=True):
                 p.grad_sample = before
+
+    def _rows(self, audit: OneShot, planted: PlantedCanaries) -> Iterator[npt.NDArray[np.float32]]:
+        """Matrices of this step's canaries, of length 1. Where all of them fit into 64 MB they are made once."""
+        assert planted.canaries is not None
+        everyone = np.flatnonzero(audit.members)
+        if len(everyone) * self.dim > _AT_ONCE:
+            yield from _batches(planted.each(1.0), max(1, _AT_ONCE // self.dim))
+        elif planted.members:
+            if id(audit) not in self._made:
+                self._made[id(audit)] = np.stack(list(planted.canaries.each(everyone.tolist())))
+            yield self._made[id(audit)][np.searchsorted(everyone, planted.members)]
 
     def _add(self, planted: Contribution) -> None:
         """Add updates that are clipped already."""
