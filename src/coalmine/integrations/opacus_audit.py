@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
@@ -48,7 +49,7 @@ class OpacusAudit:
         if not audits:
             raise InputError("there is no audit: give gradient canaries, samples or audits")
         self.engine, self.loading = engine, Loading.of(loader)
-        self.steps = Steps(optimizer, audits, steps=steps, length=length)
+        self.steps = Steps(optimizer, audits, steps=steps, length=length, stepped=self.loading.stepped)
 
     @property
     def audits(self) -> tuple[Audit, ...]:
@@ -80,7 +81,7 @@ class OpacusAudit:
             result: AuditResult = audit.result(
                 confidence=confidence,
                 noise_multiplier=noise,
-                sampling=self.loading.sampling(self.steps.taken),
+                sampling=self.loading.sampling,
                 theory=theory,
                 metrics=numbers,
             )
@@ -102,11 +103,16 @@ class OpacusAudit:
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """What to keep beside a checkpoint of model, optimizer and engine: arrays by name."""
-        return self.steps.state()
+        passes = np.array([self.loading.accumulated, *sorted(self.loading.trained)], dtype=np.int64)
+        return {**self.steps.state(), "passes": passes}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go on from what ``state`` gave, with the same settings."""
         self.steps.restore(state)
+        accumulated, *trained = state["passes"].tolist()
+        # Passes of the training that went before are numbered below those to come.
+        last = max(trained, default=0)
+        self.loading.accumulated, self.loading.trained = bool(accumulated), {one - last for one in trained}
 
 
 def audit_opacus(

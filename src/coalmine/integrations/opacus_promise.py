@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
 from coalmine import accounting
 from coalmine.accounting import Theory
@@ -21,12 +21,33 @@ from coalmine.sampling import AtMost, EveryRound, Poisson, Sampling
 _ALIKE, _NEARLY = 0.03, 0.02
 
 
-@dataclass(frozen=True, kw_only=True)
+class _Passes(Sampler[Any]):
+    """A sampler that counts how often it is gone through."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler, self.begun = sampler, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun += 1
+        return iter(self._sampler)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+@dataclass(kw_only=True)
 class Loading:
-    """How a loader's batches come about: examples drawn with probability ``rate``; None: ``batches`` an epoch."""
+    """How a loader's batches come about: examples drawn with probability ``rate``; None: ``batches`` an epoch.
+
+    Without a rate, ``passes`` counts how often the loader was gone through, where each example comes at most once in a
+    pass, as with torch's own samplers without replacement.
+    """
 
     rate: float | None
     batches: int
+    passes: _Passes | None = None
+    trained: set[int] = field(default_factory=set)
+    accumulated: bool = False
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> Loading:
@@ -40,7 +61,12 @@ class Loading:
         except TypeError as error:
             raise InputError(f"the loader must have a length, which data without one has not: {error}") from None
         poisson = isinstance(sampler, UniformWithReplacementSampler)
-        return cls(rate=float(sampler.sample_rate) if poisson else None, batches=batches)
+        return cls(rate=float(sampler.sample_rate) if poisson else None, batches=batches, passes=_counted(sampler))
+
+    def stepped(self, accumulated: int) -> None:
+        """Take note of a step, of so many batches."""
+        self.trained.add(0 if self.passes is None else self.passes.begun)
+        self.accumulated |= accumulated > 1
 
     @property
     def share(self) -> float:
@@ -51,9 +77,17 @@ class Loading:
         """How canaries take part as examples do."""
         return f"poisson:{self.rate!r}" if self.rate is not None else f"epochs:{self._epochs(steps)}"
 
-    def sampling(self, steps: int) -> Sampling:
-        """How an example is to be accounted: drawn in secret, or at most once an epoch."""
-        return Poisson(self.rate) if self.rate is not None else AtMost(self._epochs(steps))
+    @property
+    def sampling(self) -> Sampling | None:
+        """How an example is to be accounted: drawn in secret, or at most once in each pass over the data.
+
+        None where nothing is known of how often it comes in a step.
+        """
+        if self.rate is not None:
+            return Poisson(self.rate)
+        if self.passes is None or self.accumulated or 0 in self.trained:
+            return None
+        return AtMost(len(self.trained))
 
     def _epochs(self, steps: int) -> int:
         return -(-steps // self.batches)
@@ -73,7 +107,7 @@ def promise(engine: PrivacyEngine, loading: Loading, *, delta: float) -> Promise
     schedule, rates = _history(engine)
     steps, accountant = sum(count for _, count in schedule), str(engine.accountant.mechanism())
     rate = rates[0] if len(set(rates)) == 1 else None
-    own = theory(schedule, loading.sampling(steps), delta=delta)
+    own = theory(schedule, loading.sampling, delta=delta)
     epsilon, warnings = _asked(engine, schedule, delta), []
     if epsilon is None:
         epsilon = own.epsilon
@@ -91,10 +125,12 @@ def promise(engine: PrivacyEngine, loading: Loading, *, delta: float) -> Promise
     return Promise(opacus=opacus, own=own, warnings=[*warnings, *_differences(opacus, own, loading, rate)])
 
 
-def theory(schedule: Sequence[tuple[float, int]], sampling: Sampling, *, delta: float) -> Theory:
-    """What coalmine's accountant says of these steps for an example that takes part by ``sampling``."""
+def theory(schedule: Sequence[tuple[float, int]], sampling: Sampling | None, *, delta: float) -> Theory:
+    """What coalmine's accountant says of these steps for an example that takes part by ``sampling``; None: nothing."""
     steps, noises = sum(count for _, count in schedule), {noise for noise, _ in schedule}
-    if isinstance(sampling, EveryRound):
+    if sampling is None:
+        epsilon, accountant = math.inf, "none"
+    elif isinstance(sampling, EveryRound):
         # Gaussian steps compose to one of σ⁻² = Σ σₜ⁻², whose ε has a closed form.
         squares = math.fsum(count / noise**2 if noise > 0 else math.inf for noise, count in schedule)
         epsilon, accountant = accounting.round_epsilon(noise_multiplier=squares**-0.5, delta=delta), "exact"
@@ -108,11 +144,24 @@ def theory(schedule: Sequence[tuple[float, int]], sampling: Sampling, *, delta: 
         delta=check_delta(delta),
         accountant=accountant,
         noise_multiplier=noises.pop() if len(noises) == 1 else None,
-        sampling=str(sampling),
-        q=sampling.rate,
+        sampling="unknown" if sampling is None else str(sampling),
+        q=None if sampling is None else sampling.rate,
         rounds=steps,
-        adjacency=sampling.adjacency,
+        adjacency=Sampling.adjacency if sampling is None else sampling.adjacency,
     )
+
+
+def _counted(sampler: Any) -> _Passes | None:
+    """The sampler of a torch BatchSampler, which counts its passes from now on; None where examples may come again."""
+    if type(sampler) is not BatchSampler:
+        return None
+    inner: Any = sampler.sampler
+    if isinstance(inner, _Passes):
+        return inner
+    if type(inner) is not SequentialSampler and not (type(inner) is RandomSampler and not inner.replacement):
+        return None
+    sampler.sampler = found = _Passes(inner)
+    return found
 
 
 def noise_schedule(engine: PrivacyEngine) -> list[tuple[float, int]]:
@@ -141,10 +190,17 @@ def _asked(engine: PrivacyEngine, schedule: Sequence[tuple[float, int]], delta: 
 
 def _differences(opacus: Theory, own: Theory, loading: Loading, rate: float | None) -> list[str]:
     said = f"Opacus's accountant ({opacus.accountant.removeprefix('opacus-')}) says ε = {opacus.epsilon:.4g}"
+    if loading.rate is None and loading.sampling is None:
+        return [
+            f"{said} for examples drawn at random in each step, but of this loader nothing is known: where an example "
+            "may come several times in a step (samplers of one's own or with replacement, batches that are "
+            "accumulated, another loader than the one given), nothing is proved"
+        ]
     if loading.rate is None:
         return [
-            f"{said} for examples drawn at random in each step, but this loader goes through all of them in "
-            f"each epoch: what is proved is ε = {own.epsilon:.4g}, without amplification ({own.sampling})"
+            f"{said} for examples drawn at random in each step, but this loader goes through all of them in order: "
+            f"what is proved is ε = {own.epsilon:.4g}, without amplification ({own.sampling}), for an example that "
+            "is replaced by an empty one, so that the others stay in their batches"
         ]
     if rate is None or not math.isclose(rate, loading.rate, rel_tol=1e-6):
         told = "rates that change" if rate is None else f"a rate of {rate:.6g}"

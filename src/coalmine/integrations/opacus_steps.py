@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -37,6 +37,9 @@ _DISTRIBUTED = (
 # Numbers of canaries' gradients that are clipped together: 64 MB.
 _AT_ONCE = 1 << 24
 
+# What an optimizer with adaptive clipping counts.
+_COUNTS = ("sample_size", "unclipped_num")
+
 # In clip norms, where the optimizer clips what it is given: whoever forgets to clip is found out.
 _LENGTH = 5.0
 
@@ -47,11 +50,18 @@ class Steps:
     An update is minus a gradient, so that a planted update moves the model as its owner would. Canaries are handed to
     the optimizer's own clipping as one more physical batch, ``length`` clip norms long; ``length=1`` adds their sum at
     once, which is fast and leaves clipping untested. The divisor is Opacus's own, which knows nothing of canaries.
-    With the virtual steps of BatchMemoryManager canaries come once in a logical step.
+    With the virtual steps of BatchMemoryManager canaries come once in a logical step. ``stepped`` is called after each
+    step with the number of batches that it had.
     """
 
     def __init__(
-        self, optimizer: DPOptimizer, audits: Sequence[Audit], *, steps: int, length: float | None = None
+        self,
+        optimizer: DPOptimizer,
+        audits: Sequence[Audit],
+        *,
+        steps: int,
+        length: float | None = None,
+        stepped: Callable[[int], None] = lambda batches: None,
     ) -> None:
         _check_flavour(optimizer)
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
@@ -64,7 +74,7 @@ class Steps:
         self.optimizer, self.steps, self.taken = optimizer, check_count("steps", steps), 0
         self.params: list[Any] = list(optimizer.params)  # parameters, to which Opacus adds attributes
         self._scale = _layer_scale(optimizer)
-        self.audits = tuple(audits)
+        self.audits, self._stepped = tuple(audits), stepped
         self._check_audits()
         self._beyond, self._finished = 0, False
         self._made: dict[int, npt.NDArray[np.float32]] = {}
@@ -114,6 +124,7 @@ class Steps:
             raise
         if done:
             self.taken += 1
+            self._stepped(self.optimizer.accumulated_iterations)
             self._show("update")
         return done
 
@@ -132,6 +143,8 @@ class Steps:
     def _clip(self, audit: OneShot, planted: PlantedCanaries) -> None:
         """Have the optimizer clip the canaries and add them up, as it does with a batch's gradients."""
         kept = [p.grad_sample for p in self.params]
+        # Canaries are not to steer a clip norm that follows how many gradients are clipped.
+        counts = {name: getattr(self.optimizer, name) for name in _COUNTS if hasattr(self.optimizer, name)}
         sizes, factor = [p.numel() for p in self.params], np.float32(-self.length * planted.norm)
         try:
             for rows in self._rows(audit, planted):
@@ -142,6 +155,8 @@ class Steps:
         finally:
             for p, before in zip(self.params, kept, strict=True):
                 p.grad_sample = before
+            for name, before in counts.items():
+                setattr(self.optimizer, name, before)
 
     def _rows(self, audit: OneShot, planted: PlantedCanaries) -> Iterator[npt.NDArray[np.float32]]:
         """Matrices of this step's canaries, of length 1. Where all of them fit into 64 MB they are made once."""
