@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
 
@@ -504,3 +504,49 @@ def test_results_are_files_like_any_other(tmp_path, run):
         "scores-samples-updates.npz",
         "scores-updates.npz",
     ]
+
+
+def accumulate(private, every):
+    """Train one epoch with a step after so many batches."""
+    private.optimizer.zero_grad()
+    for i, (inputs, targets) in enumerate(private.loader):
+        private.criterion(private.model(inputs), targets).backward()
+        if (i + 1) % every == 0:
+            private.optimizer.step()
+            private.optimizer.zero_grad()
+
+
+def test_passes_that_are_cut_short_count_as_passes():
+    private = Private(poisson_sampling=False)
+    audit = private.audit(4, canaries=50, views=["updates"])
+    for _ in range(4):
+        private.step(*next(iter(private.loader)))
+    (result,) = audit.results(delta=1e-5)
+    assert any("at-most:4" in w for w in result.warnings)
+
+
+@pytest.mark.parametrize("way", ["accumulated", "with replacement"])
+def test_nothing_is_proved_where_an_example_may_come_several_times_in_a_step(way):
+    private = Private(poisson_sampling=False)
+    if way == "with replacement":
+        private.loader.batch_sampler.sampler = RandomSampler(private.loader.dataset, replacement=True)
+    audit = private.audit(BATCHES // 2, canaries=50, views=["updates"])
+    if way == "accumulated":
+        accumulate(private, every=2)
+    else:
+        private.train()
+    (result,) = audit.results(delta=1e-5)
+    assert result.metrics["own_epsilon"] == np.inf
+    assert any("nothing is proved" in w for w in result.warnings)
+
+
+def test_canaries_do_not_steer_adaptive_clipping():
+    norms = []
+    for canaries in (None, 300):
+        private = Private(poisson_sampling=False, **ADAPTIVE)
+        if canaries:
+            private.audit(1, canaries=canaries, views=["updates"], participation="every-round")
+        torch.manual_seed(5)
+        private.step(*next(iter(private.loader)))
+        norms.append(float(private.optimizer.max_grad_norm))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
