@@ -228,7 +228,7 @@ class OneShot(Audit):
             self.discard(round)
             self._planted[round] = True
             if isinstance(self.participation, ObservedParticipation):
-                self.participation.saw(round, ())
+                self.participation.missed(round)
 
     # What it found
 

@@ -222,9 +222,21 @@ class ObservedParticipation:
     population: int
     knowledge: ClassVar[Knowledge] = "each-round"
     _seen: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _drawn: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         FixedSize(self.size, self.population)  # refuses what cannot be
+
+    def drew(self, size: int, population: int) -> bool:
+        """So many of so many were drawn: whether that is a larger share than declared. The largest is accounted."""
+        larger = size * self.population > self.size * population
+        if larger:
+            self._drawn.append((size, population))
+        return larger
+
+    def missed(self, round: int) -> None:
+        """Round ``round`` came to nothing, and perhaps nobody was told who was in it."""
+        self._seen.setdefault(round, np.empty(0, dtype=np.int64))
 
     def __str__(self) -> str:
         return f"observed:{self.size}/{self.population}"
@@ -252,8 +264,9 @@ class ObservedParticipation:
         return self.size / self.population
 
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """Fixed-size."""
-        return FixedSize(self.size, self.population)
+        """Fixed-size, with the largest share that was drawn."""
+        drawn = [(self.size, self.population), *self._drawn]
+        return FixedSize(*max(drawn, key=lambda pair: pair[0] / pair[1]))
 
 
 def _check_share(name: str, share: float) -> None:

@@ -48,28 +48,26 @@ class Layout:
     def moved(self, arrays: ArrayRecord, update: Vector) -> ArrayRecord:
         """The same record with ``update`` added to its parameters, each in its own precision."""
         self._check(arrays)
-        found, start = {}, 0
-        for key, array in arrays.items():
-            if key not in self.shapes:
-                found[key] = array
-                continue
-            shape = self.shapes[key]
+        found, start = dict(arrays), 0
+        for key, shape in self.shapes.items():  # a record may come back in another order
             stop = start + int(np.prod(shape))
-            before = array.numpy()
+            before = arrays[key].numpy()
             found[key] = Array(np.asarray((before + update[start:stop].reshape(shape)).astype(before.dtype)))
             start = stop
         return ArrayRecord(found)
 
     def nudged(self, arrays: ArrayRecord, step: float) -> ArrayRecord:
-        """The same record with a ``step`` of the parameter nearest to zero, which has the digits for it.
-
-        The step is longer in half precision, where the square of a smaller one is zero.
-        """
-        vector = self.vector(arrays)
-        half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in self.shapes)
+        """The same record with a ``step`` of the parameter nearest to zero, which has the digits for it."""
         update = np.zeros(self.dim, dtype=np.float32)
-        update[int(np.argmin(np.abs(vector)))] = max(step, _HALF_STEP) if half else step
+        update[int(np.argmin(np.abs(self.vector(arrays))))] = step
         return self.moved(arrays, update)
+
+    def step(self, arrays: ArrayRecord, wanted: float) -> float:
+        """``wanted``, or the least step that the parameter nearest to zero can take and whose square is not zero."""
+        half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in self.shapes)
+        least = min(float(np.abs(arrays[key].numpy()).min(initial=np.inf)) for key in self.shapes)
+        digits = 4 * float(np.spacing(np.float16(least) if half else np.float32(least)))
+        return max(wanted, digits, _HALF_STEP if half else 0.0)
 
     def _check(self, arrays: ArrayRecord) -> None:
         for key, shape in self.shapes.items():

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord
 
+from coalmine.audits.participation import ObservedParticipation
 from coalmine.errors import InputError, check_kind
 from coalmine.integrations.flower_arrays import Layout
 from coalmine.seam import Audit, Contribution, Release
@@ -58,11 +59,25 @@ class Course:
         return None if self._planted or self._at >= len(self.places) else self.places[self._at]
 
     def due(self) -> list[tuple[int, int]]:
-        """(audit, seat) of all canaries that this round may have, planted and held out."""
+        """(audit, seat) of all canaries that this round may have, planted and held out.
+
+        In a frozen round of one audit those of the others are there too, and held out: a round has as many nodes.
+        """
         place = self.place
         if place is None:
             return []
-        return [(i, seat) for i in self._acting(place) for seat in self.audits[i].seats(place.round, place.trial)]
+        trials = [place.trial if i in self._acting(place) else None for i in range(len(self.audits))]
+        return [(i, seat) for i, trial in enumerate(trials) for seat in self.audits[i].seats(place.round, trial)]
+
+    def drew(self, nodes: int, listed: int) -> None:
+        """The strategy takes ``nodes`` of the ``listed``: a larger share than declared is accounted as it is."""
+        for audit in self.audits:
+            rule = getattr(audit, "participation", None)
+            if isinstance(rule, ObservedParticipation) and rule.drew(nodes, listed):
+                audit.note(
+                    f"round {self.places[self._at].round}: {nodes} of {listed} nodes were drawn, a larger share than "
+                    f"the {rule.size} of {rule.population} that was declared; the promise is for the former"
+                )
 
     def plant(self, chosen: Mapping[int, Sequence[int]], clip_norm: float) -> dict[int, Contribution]:
         """What each audit plants, where the training chose these seats of each."""
@@ -121,20 +136,20 @@ class Course:
     def _release(self, place: Place, model: npt.NDArray[Any]) -> None:
         assert self._before is not None
         with np.errstate(invalid="ignore", over="ignore"):
-            change = (model - self._before).astype(np.float32)
-        lost = int(np.count_nonzero(~np.isfinite(change)))
+            change, model = (model - self._before).astype(np.float32), model.astype(np.float32)
+        lost = int(np.count_nonzero(~(np.isfinite(change) & np.isfinite(model))))
         if lost:
             # What is done to a release after it is out is no more than an adversary may do: bounds hold.
             self._note(f"{lost} of {len(change)} numbers of the model are not finite, and count as not moved")
             change = np.where(np.isfinite(change), change, np.float32(0))
-            model = np.where(np.isfinite(model), model, 0)
+            model = np.where(np.isfinite(model), model, np.float32(0))
         nothing = not self._planted or not change.any()
         if nothing:
             self._note("the model did not move, so nothing of it can be seen")
         for i in self._acting(place):
             if nothing:
                 self.audits[i].skip(place.round, place.trial)
-            self._show(self.audits[i], place, change, model.astype(np.float32), moved=not nothing)
+            self._show(self.audits[i], place, change, model, moved=not nothing)
 
     def _show(self, audit: Audit, place: Place, change: Any, model: Any, *, moved: bool) -> None:
         if place.trial is not None:

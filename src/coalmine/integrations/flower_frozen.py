@@ -63,7 +63,9 @@ class FrozenRounds(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Nothing in frozen rounds."""
-        return None if self._frozen else self.strategy.aggregate_evaluate(server_round, replies)
+        if self._frozen:
+            return None
+        return self.strategy.aggregate_evaluate(self._grid.course.places[server_round - 1].round + 1, replies)
 
     def summary(self) -> None:
         """As the strategy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,12 @@ from coalmine.seam import Audit, Contribution, Vector
 
 _STEP = 1e-6
 """What a held-out canary sends, in clip norms: Flower's clipping divides by the length of an update, so none may be 0.
-Planted canaries are shorter by twice as much, so that one client still moves a sum by no more than the clip norm."""
+It is longer where parameters have not the digits for it. Planted canaries are shorter by twice as much, so that one
+client still moves a sum by no more than the clip norm."""
 
+_MOST = 0.01  # clip norms that such a step may have
+
+_EXAMPLES = "num-examples"
 _CLIP_NORM = "clipping_norm"  # what Flower's client-side clipping calls it in messages
 
 Answer = Callable[[Message, Context], Message]
@@ -65,9 +70,10 @@ class CanaryGrid(Grid):
         if self._hosts and not all(isinstance(a, OneShot) for a in self.course.audits):
             raise InputError("hosts can send canaries of OneShot alone: others are not made from a few numbers")
         self._names = ("arrays", "metrics")
-        self._usual: dict[str, Any] = {"num-examples": 1}
+        self._usual: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
         self._answers: dict[str, Message] = {}
+        self._shorter = 1 - 2 * _STEP
 
     @property
     def rounds(self) -> int:
@@ -126,7 +132,10 @@ class CanaryGrid(Grid):
         """Real nodes' messages go on; canaries answer at once."""
         ours, theirs = _apart(messages)
         found = list(self.inner.push_messages(theirs))
-        for reply in self._replies(ours, []):
+        if not _trains([*ours, *theirs]):
+            return found
+        self.course.answered(len(ours) + len(theirs), 0, 0, "")
+        for reply in self._replies(ours, [], self._bound([*ours, *theirs])):
             identity = f"canary-{len(self._answers)}-{reply.metadata.src_node_id}"
             self._answers[identity] = reply
             found.append(identity)
@@ -141,10 +150,11 @@ class CanaryGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Real nodes first, so that canaries can reply like them."""
         ours, theirs = _apart(messages)
-        if not any(m.metadata.message_type.startswith("train") for m in [*ours, *theirs]):
+        if not _trains([*ours, *theirs]):
             return self.inner.send_and_receive(theirs, timeout=timeout)
+        self.course.drew(len(ours) + len(theirs), len(list(self.inner.get_node_ids())) + len(self.course.due()))
         replies = list(self.inner.send_and_receive(theirs, timeout=timeout)) if theirs else []
-        canaries = list(self._replies(ours, replies, timeout))
+        canaries = list(self._replies(ours, replies, self._bound([*ours, *theirs]), timeout))
         good = [reply for reply in [*replies, *canaries] if reply.has_content()]
         bad = [reply for reply in [*replies, *canaries] if not reply.has_content()]
         missing = len(ours) + len(theirs) - len(good) - len(bad)
@@ -157,35 +167,42 @@ class CanaryGrid(Grid):
         return -1 - (seat * len(self.course.audits) + audit)
 
     def _replies(
-        self, messages: Sequence[Message], real: Sequence[Message], timeout: float | None = None
+        self, messages: Sequence[Message], real: Sequence[Message], clip_norm: float, timeout: float | None = None
     ) -> Iterator[Message]:
-        """The canaries' replies, one at a time."""
+        """The canaries' replies, in the order in which they were asked: it does not tell who is planted."""
         seats: dict[int, list[int]] = {}
         asked: dict[tuple[int, int], Message] = {}
         for message in messages:
             seat, audit = divmod(-1 - message.metadata.dst_node_id, len(self.course.audits))
             seats.setdefault(audit, []).append(seat)
             asked[audit, seat] = message
-        clip_norm = self._bound(messages)
         planted = self.course.plant(seats, clip_norm)
         if not messages:
             return
         self._look_at(real)
-        step = _STEP * (clip_norm if math.isfinite(clip_norm) else 1.0)
+        step = self._step(_arrays(messages[0]), clip_norm)
         if self._hosts:
             yield from self._hosted(asked, planted, step, timeout)
             return
-        for audit, seat, update in _updates(planted):
-            message = asked.pop((audit, seat))
-            yield self._answered(message, self._moved(message, update))
-        nudged = None
-        for message in asked.values():
-            if nudged is None:  # they all send the same
-                nudged = self._layout.nudged(_arrays(message), step)
-            yield self._answered(message, nudged)
+        nudged = self._layout.nudged(_arrays(messages[0]), step)  # all that are held out send the same
+        moved = {(audit, seat): self._moved(asked[audit, seat], update) for audit, seat, update in _updates(planted)}
+        for place, message in asked.items():
+            yield self._answered(message, moved.pop(place, nudged))
+
+    def _step(self, arrays: ArrayRecord, clip_norm: float) -> float:
+        """What a held-out canary sends; planted ones are shorter by twice as much."""
+        unit = clip_norm if math.isfinite(clip_norm) else 1.0
+        step = self._layout.step(arrays, _STEP * unit)
+        if step > _MOST * unit:
+            raise InputError(
+                f"the model's parameters have not the digits for a step below {step:.3g}, which is more than a "
+                f"hundredth of the clip norm {clip_norm:g}: train in float32, or raise the clip norm"
+            )
+        self._shorter = 1 - 2 * step / unit
+        return step
 
     def _moved(self, message: Message, update: Vector) -> ArrayRecord:
-        return self._layout.moved(_arrays(message), update * np.float32(self._length * (1 - 2 * _STEP)))
+        return self._layout.moved(_arrays(message), update * np.float32(self._length * self._shorter))
 
     def _answered(self, message: Message, arrays: ArrayRecord) -> Message:
         """A reply as a client would send it, through the mods of the ClientApp."""
@@ -218,7 +235,7 @@ class CanaryGrid(Grid):
             assert isinstance(found, PlantedCanaries)
             assert found.canaries is not None
             there = seat in found.members
-            norm = found.norm * self._length * (1 - 2 * _STEP) if there else step
+            norm = found.norm * self._length * self._shorter if there else step
             family = getattr(self.course.audits[audit], "family", "")
             content = RecordDict(dict(message.content))
             name, config = next(iter(message.content.config_records.items()))
@@ -234,7 +251,7 @@ class CanaryGrid(Grid):
             return float(self._clip_norm())
         if self._clip_norm is not None:
             return self._clip_norm
-        told = [c[_CLIP_NORM] for m in messages[:1] for c in m.content.config_records.values() if _CLIP_NORM in c]
+        told = [c[_CLIP_NORM] for m in messages for c in m.content.config_records.values() if _CLIP_NORM in c]
         return float(told[0]) if told else math.inf
 
     def _look_at(self, real: Sequence[Message]) -> None:
@@ -245,7 +262,7 @@ class CanaryGrid(Grid):
             return
         self._names = (next(iter(good[0].array_records)), next(iter(good[0].metric_records)))
         records = [content.metric_records.get(self._names[1], {}) for content in good]
-        self._usual = {key: _mean([r[key] for r in records if key in r]) for key in records[0]}
+        self._usual = {key: _usual(key, [r for r in records if key in r]) for key in records[0]}
 
     @property
     def _layout(self) -> Any:
@@ -277,11 +294,26 @@ def _through(mod: Any, call: Answer) -> Answer:
     return lambda message, context: mod(message, context, call)
 
 
-def _mean(values: Sequence[Any]) -> Any:
-    """Of numbers, or of lists of the same length; whole numbers stay whole."""
+def _trains(messages: Iterable[Message]) -> bool:
+    return any(message.metadata.message_type.startswith("train") for message in messages)
+
+
+def _usual(key: str, records: Sequence[Mapping[str, Any]]) -> Any:
+    """The mean of a metric, by numbers of examples as Flower weighs them; of those numbers themselves, 1 at least."""
+    values, sizes = [record[key] for record in records], [record.get(_EXAMPLES, 0) for record in records]
+    if key == _EXAMPLES:
+        mean = _mean(values, [1] * len(values))
+        return max(1, mean) if isinstance(mean, int) else mean
+    return _mean(values, sizes if any(sizes) else [1] * len(values))
+
+
+def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
+    """Of numbers, or of lists of the same length; whole numbers stay whole, and equal ones what they are."""
+    if all(value == values[0] for value in values):
+        return values[0]
     if isinstance(values[0], list):
         if len({len(value) for value in values}) > 1:
             return values[0]
-        return [_mean(some) for some in zip(*values, strict=True)]
-    mean = math.fsum(values) / len(values)
+        return [_mean(some, weights) for some in zip(*values, strict=True)]
+    mean = math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
     return round(mean) if all(isinstance(value, int) for value in values) else mean
