@@ -397,3 +397,61 @@ def test_arrays_of_the_local_grid_fail_as_flower_s_do():
                 one.numpy()
             errors.append((caught.type, str(caught.value)))
         assert errors[0] == errors[1]
+
+
+def test_frozen_rounds_have_as_many_nodes_as_the_others():
+    canife = Canife(canaries=GivenUpdates(np.eye(DIM)[0]), rounds=ROUNDS, every=ROUNDS, trials=8, seed=1)
+    grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), [canife, one_shot()], clip_norm=CLIP)
+    strategy = FrozenRounds(server_side(CLIENTS + 12 + 1), grid)
+    seen = []
+    canife.observe = lambda release, observe=canife.observe: (seen.append(release.divisor), observe(release))
+    strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=grid.rounds, evaluate_fn=grid.recorder())
+    assert {divisor for divisor in seen if divisor} == {CLIENTS + 12 + 1}
+
+
+def test_parameters_are_found_by_name_in_whatever_order_they_come():
+    layout = Layout.of(first_model())
+    other = ArrayRecord(dict(sorted(first_model().items())))
+    update = np.arange(DIM, dtype=np.float32)
+    assert list(other) != list(first_model())
+    np.testing.assert_allclose(layout.vector(layout.moved(other, update)) - layout.vector(other), update, atol=1e-4)
+
+
+def test_the_share_that_was_really_drawn_is_accounted():
+    audit = one_shot(participation=ObservedParticipation(2, 1000))
+    train(FedAvg(fraction_evaluate=0.0), audit)
+    assert str(audit.sampling) == f"fixed:{CLIENTS + 12}/{CLIENTS + 12}"
+    assert any("a larger share than the 2 of 1000" in note for note in audit.notes)
+
+
+def test_metrics_are_averaged_as_flower_does():
+    app = ClientApp()
+
+    @app.train()
+    def train_alike(message, context):
+        partition = context.node_config["partition-id"]
+        metrics = MetricRecord({"num-examples": 1 + 30 * partition, "loss": float(partition)})
+        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    result, _ = train(FedAvg(fraction_evaluate=0.0), one_shot(), app=app)
+    sizes = 1 + 30 * np.arange(CLIENTS)
+    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.average(np.arange(CLIENTS), weights=sizes))
+
+
+def test_replies_come_in_the_order_asked():
+    grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), one_shot(), clip_norm=CLIP)
+    grid.course.begin(first_model())
+    asked = [n for n in grid.get_node_ids() if n < 0]
+    content = RecordDict({"arrays": first_model()})
+    replies = grid.send_and_receive([Message(content, node, "train") for node in asked])
+    assert [reply.metadata.src_node_id for reply in replies] == asked
+
+
+def test_a_step_that_is_not_small_is_refused():
+    half = ArrayRecord({"weight": Array(np.ones(DIM, dtype=np.float16))})
+    layout = Layout.of(half)
+    assert layout.step(half, 1e-9) > 1e-3
+    grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), one_shot(), clip_norm=0.01)
+    grid.course.begin(half)
+    with pytest.raises(InputError, match="train in float32"):
+        grid.send_and_receive([Message(RecordDict({"arrays": half}), node, "train") for node in grid.get_node_ids()])
