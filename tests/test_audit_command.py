@@ -157,3 +157,14 @@ def test_bad_mechanisms_are_sentences_too(run, arguments, message):
     code, _, err = run("audit", "gaussian", *arguments)
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize("audit", ["one-shot", "canife", "ldp", "secret-sharer"])
+def test_a_model_that_is_frozen_throughout_is_refused_by_every_audit(audit, tmp_path, run):
+    source = "def frozen(task, *, embedding=4, units=8):\n"
+    source += "    name = 'mlp' if task.tokens is None else 'word-lstm'\n"
+    source += "    return build(name, task).requires_grad_(False)\n"
+    (tmp_path / "mine.py").write_text(f"from coalmine.models import build\n\n{source}")
+    code, _, err = run("audit", audit, "--set", f"model={tmp_path}/mine.py:frozen", "--quiet")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no trainable parameters" in err
