@@ -10,7 +10,7 @@ from coalmine.report import numbers
 from coalmine.report.drawing import Figure, placed
 from coalmine.report.html import Html, framed, joined, paragraphs, tag
 from coalmine.report.picture import picture
-from coalmine.report.promises import Group, Row, together
+from coalmine.report.promises import Group, Row, in_order, together
 
 _WHOM = {
     "training": "somebody who took part as against somebody who did not",
@@ -26,7 +26,7 @@ _WHOM = {
 def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
     """The first screen, and its picture. What is refuted is told first."""
     figure = picture(found)
-    first, *others = sorted(found, key=lambda group: not any(row.refuted for row in group.rows))
+    first, *others = in_order(found)
     promised = any(row.promise is not None for group in found for row in group.rows)
     kind = "refuted" if any(row.refuted for row in first.rows) else "kept" if promised else "open"
     parts = [
@@ -113,8 +113,6 @@ def _confident(row: Row) -> str:
 def _tiles(group: Group) -> Html:
     """Promise, proof and guess of the first group, large."""
     best = group.strongest
-    promises = [row.promise for row in group.rows if row.promise is not None]
-    promise = best.promise if best is not None and best.promise is not None else max(promises, default=None)
     delta = next((row.delta for row in group.rows if row.delta is not None), None)
     at = "" if delta is None else f" (δ = {delta:g})"
     guessed = best if best is not None and best.estimate is not None else None
@@ -124,7 +122,7 @@ def _tiles(group: Group) -> Html:
         else ""
     )
     tiles = [
-        ("promise", "Promised", "–" if promise is None else numbers.at_most(promise), f"by theory{at}"),
+        ("promise", "Promised", "–" if group.promise is None else numbers.at_most(group.promise), f"by theory{at}"),
         (
             "bound",
             "Proved",

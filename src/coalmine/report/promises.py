@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coalmine.report.caveats import adversary
+from coalmine.runs.saved import SavedRun
 from coalmine.runs.summary import line, number
 
 Result = Mapping[str, Any]
@@ -65,6 +66,14 @@ class Group:
         among = [row for row in self.bounds if row.refuted] or self.bounds
         return max(among, key=lambda row: (_share(row), row.bound or 0.0), default=None)
 
+    @property
+    def promise(self) -> float | None:
+        """The promise to tell: what the strongest evidence is compared with, else the largest of the group."""
+        best = self.strongest
+        if best is not None and best.promise is not None:
+            return best.promise
+        return max((row.promise for row in self.rows if row.promise is not None), default=None)
+
 
 _GROUPS = {
     "training": ("The whole training, one user", "the whole training, for one user"),
@@ -92,6 +101,16 @@ def groups(results: Sequence[Result], *, apart: bool = False) -> list[Group]:
     return [
         Group(key=key, title=title, about=about, rows=rows[key]) for key, (title, about) in _GROUPS.items() if rows[key]
     ]
+
+
+def groups_of(run: SavedRun) -> list[Group]:
+    """All results of a run."""
+    return groups(run.results, apart="text-training" in run.content)
+
+
+def in_order(found: Sequence[Group]) -> list[Group]:
+    """The groups in the order in which they are told: what is refuted first, then as they are given."""
+    return sorted(found, key=lambda group: not any(row.refuted for row in group.rows))
 
 
 def crafter(result: Result) -> str:
