@@ -35,13 +35,13 @@ def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
             {"class": f"verdict {kind}"},
             tag("p", {"class": "headline"}, headline(found)),
             _named(first, sentence(first), alone=not others),
+            paragraphs([odds(first)]),
         ),
         _tiles(first),
         placed(figure),
-        paragraphs([_odds(first)]),
         *(_named(group, in_short(group), alone=False) for group in others),
         _table(found),
-        paragraphs([_confidence(found), _carefully(warnings)]),
+        paragraphs([_less_of_more(found), _confidence(found), _carefully(warnings)]),
     ]
     return joined(parts), figure
 
@@ -81,7 +81,7 @@ def in_short(group: Group) -> str:
     if best is None:
         return "Estimates only."
     text = f"Proved {numbers.at_least(best.bound)} with {_confident(best)}" if best.bound else "No leak is proved"
-    text += f", promised {numbers.at_most(best.promise)}" if best.promise is not None else ", nothing promised"
+    text += f", {_promised_there(best, _promises(group))}"
     text += f": by an adversary who {best.adversary}." if best.bound else "."
     return f"{text} That refutes the promise." if best.refuted else text
 
@@ -104,6 +104,18 @@ def _promised(promises: Sequence[float], group: Group) -> str:
     if len(promises) == 1:
         return f"{who} promises {numbers.at_most(promises[0])}."
     return f"{who} promises {numbers.at_most(promises[0])} to {numbers.at_most(promises[-1])}, by adversary or setting."
+
+
+def _promised_there(row: Row, promises: Sequence[float]) -> str:
+    """The promise to one of several adversaries, and what is promised to the others."""
+    if row.promise is None:
+        return "nothing promised"
+    if len(promises) == 1:
+        return f"promised {numbers.at_most(row.promise)}"
+    return (
+        f"where {numbers.at_most(row.promise)} was promised "
+        f"({numbers.epsilon(promises[0])} to {numbers.epsilon(promises[-1])}, by adversary or setting)"
+    )
 
 
 def _confident(row: Row) -> str:
@@ -152,17 +164,29 @@ def _tiles(group: Group) -> Html:
     )
 
 
-def _odds(group: Group) -> str:
-    """What the strongest bound comes to, without a logarithm."""
-    best = group.strongest
-    if best is None or not best.bound:
-        return ""
-    allowed = ""
-    if best.promise is not None and math.isfinite(best.promise):
-        allowed = f"; the promise allows {words.times(best.promise)}"
+def odds(group: Group) -> str:
+    """What the strongest bound and the promise come to, without a logarithm."""
+    best, promise = group.strongest, group.promise
     whom = _WHOM.get(group.key, "a canary that was planted as against one that was not")
-    likely = f"makes some accusation {words.times_at_least(best.bound)} as likely against {whom}"
-    return f"In odds: what this adversary sees {likely}{allowed}."
+    allowed = None if promise is None or math.isinf(promise) else words.times_at_most(promise)
+    if best is not None and best.bound:
+        likely = f"makes some accusation {words.times_at_least(best.bound)} as likely against {whom}"
+        more = "" if allowed is None else f" The promise allows {allowed}."
+        none = "If both were equally likely, nothing would be given away."
+        return f"In odds: what that adversary sees {likely}.{more} {none}"
+    if allowed is None:
+        return ""
+    return f"In odds: the promise allows some accusation to be {allowed} as likely against {whom}."
+
+
+def _less_of_more(found: Sequence[Group]) -> str:
+    """Why the rows of a group need not grow with what is seen, where there are several bounds."""
+    if all(len(group.bounds) < 2 for group in found):
+        return ""
+    return (
+        "Who sees more may prove less: each adversary is judged by a method of its own, with a ceiling of its own on "
+        "what so many canaries can show. A bound says what was shown, not what could be."
+    )
 
 
 def _table(found: Sequence[Group]) -> Html:

@@ -43,7 +43,13 @@ class Row:
             return "promise refuted"
         if self.promise is None:
             return "no promise"
-        return "not contradicted" if self.bound is not None else "estimate only"
+        found = "not contradicted" if self.bound is not None else "estimate only"
+        return f"{found}; an estimate above the promise refutes nothing" if self.overshoots else found
+
+    @property
+    def overshoots(self) -> bool:
+        """Whether the estimate exceeds the promise, as one that may be off either way can."""
+        return self.estimate is not None and self.promise is not None and self.estimate > self.promise
 
 
 @dataclass(frozen=True, kw_only=True)
