@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gate_runs
 from coalmine.errors import InputError
 from coalmine.report import caveats, html
 from coalmine.report.drawing import Figure
@@ -425,3 +426,13 @@ def test_estimates_beyond_the_promise_and_intervals_beyond_the_axis_are_marked()
 
 def _group(*rows):
     return Group(key="training", title="The whole training", about="the whole training", rows=rows)
+
+
+def test_what_opacus_says_stands_beside_the_promise_of_canaries_in_every_step():
+    theory = {"epsilon": 16.7, "delta": 1e-5, "accountant": "exact", "sampling": "every-round"}
+    found = gate_runs.result(theory=theory, config={"unit": "example"}, metrics={"opacus_epsilon": 1.59})
+    told = sentence(groups([found])[0]).replace("\u00a0", " ")
+    assert "promises ε ≤ 16.7. That is for canaries in every step, without amplification by sampling" in told
+    assert "Opacus says ε = 1.59 for an example drawn at random." in told
+    found["theory"]["accountant"] = "opacus-rdp"
+    assert "Opacus" not in sentence(groups([found])[0])

@@ -11,6 +11,7 @@ from coalmine.report.drawing import Figure, placed
 from coalmine.report.html import Html, framed, joined, paragraphs, tag
 from coalmine.report.picture import picture
 from coalmine.report.promises import Group, Row, in_order, together
+from coalmine.sampling import EveryRound
 
 _WHOM = {
     "training": "somebody who took part as against somebody who did not",
@@ -60,7 +61,7 @@ def headline(found: Sequence[Group]) -> str:
 def sentence(group: Group) -> str:
     """What is promised and what is proved of one thing, in words."""
     best, promises = group.strongest, _promises(group)
-    text = _promised(promises, group)
+    text = " ".join([_promised(promises, group), *_beside(group)])
     if best is None:
         return f"{text} No bound was computed; there are estimates only."
     if not best.bound:
@@ -106,6 +107,20 @@ def _promised(promises: Sequence[float], group: Group) -> str:
     return f"{who} promises {numbers.at_most(promises[0])} to {numbers.at_most(promises[-1])}, by adversary or setting."
 
 
+def _beside(group: Group) -> list[str]:
+    """What Opacus says of its examples, where canaries came otherwise: which figure is for what."""
+    row = next((row for row in group.rows if row.opacus is not None), None)
+    if row is None or row.promise is None or math.isinf(row.promise):
+        return []
+    every = row.sampling == EveryRound.name
+    when = "in every step, without amplification by sampling" if every else f"that come by {row.sampling}"
+    which = "That" if len(_promises(group)) == 1 else numbers.at_most(row.promise)
+    return [
+        f"{which} is for canaries {when}, and what their bound is compared with; Opacus says "
+        f"{numbers.equal(row.opacus)} for an example drawn at random."
+    ]
+
+
 def _promised_there(row: Row, promises: Sequence[float]) -> str:
     """The promise to one of several adversaries, and what is promised to the others."""
     if row.promise is None:
@@ -127,6 +142,8 @@ def _tiles(group: Group) -> Html:
     best = group.strongest
     delta = next((row.delta for row in group.rows if row.delta is not None), None)
     at = "" if delta is None else f" (δ = {delta:g})"
+    opacus = next((row.opacus for row in group.rows if row.opacus is not None), None)
+    own = "" if opacus is None else f"; by Opacus {numbers.equal(opacus)} for an example drawn at random"
     guessed = best if best is not None and best.estimate is not None else None
     interval = (
         f", interval {numbers.epsilon(guessed.low)} to {numbers.epsilon(guessed.high)}"
@@ -134,7 +151,12 @@ def _tiles(group: Group) -> Html:
         else ""
     )
     tiles = [
-        ("promise", "Promised", "–" if group.promise is None else numbers.at_most(group.promise), f"by theory{at}"),
+        (
+            "promise",
+            "Promised",
+            "–" if group.promise is None else numbers.at_most(group.promise),
+            f"by theory{at}{own}",
+        ),
         (
             "bound",
             "Proved",

@@ -35,6 +35,9 @@ class Row:
     high: float | None = None
     estimate_method: str | None = None
     refuted: bool = False
+    sampling: str | None = None
+    opacus: float | None = None
+    """What Opacus says of an example that it draws at random, where the promise is of canaries that come otherwise."""
 
     @property
     def verdict(self) -> str:
@@ -171,7 +174,16 @@ def _row(result: Result) -> Row:
         high=high,
         estimate_method=found.estimate_method,
         refuted=bool(result.get("refuted")),
+        sampling=None if theory is None else theory.get("sampling"),
+        opacus=_opacus(result),
     )
+
+
+def _opacus(result: Result) -> float | None:
+    theory = result.get("theory")
+    if theory is None or str(theory.get("accountant")).startswith("opacus-"):
+        return None
+    return _optional(result["metrics"].get("opacus_epsilon"))
 
 
 def _composed(result: Result) -> list[Row]:
