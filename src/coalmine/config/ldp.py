@@ -28,7 +28,9 @@ class LDPSettings(Settings):
 
     data: str = Field("digits", description="a name (digits, mnist, cifar10, …) or a file")
     model: str | None = Field(
-        None, description="a name (ldp-cnn, mlp, …) or path.py:function; as fits the data if not given"
+        None,
+        examples=["mlp"],
+        description="a name (ldp-cnn, mlp, …) or path.py:function; as fits the data if not given",
     )
     crafter: Several[str] = Field(
         ("all",), description="all, or some of benign, input-perturbation, parameter-retrogression, gradient-flip, "
@@ -40,10 +42,12 @@ class LDPSettings(Settings):
     mechanism: str = Field("ldp-sgd", description="ldp-sgd, gaussian, privunit or path.py:function")
     epsilon: Several[float] = Field((0.5, 1.0, 2.0, 4.0), description="what it promises")
     delta: float | None = Field(
-        None, ge=0, lt=1, description="of gaussian, 1e-5 if not given, or of a mechanism of one's own"
+        None, examples=[1e-5], ge=0, lt=1, description="of gaussian, 1e-5 if not given, or of a mechanism of one's own"
     )
     norm: float = Field(1.0, gt=0, description="the clip norm L")
-    gradient_norm: Several[float] | None = Field(None, description="norms of the dummy gradient; L if not given")
+    gradient_norm: Several[float] | None = Field(
+        None, examples=[[1.0]], description="norms of the dummy gradient; L if not given"
+    )
     alpha: float = Field(1.0, description="size of the perturbation of inputs and of parameters")
     trials: int = Field(10_000, ge=2, description="trials of a measurement, K")
     measurements: int = Field(1, ge=1, description="measurements, each with a model and examples of its own")
@@ -52,7 +56,9 @@ class LDPSettings(Settings):
     scaling: Literal["unbiased", "printed"] = Field(
         "unbiased", description="of the server's mean; printed is Algorithm 2 as it stands, d times smaller"
     )
-    radius: float | None = Field(None, gt=0, description="of the parameter set; all parameters if not given")
+    radius: float | None = Field(
+        None, examples=[10.0], gt=0, description="of the parameter set; all parameters if not given"
+    )
     rounds: int = Field(
         0, ge=0, description="rounds of training with the mechanism at its largest epsilon, before the audit"
     )

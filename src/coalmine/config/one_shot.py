@@ -27,6 +27,7 @@ class OneShotSettings(Settings):
 
     canaries: int | None = Field(
         None,
+        examples=[100],
         ge=1,
         description="how many are planted and how many held out, each about so many where coins decide; a tenth of "
         "the clients, but 100 to 1,000, if not given",
@@ -37,16 +38,22 @@ class OneShotSettings(Settings):
     participation: str = Field("clients", description=f"when canaries take part: clients (as they do), {ACCEPTED}")
     score: str | None = Field(
         None,
+        examples=["cosine"],
         description="cosine, max, sum or likelihood-ratio; for the view updates the last, else the first that fits",
     )
     design: Literal["coin-flips", "fixed"] = Field(
         "coin-flips", description="who is planted: coin-flips (a fair coin for each) or fixed (exactly `canaries`)"
     )
     family: Literal["hadamard", "gaussian"] | None = Field(
-        None, description="how canaries are made: hadamard or gaussian; by the model's size if not given"
+        None,
+        examples=["gaussian"],
+        description="how canaries are made: hadamard or gaussian; by the model's size if not given",
     )
     canary_norm: float | None = Field(
-        None, gt=0, description="their length where nothing is clipped, their largest where something is"
+        None,
+        examples=[1.0],
+        gt=0,
+        description="their length where nothing is clipped, their largest where something is",
     )
     delta: float = Field(1e-5, ge=0, lt=1, description="the δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="of bounds and intervals")

@@ -26,8 +26,8 @@ class TextTrainingSettings(TrainingSettings):
 
     data: str = Field("generated-text", description="a name (generated-text, stackexchange, …) or a file of texts")
     model: str | None = Field("word-lstm", description="a name (word-lstm, transformer, …) or path.py:function")
-    vocabulary_size: int | None = Field(500, ge=1, description="number of different tokens")
-    positions: int | None = Field(12, ge=1, description="length of a sequence of text")
+    vocabulary_size: int | None = Field(500, examples=[500], ge=1, description="number of different tokens")
+    positions: int | None = Field(12, examples=[12], ge=1, description="length of a sequence of text")
     model_settings: dict[str, float] = Field(
         default_factory=lambda: {"embedding": 32.0, "units": 96.0}, description="the model's own, such as units=96"
     )

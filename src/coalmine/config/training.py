@@ -65,18 +65,24 @@ class TrainingSettings(Settings):
 
     data: str = Field("digits", description="a name (digits, mnist, stackexchange, …) or a file")
     partition: str | None = Field(
-        None, description="natural, iid:N, dirichlet:A/N or balanced:N; as usual if not given"
+        None, examples=["iid:100"], description="natural, iid:N, dirichlet:A/N or balanced:N; as usual if not given"
     )
-    test_fraction: float | None = Field(None, gt=0, lt=1, description="share of the users kept for testing")
+    test_fraction: float | None = Field(
+        None, examples=[0.2], gt=0, lt=1, description="share of the users kept for testing"
+    )
     min_examples: int = Field(1, ge=1, description="users with fewer examples are left out")
-    level: Literal["words", "characters"] | None = Field(None, description="what texts are split into")
-    positions: int | None = Field(None, ge=1, description="length of a sequence of text")
-    vocabulary_size: int | None = Field(None, ge=1, description="number of different tokens")
+    level: Literal["words", "characters"] | None = Field(
+        None, examples=["words"], description="what texts are split into"
+    )
+    positions: int | None = Field(None, examples=[20], ge=1, description="length of a sequence of text")
+    vocabulary_size: int | None = Field(None, examples=[1000], ge=1, description="number of different tokens")
     clients: int | None = Field(
-        None, ge=1, description="only so many of the training clients, the first; all if not given"
+        None, examples=[100], ge=1, description="only so many of the training clients, the first; all if not given"
     )
     model: str | None = Field(
-        None, description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given"
+        None,
+        examples=["mlp"],
+        description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given",
     )
     model_settings: dict[str, float] = Field(
         default_factory=dict, description="the model's own: --set model_settings.hidden=64"
@@ -90,7 +96,9 @@ class TrainingSettings(Settings):
     clip: str = Field("1.0", description="clip norm; or none, or adaptive:START (follows the median norm)")
     noise: float = Field(2.0, ge=0, description="noise multiplier: noise on the sum over the clip norm")
     weights: str = Field("equal", description="how clients are weighed: equal, size, or size:CAP, which noise needs")
-    evaluate_every: int | None = Field(None, ge=1, description="rounds between evaluations; the last only if not given")
+    evaluate_every: int | None = Field(
+        None, examples=[10], ge=1, description="rounds between evaluations; the last only if not given"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
     workers: int = Field(1, ge=1, description="processes")
 
