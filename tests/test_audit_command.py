@@ -82,12 +82,12 @@ def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
     ("arguments", "message"),
     [
         (["--set", "canary=3"], "did you mean canaries"),
-        (["--set", "canaries=0"], "canaries must be a whole number of at least 1"),
+        (["--set", "canaries=0"], "the setting canaries = 0 is wrong: it must be at least 1"),
         (["--view", "everything"], "there is no view 'everything'"),
         (["--set", "score=max"], "does not go with the view final"),
         (["--set", "clip=none", "--set", "noise=0"], "canary_norm"),
         (["--set", "clip=none", "--set", "canary_norm=1"], "set clip to a norm, or noise=0"),
-        (["--set", "noise=-1"], "noise must be 0 or more"),
+        (["--set", "noise=-1"], "the setting noise = '-1' is wrong: it must be at least 0"),
         (["--set", "view=updates", "--view", "final"], "the view is given twice"),
         (["--view", "rounds:3,99"], "asks for round 99"),
         (["--set", "canaries=1"], "leaves nothing to compare"),
@@ -96,7 +96,7 @@ def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
         (["--set", "cohort=fixed:few"], "cohort must be poisson:Q"),
         (["--set", "canaries=1e6"], "random numbers for each release"),
         (["--set", "cohort=epoch:3"], "choose participation="),
-        (["--set", "delta=2"], "delta must be in"),
+        (["--set", "delta=2"], "the setting delta = '2' is wrong: it must be less than 1"),
         (["--set", "data=nowhere"], "there is no data set"),
         (["--set", "rounds=0"], "rounds must be a whole number of at least 1"),
     ],
@@ -157,3 +157,14 @@ def test_bad_mechanisms_are_sentences_too(run, arguments, message):
     code, _, err = run("audit", "gaussian", *arguments)
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize("audit", ["one-shot", "canife", "ldp", "secret-sharer"])
+def test_a_model_that_is_frozen_throughout_is_refused_by_every_audit(audit, tmp_path, run):
+    source = "def frozen(task, *, embedding=4, units=8):\n"
+    source += "    name = 'mlp' if task.tokens is None else 'word-lstm'\n"
+    source += "    return build(name, task).requires_grad_(False)\n"
+    (tmp_path / "mine.py").write_text(f"from coalmine.models import build\n\n{source}")
+    code, _, err = run("audit", audit, "--set", f"model={tmp_path}/mine.py:frozen", "--quiet")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no trainable parameters" in err

@@ -60,3 +60,11 @@ def test_the_readmes_training_runs_as_shown(tmp_path, monkeypatch, capsys):
     # another processor rounds otherwise: a few of 180 test digits may change sides
     assert printed == [pytest.approx(shown[0], abs=0.005), pytest.approx(shown[1], abs=0.04)]
     assert (tmp_path / "runs" / "digits" / "checkpoint.json").is_file()
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_has_a_placeholder_left(page):
+    assert re.findall(r"^\s*[A-Z]+(?:_[A-Z]+)+\s*$", page.read_text(encoding="utf-8"), re.M) == []

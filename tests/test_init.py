@@ -1,5 +1,6 @@
 """``coalmine init``, the settings' reference, and ``coalmine.run``."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def test_a_file_says_what_the_preset_does_and_explains_it(name):
         assert f"[{table}]" in text
         for key in given:
             assert type(settings.table(table)).model_fields[key].description[:40] in text.replace("\n# ", " ")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_setting_that_is_commented_out_is_a_line_of_its_own_that_can_be_let_in(name):
+    lines = written(PRESETS[name]).splitlines()
+    settings = [i for i, line in enumerate(lines) if re.match(r"# [a-z_]+ =", line)]
+    assert len(settings) > 5
+    for i in settings:
+        assert lines[i - 1].startswith("# ")
+        run_from_text("\n".join([*lines[:i], lines[i].removeprefix("# "), *lines[i + 1 :]]), name)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -383,6 +383,7 @@ def test_a_function_of_ones_own_is_a_mechanism_with_its_promise():
         (lambda gradient, rng: gradient.nothing, "the mechanism <lambda> failed: AttributeError: "),
         (lambda gradient, rng: np.full(3, "a"), "the mechanism <lambda> must report real numbers, got <U1"),
         (lambda gradient, rng: gradient * 1j, "must report real numbers, got complex"),
+        (lambda gradient: gradient, r"must be <lambda>\(gradient, rng\), a flat array .* it is <lambda>\(gradient\)"),
     ],
 )
 def test_faults_of_a_mechanism_of_ones_own_are_sentences(function, message):

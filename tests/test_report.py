@@ -2,11 +2,13 @@
 
 import base64
 import json
+import math
 import shutil
 import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,13 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gate_runs
 from coalmine.errors import InputError
 from coalmine.report import caveats, html
 from coalmine.report.drawing import Figure
-from coalmine.report.first_screen import headline, sentence
+from coalmine.report.first_screen import headline, in_short, odds, sentence
 from coalmine.report.page import report, write_report
+from coalmine.report.picture import picture
 from coalmine.report.pictures import png_uri
-from coalmine.report.promises import groups
+from coalmine.report.promises import Group, Row, groups
 from coalmine.report.score_figures import explorer
 from coalmine.report.sections import _estimates
 from coalmine.runs.saved import read_run_directory
@@ -127,7 +131,7 @@ def test_estimates_are_never_shown_as_proved(saved):
         for row in group.rows:
             if str(row.estimate_method).startswith("composed"):
                 assert row.bound is None
-                assert row.verdict == "estimate only"
+                assert row.verdict.startswith("estimate only")
             assert row.bound is None or row.confidence == 0.95
     for result in read_run_directory(saved).results:
         shown = Outline(_estimates(result)).text
@@ -387,3 +391,48 @@ def _axe():
         if subprocess.run(install, check=False, capture_output=True, timeout=60).returncode != 0:
             pytest.skip("npm cannot install axe-core: barriers are not looked for")
     return next(place for place in places if place.is_file())
+
+
+def test_the_box_tells_the_odds_in_words(page):
+    box = page[page.index('<div class="verdict') : page.index('<dl class="tiles"')]
+    assert "In odds: what that adversary sees makes some accusation at least" in box
+    assert "The promise allows up to" in box
+
+
+def test_odds_without_a_bound_are_those_of_the_promise():
+    row = Row(audit="one-shot", view="final", adversary="sees the final model", promise=2.0, delta=1e-5, bound=0.0)
+    assert "the promise allows some accusation to be up to 7.39 times as likely" in odds(_group(row))
+    assert odds(_group(replace(row, promise=math.inf))) == odds(_group(replace(row, promise=None))) == ""
+
+
+def test_a_group_of_several_promises_tells_all_of_them_beside_the_strongest_bounds_own():
+    row = Row(audit="ldp", view="", adversary="sees the report", promise=2.0, delta=0.0, bound=1.9, confidence=0.95)
+    told = in_short(_group(row, replace(row, promise=4.0, bound=3.0))).replace("\u00a0", " ")
+    assert "where ε ≤ 2.00 was promised (2.00 to 4.00, by adversary or setting)" in told
+    assert "promised ε ≤ 2.00: by" in in_short(_group(row)).replace("\u00a0", " ")
+
+
+def test_estimates_beyond_the_promise_and_intervals_beyond_the_axis_are_marked():
+    row = Row(audit="canife", view="", adversary="", promise=2.0, delta=1e-5, estimate=2.5, low=1.0, high=9.0)
+    figure = picture([_group(row)])
+    assert "only a bound refutes" in figure.caption
+    assert "the interval goes on" in figure.caption
+    (arrows,) = [layer for layer in figure.chart["layer"] if layer["mark"].get("shape") == "triangle-right"]
+    assert len(arrows["data"]["values"]) == 1
+    assert row.verdict == "estimate only; an estimate above the promise refutes nothing"
+    whole = picture([_group(replace(row, estimate=1.5, high=2.0))])
+    assert whole.caption.endswith("only rows of one group can be compared.")
+
+
+def _group(*rows):
+    return Group(key="training", title="The whole training", about="the whole training", rows=rows)
+
+
+def test_what_opacus_says_stands_beside_the_promise_of_canaries_in_every_step():
+    theory = {"epsilon": 16.7, "delta": 1e-5, "accountant": "exact", "sampling": "every-round"}
+    found = gate_runs.result(theory=theory, config={"unit": "example"}, metrics={"opacus_epsilon": 1.59})
+    told = sentence(groups([found])[0]).replace("\u00a0", " ")
+    assert "promises ε ≤ 16.7. That is for canaries in every step, without amplification by sampling" in told
+    assert "Opacus says ε = 1.59 for an example drawn at random." in told
+    found["theory"]["accountant"] = "opacus-rdp"
+    assert "Opacus" not in sentence(groups([found])[0])

@@ -78,6 +78,15 @@ def test_a_setting_on_the_command_line_goes_over_the_file():
         ("[run]", "run = 3\n[other]", r"line 1: run must be a table|line 2: there is no table"),
         ("canaries = 50", "canaries = 50\ncanaries = 60", "is not TOML"),
         ('data = "digits"', "data = [1]", r"line 5: in \[training\] the setting data"),
+        ("rounds = 7", "noise = -1.0", r"line 6: in \[training\] the setting noise = -1.0 .*: it must be at least 0"),
+        ("rounds = 7", "cohort = 'poisson:7'", r"line 6: in \[training\] the setting cohort: .* in \(0, 1\], got 7"),
+        (
+            'view = ["final", "updates"]',
+            "view = 'finel'",
+            r"line 14: in \[one-shot\] the setting view: there is no view 'finel'",
+        ),
+        ("canaries = 50", "participation = 'x'", r"line 15: in \[one-shot\] the setting participation: .*every-round"),
+        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: in \[ldp\] the setting epsilon: .*got -2.0"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(old, new, sentence):

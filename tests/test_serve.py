@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import threading
+from datetime import datetime
 
 import pytest
 
@@ -47,6 +48,29 @@ def test_runs_are_listed_with_their_headline(served):
     found = runs(served[1])["one"]
     assert (found["state"], found["theory"], found["bound"], found["verdict"]) == ("done", 8.0, 2.5, "consistent")
     assert found["report"] is True
+
+
+def test_the_promise_and_the_bound_of_a_run_are_of_one_thing(served):
+    root, server = served
+    local = {"crafter": "gradient-flip", "epsilon": 4.0}
+    reports = result("ldp", "parameter-change", bound=3.8, promise=4.0, config=local)
+    directory(root / "two", reports, result(bound=2.5, promise=8.0))
+    found = runs(server)["two"]
+    assert (found["about"], found["theory"], found["bound"]) == ("The whole training, one user", 8.0, 2.5)
+    directory(root / "two", result("ldp", "white-box", bound=4.5, promise=4.0, config=local), result(promise=8.0))
+    found = runs(server)["two"]
+    assert (found["about"][:10], found["theory"], found["bound"]) == ("One report", 4.0, 4.5)
+    assert found["verdict"] == "PROMISE REFUTED"
+    directory(root / "two", result("ldp", "white-box", config={}))
+    assert "damaged" in runs(server)["two"]["message"]
+
+
+def test_results_that_were_saved_without_a_run_are_listed(served):
+    root, server = served
+    (directory(root / "mine", result(bound=1.5)) / "run.json").unlink()
+    found = runs(server)["mine"]
+    assert (found["state"], found["bound"], found["progress"], found["message"]) == ("saved", 1.5, "", "")
+    assert datetime.fromisoformat(found["changed"]).year >= 2025
 
 
 def test_a_run_is_live_while_its_process_has_the_lock(served):

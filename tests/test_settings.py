@@ -107,14 +107,14 @@ def test_training_settings_build_the_training_they_describe():
         ("clip=-1", "clip norm"),
         ("cohort=half", "cohort must be poisson:Q"),
         ("cohort=poisson:2", "0, 1"),
-        ("clients=0", "clients must be between 1 and"),
+        ("clients=0", "it must be at least 1"),
+        ("clients=100000", "clients must be between 1 and"),
         ("model_settings.depth=3", "has no setting 'depth'"),
     ],
 )
 def test_wrong_values_of_a_training_are_sentences(text, message):
-    (settings,) = settings_from_texts([text], TrainingSettings)
-
     def build():
+        (settings,) = settings_from_texts([text], TrainingSettings)
         splits = settings.splits()
         return settings.training(splits, settings.module(splits))
 

@@ -41,7 +41,7 @@ _HOME = {
     "coalmine.seam": ("Audit", "Contribution", "Release", "View"),
     "coalmine.stats": ("CosineNull", "Estimate", "NormalNull", "Scores", "estimate"),
 }
-_MODULES = ("accounting", "audits", "data", "fl", "models", "sampling", "seam", "stats")
+_MODULES = ("accounting", "audits", "data", "fl", "models", "runs", "sampling", "seam", "stats")
 
 __all__ = sorted([*_MODULES, *(name for names in _HOME.values() for name in names)])  # noqa: PLE0605
 

@@ -65,6 +65,12 @@ def times_at_least(epsilon: float) -> str:
     return found if found.startswith("more") else f"at least {found}"
 
 
+def times_at_most(epsilon: float) -> str:
+    """The same for what is an upper bound."""
+    found = times(epsilon)
+    return found if found.startswith("more") else f"up to {found}"
+
+
 def adversary(config: Mapping[str, Any]) -> str:
     """The name of an LDP audit's adversary, with the dummy gradient's norm where it is not the clip norm."""
     crafter, norm = str(config["crafter"]), config["gradient_norm"]

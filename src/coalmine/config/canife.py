@@ -32,16 +32,22 @@ class CanaryDesignSettings(Settings):
     """How a canary is optimised."""
 
     iterations: Several[int] | None = Field(
-        None, description="of Adam, at most; 200 if not given, 10 if running; several make several adversaries"
+        None,
+        examples=[[200]],
+        description="of Adam, at most; 200 if not given, 10 if running; several make several adversaries",
     )
     loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
         "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
     )
-    norm_constant: float = Field(1.0, description="length that a canary's update should reach, in clip norms")
-    learning_rate: float | None = Field(None, description="of Adam; what suits images or texts if not given")
+    norm_constant: float = Field(1.0, ge=0, description="length that a canary's update should reach, in clip norms")
+    learning_rate: float | None = Field(
+        None, examples=[0.1], gt=0, description="of Adam; what suits images or texts if not given"
+    )
     schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate: cosine or constant")
     start: Literal["random", "pool", "last"] | None = Field(
-        None, description="random, pool (its examples) or last (canaries); random if not given, last if running"
+        None,
+        examples=["random"],
+        description="random, pool (its examples) or last (canaries); random if not given, last if running",
     )
     target: str = Field("random", description="the canary's class: random, best or a number")
     pixels: Literal["valid", "free"] = Field("valid", description="within the data's range, or free as in the paper")
@@ -89,17 +95,21 @@ class CanifeSettings(Settings):
     )
     every: int | None = Field(
         None,
+        examples=[10],
+        ge=1,
         description="rounds from one design (frozen: and estimate) to the next; 10 if not given, 40 if running",
     )
     trials: int | None = Field(
         None,
+        examples=[100],
+        ge=2,
         description="scores an estimate and canary: frozen rounds, or rounds of the training; 100 if not given",
     )
-    canaries: int = Field(1, description="how many at once, each with its own coin")
+    canaries: int = Field(1, ge=1, description="how many at once, each with its own coin")
     score: Literal["likelihood-ratio", "plain"] = Field(
         "likelihood-ratio", description="direction: likelihood-ratio, or plain (the canary's own, as in the paper)"
     )
-    pool_fraction: float = Field(0.2, description="share of the users set aside as mock clients")
+    pool_fraction: float = Field(0.2, ge=0, lt=1, description="share of the users set aside as mock clients")
     pool_data: Several[str] = Field(
         ("own",),
         description="whose data mock clients have: own (users set aside), or others', by name or file; "
@@ -107,12 +117,13 @@ class CanifeSettings(Settings):
     )
     pool_clients: Several[int] | None = Field(
         None,
+        examples=[[16]],
         description="only so many mock clients; all if not given, if running as many as a round expects; several "
         "numbers make several adversaries",
     )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimised")
-    delta: float = Field(1e-5, description="the δ of all figures")
-    confidence: float = Field(0.95, description="of bounds and intervals")
+    delta: float = Field(1e-5, ge=0, lt=1, description="the δ of all figures")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="of bounds and intervals")
 
     def check_pool(self) -> None:
         """Refuse a share of users that is none."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from coalmine.config.settings import Settings, Several
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_positive
 from coalmine.progress import track
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ class LDPSettings(Settings):
 
     data: str = Field("digits", description="a name (digits, mnist, cifar10, …) or a file")
     model: str | None = Field(
-        None, description="a name (ldp-cnn, mlp, …) or path.py:function; as fits the data if not given"
+        None,
+        examples=["mlp"],
+        description="a name (ldp-cnn, mlp, …) or path.py:function; as fits the data if not given",
     )
     crafter: Several[str] = Field(
         ("all",), description="all, or some of benign, input-perturbation, parameter-retrogression, gradient-flip, "
@@ -39,22 +41,36 @@ class LDPSettings(Settings):
     )
     mechanism: str = Field("ldp-sgd", description="ldp-sgd, gaussian, privunit or path.py:function")
     epsilon: Several[float] = Field((0.5, 1.0, 2.0, 4.0), description="what it promises")
-    delta: float | None = Field(None, description="of gaussian, 1e-5 if not given, or of a mechanism of one's own")
-    norm: float = Field(1.0, description="the clip norm L")
-    gradient_norm: Several[float] | None = Field(None, description="norms of the dummy gradient; L if not given")
+    delta: float | None = Field(
+        None, examples=[1e-5], ge=0, lt=1, description="of gaussian, 1e-5 if not given, or of a mechanism of one's own"
+    )
+    norm: float = Field(1.0, gt=0, description="the clip norm L")
+    gradient_norm: Several[float] | None = Field(
+        None, examples=[[1.0]], description="norms of the dummy gradient; L if not given"
+    )
     alpha: float = Field(1.0, description="size of the perturbation of inputs and of parameters")
-    trials: int = Field(10_000, description="trials of a measurement, K")
-    measurements: int = Field(1, description="measurements, each with a model and examples of its own")
-    clients: int = Field(1, description="reports that the server averages")
-    learning_rate: float = Field(0.01, description="of the server")
+    trials: int = Field(10_000, ge=2, description="trials of a measurement, K")
+    measurements: int = Field(1, ge=1, description="measurements, each with a model and examples of its own")
+    clients: int = Field(1, ge=1, description="reports that the server averages")
+    learning_rate: float = Field(0.01, gt=0, description="of the server")
     scaling: Literal["unbiased", "printed"] = Field(
         "unbiased", description="of the server's mean; printed is Algorithm 2 as it stands, d times smaller"
     )
-    radius: float | None = Field(None, description="of the parameter set; all parameters if not given")
-    rounds: int = Field(0, description="rounds of training with the mechanism at its largest epsilon, before the audit")
-    round_clients: int = Field(50, description="clients of such a round")
-    confidence: float = Field(0.95, description="of the bounds")
+    radius: float | None = Field(
+        None, examples=[10.0], gt=0, description="of the parameter set; all parameters if not given"
+    )
+    rounds: int = Field(
+        0, ge=0, description="rounds of training with the mechanism at its largest epsilon, before the audit"
+    )
+    round_clients: int = Field(50, ge=1, description="clients of such a round")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="of the bounds")
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
+
+    @field_validator("epsilon")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        """Refuse here, where its line is known, what promises nothing."""
+        return tuple(check_positive("epsilon", epsilon) for epsilon in value)
 
     def mechanisms(self) -> list[LocalMechanism]:
         """One for each ε."""

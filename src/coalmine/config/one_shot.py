@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from coalmine.audits.one_shot import OneShot
-from coalmine.audits.participation import ACCEPTED
+from coalmine.audits.participation import ACCEPTED, parse_participation
 from coalmine.audits.views import VIEWS, parse_view
 from coalmine.config.settings import Settings
 from coalmine.config.training import TrainingSettings
@@ -27,6 +27,8 @@ class OneShotSettings(Settings):
 
     canaries: int | None = Field(
         None,
+        examples=[100],
+        ge=1,
         description="how many are planted and how many held out, each about so many where coins decide; a tenth of "
         "the clients, but 100 to 1,000, if not given",
     )
@@ -36,19 +38,41 @@ class OneShotSettings(Settings):
     participation: str = Field("clients", description=f"when canaries take part: clients (as they do), {ACCEPTED}")
     score: str | None = Field(
         None,
+        examples=["cosine"],
         description="cosine, max, sum or likelihood-ratio; for the view updates the last, else the first that fits",
     )
     design: Literal["coin-flips", "fixed"] = Field(
         "coin-flips", description="who is planted: coin-flips (a fair coin for each) or fixed (exactly `canaries`)"
     )
     family: Literal["hadamard", "gaussian"] | None = Field(
-        None, description="how canaries are made: hadamard or gaussian; by the model's size if not given"
+        None,
+        examples=["gaussian"],
+        description="how canaries are made: hadamard or gaussian; by the model's size if not given",
     )
     canary_norm: float | None = Field(
-        None, description="their length where nothing is clipped, their largest where something is"
+        None,
+        examples=[1.0],
+        gt=0,
+        description="their length where nothing is clipped, their largest where something is",
     )
-    delta: float = Field(1e-5, description="the δ at which ε is stated")
-    confidence: float = Field(0.95, description="of bounds and intervals")
+    delta: float = Field(1e-5, ge=0, lt=1, description="the δ at which ε is stated")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="of bounds and intervals")
+
+    @field_validator("view")
+    @classmethod
+    def _views_there_are(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse here, where its line is known, what could not be read later."""
+        for view in value:
+            parse_view(view)
+        return value
+
+    @field_validator("participation")
+    @classmethod
+    def _participation_there_is(cls, value: str) -> str:
+        """As above."""
+        if value != "clients":
+            parse_participation(value)
+        return value
 
     def audits(self, training: TrainingSettings, initial: npt.ArrayLike, population: int) -> list[OneShot]:
         """The audits of such a training, one a view, whose model starts as ``initial``."""

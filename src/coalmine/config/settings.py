@@ -173,7 +173,7 @@ def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[st
         return f"the setting {path} has parts: give {path}.name=value"
     given = f"the setting {path} = {first['input']!r:.60} is wrong"
     limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-    broken = [f"{words} {first['ctx'][name]}" for name, words in limits.items() if name in first.get("ctx", {})]
+    broken = [f"{words} {first['ctx'][name]:g}" for name, words in limits.items() if name in first.get("ctx", {})]
     takes = accepted(_annotation(path, group))
     article = "a " if takes.startswith(("whole", "number", "text")) else ""
     return f"{given}: it must be {broken[0]}" if broken else f"{given}: it takes {article}{takes}"

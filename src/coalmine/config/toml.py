@@ -20,7 +20,7 @@ def table(name: str, settings: Settings) -> str:
 
 
 def explained_table(name: str, settings: Settings, shown: Sequence[str]) -> str:
-    """A table with what each of ``shown`` means, and the others as comments with their defaults."""
+    """A table with what each setting means; all but ``shown`` as comments with their defaults, or an example."""
     return "\n".join(_lines(name, settings, explained=shown))
 
 
@@ -73,8 +73,10 @@ def _lines(name: str, settings: Settings, explained: Sequence[str]) -> Iterator[
             yield from _comment(field.description or "")
             yield given
         else:
-            described = f"{_key(key)} = {'' if content is None else value(content)}   # {field.description}"
-            yield from _comment(described)
+            # Every setting without a default has an example: what is let in by taking the mark away must be TOML.
+            example = (field.examples or [None])[0] if content is None else None
+            yield from _comment(f"{field.description}{'' if example is None else ' (not set: this is an example)'}")
+            yield f"# {_key(key)} = {value(content if example is None else example)}"
     for key, content in parts:
         inner = [path.partition(".")[2] for path in explained if path.startswith(f"{key}.")]
         if inner or not explained:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from coalmine.config.settings import Settings
 from coalmine.errors import InputError
@@ -26,8 +26,8 @@ class OptimiserSettings(Settings):
     """A rule by which parameters move."""
 
     optimiser: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam")
-    learning_rate: float = Field(0.5, description="the step size")
-    momentum: float = Field(0.0, description="of sgd")
+    learning_rate: float = Field(0.5, gt=0, description="the step size")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
 
     def rule(self) -> Optimiser:
         """The optimiser."""
@@ -43,13 +43,13 @@ class OptimiserSettings(Settings):
 class ServerSettings(OptimiserSettings):
     """What the server does with a round's average."""
 
-    momentum: float = Field(0.5, description="of sgd")
+    momentum: float = Field(0.5, ge=0, lt=1, description="of sgd")
 
 
 class ClientSettings(OptimiserSettings):
     """What a client does with the global model."""
 
-    epochs: int = Field(3, description="passes over the client's examples")
+    epochs: int = Field(3, ge=1, description="passes over the client's examples")
     batch_size: int | Literal["all"] = Field(5, description="examples a step, or all")
 
     def local(self) -> LocalTraining:
@@ -65,32 +65,49 @@ class TrainingSettings(Settings):
 
     data: str = Field("digits", description="a name (digits, mnist, stackexchange, …) or a file")
     partition: str | None = Field(
-        None, description="natural, iid:N, dirichlet:A/N or balanced:N; as usual if not given"
+        None, examples=["iid:100"], description="natural, iid:N, dirichlet:A/N or balanced:N; as usual if not given"
     )
-    test_fraction: float | None = Field(None, description="share of the users kept for testing")
-    min_examples: int = Field(1, description="users with fewer examples are left out")
-    level: Literal["words", "characters"] | None = Field(None, description="what texts are split into")
-    positions: int | None = Field(None, description="length of a sequence of text")
-    vocabulary_size: int | None = Field(None, description="number of different tokens")
-    clients: int | None = Field(None, description="only so many of the training clients, the first; all if not given")
+    test_fraction: float | None = Field(
+        None, examples=[0.2], gt=0, lt=1, description="share of the users kept for testing"
+    )
+    min_examples: int = Field(1, ge=1, description="users with fewer examples are left out")
+    level: Literal["words", "characters"] | None = Field(
+        None, examples=["words"], description="what texts are split into"
+    )
+    positions: int | None = Field(None, examples=[20], ge=1, description="length of a sequence of text")
+    vocabulary_size: int | None = Field(None, examples=[1000], ge=1, description="number of different tokens")
+    clients: int | None = Field(
+        None, examples=[100], ge=1, description="only so many of the training clients, the first; all if not given"
+    )
     model: str | None = Field(
-        None, description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given"
+        None,
+        examples=["mlp"],
+        description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given",
     )
     model_settings: dict[str, float] = Field(
         default_factory=dict, description="the model's own: --set model_settings.hidden=64"
     )
-    rounds: int = Field(40, description="number of rounds")
+    rounds: int = Field(40, ge=0, description="number of rounds")
     cohort: str = Field(
         "poisson:0.5", description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once in so many)"
     )
     client: ClientSettings = Field(default_factory=ClientSettings, description="what a client does")
     server: ServerSettings = Field(default_factory=ServerSettings, description="what the server does")
     clip: str = Field("1.0", description="clip norm; or none, or adaptive:START (follows the median norm)")
-    noise: float = Field(2.0, description="noise multiplier: noise on the sum over the clip norm")
+    noise: float = Field(2.0, ge=0, description="noise multiplier: noise on the sum over the clip norm")
     weights: str = Field("equal", description="how clients are weighed: equal, size, or size:CAP, which noise needs")
-    evaluate_every: int | None = Field(None, description="rounds between evaluations; the last only if not given")
+    evaluate_every: int | None = Field(
+        None, examples=[10], ge=1, description="rounds between evaluations; the last only if not given"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
-    workers: int = Field(1, description="processes")
+    workers: int = Field(1, ge=1, description="processes")
+
+    @field_validator("clip", "cohort", "weights")
+    @classmethod
+    def _readable(cls, value: str, info: ValidationInfo) -> str:
+        """Refuse here, where its line is known, what could not be read later."""
+        {"clip": _clipping, "cohort": _cohorts, "weights": _weighting}[str(info.field_name)](value)
+        return value
 
     def splits(self, *, pool_fraction: float = 0.0) -> Splits:
         """Training and test clients, and with ``pool_fraction`` that share of the users set aside."""
@@ -126,8 +143,6 @@ class TrainingSettings(Settings):
 
         if self.clip == "none" and self.noise > 0:
             raise InputError("noise is measured by the clip norm: set clip to a norm, or noise=0")
-        if not self.noise >= 0:
-            raise InputError(f"noise must be 0 or more, got {self.noise}")
         return Mechanism(clipping=_clipping(self.clip), noise_multiplier=self.noise, weighting=_weighting(self.weights))
 
     def cohorts(self) -> Cohorts:

@@ -109,8 +109,12 @@ def prefers_channels_last(module: nn.Module) -> bool:
 
 
 def parameter_vector(module: nn.Module) -> Tensor:
-    """The trainable parameters as one float32 vector, in the order of ``module.parameters()``."""
+    """The trainable parameters as one float32 vector, in the order of ``module.parameters()``; none is refused."""
     pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
+    if not pieces:
+        raise InputError(
+            "the model has no trainable parameters: it has none at all, or requires_grad is False for every one"
+        )
     return torch.cat(pieces)
 
 
@@ -130,8 +134,7 @@ def check_module(module: nn.Module, *, private: bool) -> None:
             raise InputError(f"parameter {name!r} must hold floating-point numbers, it holds {value.dtype}")
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"parameter {name!r} is not finite before training: check its initialisation")
-    if not any(value.requires_grad for value in module.parameters()):
-        raise InputError("the model has no trainable parameters")
+    parameter_vector(module)
     for name, layer in module.named_modules():
         if private and isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -34,6 +35,17 @@ class OwnMechanism(LocalMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_delta(self.delta)
+        try:
+            signature = inspect.signature(self.function, follow_wrapped=False)
+        except (TypeError, ValueError):  # some that are written in C have none
+            return
+        try:
+            signature.bind(None, None)
+        except TypeError:
+            raise InputError(
+                f"the mechanism must be {self.name}(gradient, rng), a flat array and a numpy.random.Generator to draw "
+                f"with, and give the report; it is {self.name}{signature}"
+            ) from None
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -10,7 +10,8 @@ from coalmine.report import numbers
 from coalmine.report.drawing import Figure, placed
 from coalmine.report.html import Html, framed, joined, paragraphs, tag
 from coalmine.report.picture import picture
-from coalmine.report.promises import Group, Row, together
+from coalmine.report.promises import Group, Row, in_order, together
+from coalmine.sampling import EveryRound
 
 _WHOM = {
     "training": "somebody who took part as against somebody who did not",
@@ -26,7 +27,7 @@ _WHOM = {
 def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
     """The first screen, and its picture. What is refuted is told first."""
     figure = picture(found)
-    first, *others = sorted(found, key=lambda group: not any(row.refuted for row in group.rows))
+    first, *others = in_order(found)
     promised = any(row.promise is not None for group in found for row in group.rows)
     kind = "refuted" if any(row.refuted for row in first.rows) else "kept" if promised else "open"
     parts = [
@@ -35,13 +36,13 @@ def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
             {"class": f"verdict {kind}"},
             tag("p", {"class": "headline"}, headline(found)),
             _named(first, sentence(first), alone=not others),
+            paragraphs([odds(first)]),
         ),
         _tiles(first),
         placed(figure),
-        paragraphs([_odds(first)]),
         *(_named(group, in_short(group), alone=False) for group in others),
         _table(found),
-        paragraphs([_confidence(found), _carefully(warnings)]),
+        paragraphs([_less_of_more(found), _confidence(found), _carefully(warnings)]),
     ]
     return joined(parts), figure
 
@@ -60,7 +61,7 @@ def headline(found: Sequence[Group]) -> str:
 def sentence(group: Group) -> str:
     """What is promised and what is proved of one thing, in words."""
     best, promises = group.strongest, _promises(group)
-    text = _promised(promises, group)
+    text = " ".join([_promised(promises, group), *_beside(group)])
     if best is None:
         return f"{text} No bound was computed; there are estimates only."
     if not best.bound:
@@ -81,7 +82,7 @@ def in_short(group: Group) -> str:
     if best is None:
         return "Estimates only."
     text = f"Proved {numbers.at_least(best.bound)} with {_confident(best)}" if best.bound else "No leak is proved"
-    text += f", promised {numbers.at_most(best.promise)}" if best.promise is not None else ", nothing promised"
+    text += f", {_promised_there(best, _promises(group))}"
     text += f": by an adversary who {best.adversary}." if best.bound else "."
     return f"{text} That refutes the promise." if best.refuted else text
 
@@ -106,6 +107,32 @@ def _promised(promises: Sequence[float], group: Group) -> str:
     return f"{who} promises {numbers.at_most(promises[0])} to {numbers.at_most(promises[-1])}, by adversary or setting."
 
 
+def _beside(group: Group) -> list[str]:
+    """What Opacus says of its examples, where canaries came otherwise: which figure is for what."""
+    row = next((row for row in group.rows if row.opacus is not None), None)
+    if row is None or row.promise is None or math.isinf(row.promise):
+        return []
+    every = row.sampling == EveryRound.name
+    when = "in every step, without amplification by sampling" if every else f"that come by {row.sampling}"
+    which = "That" if len(_promises(group)) == 1 else numbers.at_most(row.promise)
+    return [
+        f"{which} is for canaries {when}, and what their bound is compared with; Opacus says "
+        f"{numbers.equal(row.opacus)} for an example drawn at random."
+    ]
+
+
+def _promised_there(row: Row, promises: Sequence[float]) -> str:
+    """The promise to one of several adversaries, and what is promised to the others."""
+    if row.promise is None:
+        return "nothing promised"
+    if len(promises) == 1:
+        return f"promised {numbers.at_most(row.promise)}"
+    return (
+        f"where {numbers.at_most(row.promise)} was promised "
+        f"({numbers.epsilon(promises[0])} to {numbers.epsilon(promises[-1])}, by adversary or setting)"
+    )
+
+
 def _confident(row: Row) -> str:
     return f"{100 * (row.confidence or 0):g}% confidence"
 
@@ -113,10 +140,10 @@ def _confident(row: Row) -> str:
 def _tiles(group: Group) -> Html:
     """Promise, proof and guess of the first group, large."""
     best = group.strongest
-    promises = [row.promise for row in group.rows if row.promise is not None]
-    promise = best.promise if best is not None and best.promise is not None else max(promises, default=None)
     delta = next((row.delta for row in group.rows if row.delta is not None), None)
     at = "" if delta is None else f" (δ = {delta:g})"
+    opacus = next((row.opacus for row in group.rows if row.opacus is not None), None)
+    own = "" if opacus is None else f"; by Opacus {numbers.equal(opacus)} for an example drawn at random"
     guessed = best if best is not None and best.estimate is not None else None
     interval = (
         f", interval {numbers.epsilon(guessed.low)} to {numbers.epsilon(guessed.high)}"
@@ -124,7 +151,12 @@ def _tiles(group: Group) -> Html:
         else ""
     )
     tiles = [
-        ("promise", "Promised", "–" if promise is None else numbers.at_most(promise), f"by theory{at}"),
+        (
+            "promise",
+            "Promised",
+            "–" if group.promise is None else numbers.at_most(group.promise),
+            f"by theory{at}{own}",
+        ),
         (
             "bound",
             "Proved",
@@ -154,17 +186,29 @@ def _tiles(group: Group) -> Html:
     )
 
 
-def _odds(group: Group) -> str:
-    """What the strongest bound comes to, without a logarithm."""
-    best = group.strongest
-    if best is None or not best.bound:
-        return ""
-    allowed = ""
-    if best.promise is not None and math.isfinite(best.promise):
-        allowed = f"; the promise allows {words.times(best.promise)}"
+def odds(group: Group) -> str:
+    """What the strongest bound and the promise come to, without a logarithm."""
+    best, promise = group.strongest, group.promise
     whom = _WHOM.get(group.key, "a canary that was planted as against one that was not")
-    likely = f"makes some accusation {words.times_at_least(best.bound)} as likely against {whom}"
-    return f"In odds: what this adversary sees {likely}{allowed}."
+    allowed = None if promise is None or math.isinf(promise) else words.times_at_most(promise)
+    if best is not None and best.bound:
+        likely = f"makes some accusation {words.times_at_least(best.bound)} as likely against {whom}"
+        more = "" if allowed is None else f" The promise allows {allowed}."
+        none = "If both were equally likely, nothing would be given away."
+        return f"In odds: what that adversary sees {likely}.{more} {none}"
+    if allowed is None:
+        return ""
+    return f"In odds: the promise allows some accusation to be {allowed} as likely against {whom}."
+
+
+def _less_of_more(found: Sequence[Group]) -> str:
+    """Why the rows of a group need not grow with what is seen, where there are several bounds."""
+    if all(len(group.bounds) < 2 for group in found):
+        return ""
+    return (
+        "Who sees more may prove less: each adversary is judged by a method of its own, with a ceiling of its own on "
+        "what so many canaries can show. A bound says what was shown, not what could be."
+    )
 
 
 def _table(found: Sequence[Group]) -> Html:

@@ -26,6 +26,11 @@ def at_most(value: float | None) -> str:
     return f"ε\u00a0≤\u00a0{epsilon(value)}"
 
 
+def equal(value: float | None) -> str:
+    """What somebody else says it is, on one line."""
+    return f"ε\u00a0=\u00a0{epsilon(value)}"
+
+
 def about(value: float | None) -> str:
     """What is estimated, on one line."""
     return f"ε\u00a0≈\u00a0{epsilon(value)}"

@@ -7,30 +7,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from coalmine import __version__
-from coalmine.errors import InputError
 from coalmine.files import write_text
 from coalmine.report import caveats
 from coalmine.report.drawing import DARK, LIGHT, Figure, theme, write_png
 from coalmine.report.first_screen import answer
 from coalmine.report.html import Html, data, definitions, folded, joined, paragraphs, table, tag
-from coalmine.report.promises import groups
+from coalmine.report.promises import groups_of
 from coalmine.report.sections import Section, audits, trainings
-from coalmine.runs.saved import SavedRun, read_run_directory
+from coalmine.runs.saved import SavedRun, read_run_directory, refusing_damage
 
 NAME = "report.html"
 
 
 def write_report(directory: Path) -> Path:
     """Write ``report.html`` beside the results in ``directory``."""
-    with _refusing(directory):
+    with refusing_damage(directory):
         run = read_run_directory(directory)
         page = report(run)
     return write_text(run.path / NAME, page)
@@ -38,23 +36,9 @@ def write_report(directory: Path) -> Path:
 
 def write_figures(directory: Path, out: Path) -> list[Path]:
     """Write every figure of a run's report as a PNG."""
-    with _refusing(directory):
+    with refusing_damage(directory):
         figures = _figures(_sections(read_run_directory(directory)))
     return [write_png(figure, out) for figure in figures]
-
-
-@contextmanager
-def _refusing(directory: Path) -> Iterator[None]:
-    """Turn what a damaged file leads to into a sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"a file in {directory} is damaged, so that its report cannot be drawn ({what:.200})"
-        ) from error
 
 
 def report(run: SavedRun) -> str:
@@ -104,7 +88,7 @@ def report(run: SavedRun) -> str:
 
 
 def _sections(run: SavedRun) -> list[Section]:
-    found = groups(run.results, apart="text-training" in run.content)
+    found = groups_of(run)
     warnings = len({warning for result in run.results for warning in result["warnings"]})
     first, picture = answer(found, warnings)
     sections = [

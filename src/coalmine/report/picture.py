@@ -6,7 +6,7 @@ Bounds that hold and estimates differ in shape, colour and words. Rows are group
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coalmine.report import numbers
@@ -23,7 +23,7 @@ _WIDE = 560
 
 def picture(found: Sequence[Group]) -> Figure:
     """Promise, bound and estimate of every adversary on one axis, grouped by what their ε is about."""
-    top, texts, bars, marks, intervals = 0.0, [], [], [], []
+    top, texts, bars, marks, intervals, cut = 0.0, [], [], [], [], []
     end = _end(found)
     for group in found:
         top += _HEADER
@@ -40,6 +40,7 @@ def picture(found: Sequence[Group]) -> Figure:
                 bars.append({"y": strip, "zero": 0, "bound": row.bound, "refuted": row.refuted})
             if row.low is not None and row.high is not None and row.high > row.low:
                 intervals.append({"y": strip, "low": min(row.low, end), "high": min(row.high, end)})
+                cut += [{"y": strip, "end": end}] if row.high > end else []
             top += _ROW
     y = {
         "field": "y",
@@ -49,7 +50,8 @@ def picture(found: Sequence[Group]) -> Figure:
     }
     x = {
         "type": "quantitative",
-        "scale": {"domain": [0, end], "nice": False},
+        # Room for half a mark at both ends: one at ε = 0 stays right of the axis.
+        "scale": {"domain": [0, end], "nice": False, "zero": False, "padding": 9},
         "axis": {"title": "ε (smaller is more private)", "tickCount": 8, "orient": "bottom"},
     }
     scale = {"domain": [_PROVED, _GUESSED, _PROMISED]}
@@ -75,6 +77,11 @@ def picture(found: Sequence[Group]) -> Figure:
             intervals,
             {"type": "rule", "color": ESTIMATE, "strokeWidth": 2},
             {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
+        ),
+        _on(
+            cut,
+            {"type": "point", "shape": "triangle-right", "size": 70, "filled": True, "color": ESTIMATE, "opacity": 1},
+            {"y": y, "x": x | {"field": "end"}},
         ),
         _on(
             marks,
@@ -141,10 +148,18 @@ def picture(found: Sequence[Group]) -> Figure:
     return Figure(
         name="answer",
         title="Promised, proved, estimated.",
-        caption="One row for each adversary, grouped by what its ε is about: only rows of one group can be compared.",
+        caption=" ".join(_how_to_read(found, cut=bool(cut))),
         sentence=" ".join(_told(row, group) for group in found for row in group.rows),
         chart=spec,
     )
+
+
+def _how_to_read(found: Sequence[Group], *, cut: bool) -> Iterator[str]:
+    yield "One row for each adversary, grouped by what its ε is about: only rows of one group can be compared."
+    if any(row.overshoots for group in found for row in group.rows):
+        yield "Estimates may exceed the truth, and so the promise: only a bound refutes it."
+    if cut:
+        yield "An arrow at the right end: the interval goes on."
 
 
 def _end(found: Sequence[Group]) -> float:

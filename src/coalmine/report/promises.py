@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coalmine.report.caveats import adversary
+from coalmine.runs.saved import SavedRun
 from coalmine.runs.summary import line, number
 
 Result = Mapping[str, Any]
@@ -34,6 +35,9 @@ class Row:
     high: float | None = None
     estimate_method: str | None = None
     refuted: bool = False
+    sampling: str | None = None
+    opacus: float | None = None
+    """What Opacus says of an example that it draws at random, where the promise is of canaries that come otherwise."""
 
     @property
     def verdict(self) -> str:
@@ -42,7 +46,13 @@ class Row:
             return "promise refuted"
         if self.promise is None:
             return "no promise"
-        return "not contradicted" if self.bound is not None else "estimate only"
+        found = "not contradicted" if self.bound is not None else "estimate only"
+        return f"{found}; an estimate above the promise refutes nothing" if self.overshoots else found
+
+    @property
+    def overshoots(self) -> bool:
+        """Whether the estimate exceeds the promise, as one that may be off either way can."""
+        return self.estimate is not None and self.promise is not None and self.estimate > self.promise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +74,14 @@ class Group:
         """The row to tell: of those that refute a promise, else of all, that of the largest bound."""
         among = [row for row in self.bounds if row.refuted] or self.bounds
         return max(among, key=lambda row: (_share(row), row.bound or 0.0), default=None)
+
+    @property
+    def promise(self) -> float | None:
+        """The promise to tell: what the strongest evidence is compared with, else the largest of the group."""
+        best = self.strongest
+        if best is not None and best.promise is not None:
+            return best.promise
+        return max((row.promise for row in self.rows if row.promise is not None), default=None)
 
 
 _GROUPS = {
@@ -92,6 +110,16 @@ def groups(results: Sequence[Result], *, apart: bool = False) -> list[Group]:
     return [
         Group(key=key, title=title, about=about, rows=rows[key]) for key, (title, about) in _GROUPS.items() if rows[key]
     ]
+
+
+def groups_of(run: SavedRun) -> list[Group]:
+    """All results of a run."""
+    return groups(run.results, apart="text-training" in run.content)
+
+
+def in_order(found: Sequence[Group]) -> list[Group]:
+    """The groups in the order in which they are told: what is refuted first, then as they are given."""
+    return sorted(found, key=lambda group: not any(row.refuted for row in group.rows))
 
 
 def crafter(result: Result) -> str:
@@ -146,7 +174,16 @@ def _row(result: Result) -> Row:
         high=high,
         estimate_method=found.estimate_method,
         refuted=bool(result.get("refuted")),
+        sampling=None if theory is None else theory.get("sampling"),
+        opacus=_opacus(result),
     )
+
+
+def _opacus(result: Result) -> float | None:
+    theory = result.get("theory")
+    if theory is None or str(theory.get("accountant")).startswith("opacus-"):
+        return None
+    return _optional(result["metrics"].get("opacus_epsilon"))
 
 
 def _composed(result: Result) -> list[Row]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError
+from coalmine.report.promises import groups_of, in_order
 from coalmine.runs.directory import RunDirectory
-from coalmine.runs.saved import read_run_directory
-from coalmine.runs.summary import VERDICTS, lines
+from coalmine.runs.saved import read_run_directory, refusing_damage
+from coalmine.runs.summary import VERDICTS
 
 _TAIL = 65_536
 
@@ -22,7 +24,7 @@ def run_directories(root: Path) -> dict[str, Path]:
     except OSError as error:
         raise InputError(f"{root} cannot be read: {error.strerror or error}") from None
     top = root.resolve()
-    return {path.name: path for path in inside if path.resolve().parent == top and (path / "run.json").is_file()}
+    return {path.name: path for path in inside if path.resolve().parent == top and _holds_a_run(path)}
 
 
 def report_of(root: Path, name: str) -> Path | None:
@@ -48,11 +50,15 @@ class Overview:
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
         entry: dict[str, Any] = {"name": name, "title": name, "changed": "", "progress": "", "message": ""}
-        entry |= {"theory": None, "bound": None, "verdict": "", "report": report_of(self.root, name) is not None}
+        entry |= {"about": "", "theory": None, "bound": None, "verdict": ""}
+        entry |= {"report": report_of(self.root, name) is not None}
         directory = RunDirectory(path)
         try:
-            entry["changed"] = str(directory.about().get("changed"))[:40]
-            entry["state"], entry["message"] = directory.standing()
+            if directory.exists:
+                entry["changed"] = str(directory.about().get("changed"))[:40]
+                entry["state"], entry["message"] = directory.standing()
+            else:
+                entry |= {"changed": _changed(path / "result.json"), "state": "saved"}
             if entry["state"] == "running":
                 entry["progress"] = last_words(path / "log.jsonl")
             elif entry["state"] == "stopped":
@@ -77,16 +83,18 @@ class Overview:
 
 
 def headline(path: Path) -> dict[str, Any]:
-    """What a run found, in short: the largest promise and the largest valid bound, and whether one is refuted."""
-    run = read_run_directory(path)
-    found = lines(run.results)
-    verdicts = {line.verdict for line in found}
-    verdict = next((VERDICTS[name] for name in ("refuted", "consistent", "none") if name in verdicts), "")
+    """What a run found, in short: what the report tells first, its promise and its strongest bound."""
+    with refusing_damage(path):
+        run = read_run_directory(path)
+        first = in_order(groups_of(run))[0]
+    best = first.strongest
+    refuted = best is not None and best.refuted
     return {
         "title": run.title,
-        "theory": _largest([line.theory for line in found]),
-        "bound": _largest([line.bound for line in found]),
-        "verdict": verdict,
+        "about": first.title,
+        "theory": _in_json(first.promise),
+        "bound": _in_json(None if best is None else best.bound),
+        "verdict": VERDICTS["none" if first.promise is None else "refuted" if refuted else "consistent"],
     }
 
 
@@ -114,6 +122,17 @@ def last_words(log: Path) -> str:
     return ""
 
 
-def _largest(values: list[float | None]) -> float | str | None:
-    there = [value for value in values if value is not None]
-    return None if not there else "inf" if max(there) == inf else max(there)
+def _holds_a_run(path: Path) -> bool:
+    """Whether a run was started here, or results were saved."""
+    return (path / "run.json").is_file() or (path / "result.json").is_file()
+
+
+def _changed(path: Path) -> str:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
+    except OSError:
+        return ""
+
+
+def _in_json(value: float | None) -> float | str | None:
+    return "inf" if value == inf else value

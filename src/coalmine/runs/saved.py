@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,20 @@ def read_run_directory(path: Path | str) -> SavedRun:
     results = content.get("results", [content])
     check_results(results, directory.path / "result.json")
     return SavedRun(path=directory.path, content=content, results=results)
+
+
+@contextmanager
+def refusing_damage(directory: Path) -> Iterator[None]:
+    """Turn what a damaged file of a run leads to into a sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"a file in {directory} is damaged, so that its report cannot be drawn ({what:.200})"
+        ) from error
 
 
 def read_part(path: Path) -> dict[str, Any]:

@@ -33,7 +33,15 @@ _REPORT += (
 _SCRIPT = """
 "use strict";
 const body = document.querySelector("tbody"), said = document.querySelector("#said");
+const progress = document.querySelector("#progress");
 const figure = value => value === null ? "-" : value === "inf" ? "∞" : value.toFixed(3);
+const two = number => String(number).padStart(2, "0");
+function day(text) {
+  const at = new Date(text);
+  if (isNaN(at)) return "-";
+  const date = [at.getFullYear(), two(at.getMonth() + 1), two(at.getDate())].join("-");
+  return date + " " + [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
+}
 function cell(row, text, name) {
   const found = row.insertCell();
   found.textContent = text;
@@ -42,19 +50,20 @@ function cell(row, text, name) {
 }
 function show(runs) {
   body.replaceChildren();
+  progress.hidden = !runs.some(run => run.progress || run.message);
   for (const run of runs) {
     const row = body.insertRow(), first = cell(row, "");
     if (run.report) {
       const link = document.createElement("a");
       link.href = "/report/" + encodeURIComponent(run.name);
-      link.textContent = run.title;
+      link.textContent = run.name;
       first.append(link);
-    } else first.textContent = run.title;
-    cell(row, run.name);
-    const changed = new Date(run.changed);
-    cell(row, isNaN(changed) ? "-" : changed.toLocaleString(), "date");
+    } else first.textContent = run.name;
+    cell(row, run.title === run.name ? "" : run.title);
+    cell(row, day(run.changed), "date");
     cell(row, run.state);
-    cell(row, run.progress || run.message);
+    cell(row, run.progress || run.message).hidden = progress.hidden;
+    cell(row, run.about);
     cell(row, figure(run.theory), "number");
     cell(row, figure(run.bound), "number");
     cell(row, run.verdict, run.verdict === "PROMISE REFUTED" ? "marked" : "");
@@ -77,8 +86,8 @@ def _index(root: Path) -> str:
     heads = "".join(
         f'<th scope="col"{kind}>{name}</th>'
         for name, kind in (
-            ("run", ""), ("directory", ""), ("changed", ""), ("state", ""), ("progress", ""),
-            ("theory ε", ' class="number"'), ("largest valid bound", ' class="number"'), ("verdict", ""),
+            ("run", ""), ("title", ""), ("changed", ""), ("state", ""), ("progress", ' id="progress" hidden'),
+            ("ε of", ""), ("theory ε", ' class="number"'), ("valid bound", ' class="number"'), ("verdict", ""),
         )
     )  # fmt: skip
     body = (
