@@ -166,7 +166,7 @@ def test_what_an_audit_would_say_now_is_logged(together):
 
 
 def test_a_directory_in_which_nothing_was_computed_can_be_used_again(tmp_path):
-    wrong = run_from_text(TOGETHER, "audit.toml", ["training.rounds=-1"])
+    wrong = run_from_text(TOGETHER, "audit.toml", ["training.rounds=0"])
     with pytest.raises(InputError, match="rounds must be"):
         run(wrong, out=tmp_path / "run")
     with RunDirectory(tmp_path / "run").claimed("x = 1"):
