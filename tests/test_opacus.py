@@ -550,3 +550,14 @@ def test_canaries_do_not_steer_adaptive_clipping():
         private.step(*next(iter(private.loader)))
         norms.append(float(private.optimizer.max_grad_norm))
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def test_passes_before_a_checkpoint_are_not_forgotten():
+    first, then = Private(poisson_sampling=False), Private(poisson_sampling=False)
+    before = first.audit(3 * BATCHES, canaries=50, views=["updates"])
+    first.train(2)
+    after = then.audit(3 * BATCHES, canaries=50, views=["updates"])
+    after.restore(before.state())
+    after.restore(after.state())  # stopped again before any step
+    then.train()
+    assert str(after.loading.sampling) == "at-most:3"

@@ -6,8 +6,7 @@ import copy
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,11 @@ from coalmine.audits.participation import (
 )
 from coalmine.audits.result import AuditResult, common_delta
 from coalmine.audits.views import parse_view
-from coalmine.canaries.updates import UpdateCanaries, check_room, family_for, update_canaries
+from coalmine.canaries.planted_updates import PlantedCanaries
+from coalmine.canaries.updates import check_room, family_for, update_canaries
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.sampling import AtMost, EveryRound, FixedSize, Sampling
-from coalmine.seam import Audit, Contribution, Release, Vector
+from coalmine.seam import Audit, Release, Vector
 from coalmine.seeds import generator
 from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
 from coalmine.stats.arrays import Bools, Floats, Ints
@@ -36,30 +36,6 @@ from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
 
 _MOST_CANARIES = 1_000_000
-
-
-@dataclass(frozen=True)
-class PlantedCanaries(Contribution):
-    """A round's canaries: their sum, each as long as the clip norm; or one by one, where clipping is to be tested."""
-
-    canaries: UpdateCanaries | None = None
-    members: tuple[int, ...] = ()
-    norm: float = 1.0
-
-    def each(self, norm: float | None = None) -> Iterator[Vector]:
-        """The updates of this round's canaries one by one, each of length ``norm`` (the clip norm if not given).
-
-        They are to be clipped by the training under audit: longer ones show whether it clips. ``total`` must then be
-        left out of the sum.
-        """
-        length = self.norm if norm is None else check_positive("norm", norm)
-        assert self.canaries is not None
-        for canary in self.canaries.each(self.members):
-            yield canary * np.float32(length)
-
-    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
-        """The canaries with their numbers."""
-        return zip(self.members, self.each(), strict=True)
 
 
 class OneShot(Audit):

@@ -11,7 +11,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from coalmine.audits.one_shot import OneShot, PlantedCanaries
+from coalmine.audits.one_shot import OneShot
+from coalmine.canaries.planted_updates import PlantedCanaries
 from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.flower_course import Course
 from coalmine.integrations.flower_local import copied

@@ -110,9 +110,10 @@ class OpacusAudit:
         """Go on from what ``state`` gave, with the same settings."""
         self.steps.restore(state)
         accumulated, *trained = state["passes"].tolist()
-        # Passes of the training that went before are numbered below those to come.
+        # Passes of the training that went before are numbered below 0, those to come above; 0 is of no known loader.
         last = max(trained, default=0)
-        self.loading.accumulated, self.loading.trained = bool(accumulated), {one - last for one in trained}
+        earlier = {one and one - max(last, 0) - 1 for one in trained}
+        self.loading.accumulated, self.loading.trained = bool(accumulated), earlier
 
 
 def audit_opacus(

@@ -22,7 +22,8 @@ from opacus.optimizers import (
 from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 
 from coalmine.audits.canife import Canife
-from coalmine.audits.one_shot import OneShot, PlantedCanaries
+from coalmine.audits.one_shot import OneShot
+from coalmine.canaries.planted_updates import PlantedCanaries
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.seam import Audit, Contribution, Release, Vector, checked_contribution
 
