@@ -1,13 +1,17 @@
+import copy
 import functools
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from coalmine.fl import SGD, Adam, LocalTraining, flat
 from coalmine.fl.kernels import layers
 from coalmine.fl.kernels.choice import choose_kernel
+from coalmine.fl.kernels.convolutions import reach, use_reach
 from coalmine.fl.kernels.loop import Loop
 from coalmine.fl.kernels.one_step import OneStep
 from coalmine.fl.kernels.partial_sum import groups, scales
@@ -303,3 +307,53 @@ def test_scales_leave_short_updates_alone_and_zero_ones_too():
 def test_norms_of_long_vectors_keep_their_digits():
     vector = torch.randn(1, 3_000_001, generator=torch.Generator().manual_seed(0))
     assert float(flat.norms(vector)) == pytest.approx(float(vector.double().norm()), rel=3e-7)
+
+
+CONVOLUTIONS = st.builds(
+    lambda kernel, stride, padding, dilation: nn.Conv2d(
+        2, 3, kernel, stride=stride, padding=padding, dilation=dilation, dtype=torch.float64
+    ),
+    *(st.tuples(st.integers(low, high), st.integers(low, high)) for low, high in ((1, 4), (1, 3), (0, 3), (1, 3))),
+)
+
+
+@given(CONVOLUTIONS, st.integers(1, 6), st.integers(1, 6))
+def test_leaving_out_what_only_sees_padding_changes_nothing(convolution, height, width):
+    images = torch.randn(2, 2, height, width, dtype=torch.float64)
+    try:
+        expected = convolution(images)
+    except RuntimeError:  # the kernel is larger than the padded image
+        return
+    tight = nn.Sequential(copy.deepcopy(convolution))
+    use_reach(tight)
+    found = tight(images)
+    torch.testing.assert_close(found, expected)
+    factors = torch.randn_like(expected)
+    (whole,) = torch.autograd.grad((expected * factors).sum(), convolution.weight)
+    (part,) = torch.autograd.grad((found * factors).sum(), tight[0].weight)
+    torch.testing.assert_close(part, whole)
+
+
+def test_of_a_kernel_on_one_pixel_only_the_middle_is_used():
+    convolution = nn.Conv2d(2, 3, 3, padding=1)
+    assert reach(convolution, torch.zeros(1, 2, 1, 1)).of(convolution.weight).shape == (3, 2, 1, 1)
+    assert reach(convolution, torch.zeros(1, 2, 1, 2)).of(convolution.weight).shape == (3, 2, 1, 3)
+    halving = nn.Conv2d(2, 3, 3, stride=2, padding=1)
+    assert reach(halving, torch.zeros(1, 2, 2, 2)).of(halving.weight).shape == (3, 2, 2, 2)
+
+
+@pytest.mark.parametrize("kernel", [OneStep, Loop])
+def test_kernels_leave_out_what_only_sees_padding(kernel):
+    def tiny():
+        torch.manual_seed(0)
+        wide, narrow = nn.Conv2d(1, 4, 3, stride=4, padding=1), nn.Conv2d(4, 5, 3, stride=2, padding=1)
+        return nn.Sequential(
+            wide, nn.ReLU(), narrow, nn.ReLU(), nn.Conv2d(5, 6, 3, padding=1), nn.Flatten(), nn.Linear(6, 3)
+        )
+
+    data = federation(RAGGED)
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3))
+    found = kernel(tiny(), data.task, training, dtype=torch.float64)
+    check(found, tiny(), data, training, PLAIN, clip_norm=1e3)
+    last = found.model.module[4]
+    assert reach(last, torch.zeros(1, 5, 1, 1)).of(last.weight)[0, 0].numel() == 1

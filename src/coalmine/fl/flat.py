@@ -85,6 +85,10 @@ class FlatModel:
             target.copy_(source)
         return out
 
+    def views(self, vector: Tensor) -> Iterator[Tensor]:
+        """The pieces of a vector in the common order that belong to the parameters, in their shapes."""
+        return self._views(vector, False)
+
     def _views(self, vector: Tensor, channels_last: bool) -> Iterator[Tensor]:
         start = 0
         for shape in self.shapes:

@@ -18,6 +18,7 @@ from coalmine.fl.checkpoint import Metrics, TrainingState
 from coalmine.fl.client import LocalTraining
 from coalmine.fl.cohorts import Cohorts
 from coalmine.fl.kernels.choice import choose_kernel
+from coalmine.fl.kernels.partial_sum import PartialSum
 from coalmine.fl.mechanisms import Mechanism
 from coalmine.fl.optimisers import SGD, Adam, Optimiser
 from coalmine.fl.rounds import Rounds, optimised, read_only
@@ -166,18 +167,14 @@ class Training(Rounds):
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
-        total = self._total if len(cohort) else self._total.zero_()
-        norms, losses = [np.empty(0)], [np.empty(0)]
         jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
-        for job, part in zip(jobs, self._workers.sums(self.state.model, jobs), strict=True):
-            self._check_finite(job, part.norms, part.losses)
-            total = total.copy_(part.total) if job is jobs[0] else total.add_(part.total)
-            norms.append(part.norms)
-            losses.append(part.losses)
-        for found in planted:
-            checked_contribution(found, dim=self.dim, clip_norm=clip_norm, round=number)
-            total += torch.from_numpy(np.array(found.total, dtype=np.float32))
-        divisor = sum(found.clients for found in planted)
+        found = self._workers.sum(self.state.model, jobs, self._total)
+        self._check_finite(jobs, found)
+        total = found.total
+        for contribution in planted:
+            checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)
+            total += torch.from_numpy(np.array(contribution.total, dtype=np.float32))
+        divisor = sum(contribution.clients for contribution in planted)
         if self.mechanism.private:
             expected = self.cohorts.expected(population, number)
             noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial)
@@ -186,15 +183,16 @@ class Training(Rounds):
         else:
             divisor += float(weights.sum())
         divisor = divisor or 1.0
-        return total.div_(divisor), divisor, np.concatenate(norms), np.concatenate(losses)
+        return total.div_(divisor), divisor, found.norms, found.losses
 
-    def _check_finite(self, job: Job, norms: Floats, losses: Floats) -> None:
-        bad = np.flatnonzero(~(np.isfinite(norms) & np.isfinite(losses)))
+    def _check_finite(self, jobs: Sequence[Job], found: PartialSum) -> None:
+        bad = np.flatnonzero(~(np.isfinite(found.norms) & np.isfinite(found.losses)))
         if len(bad):
-            name = self.data.names[int(job.clients[bad[0]])]
-            loss, norm = losses[bad[0]], norms[bad[0]]
+            first = int(bad[0])
+            name = self.data.names[int(np.concatenate([job.clients for job in jobs])[first])]
+            loss, norm, number = found.losses[first], found.norms[first], self.state.round
             raise InputError(
-                f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {job.round}: "
+                f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {number}: "
                 "the round does not count. Lower the clients' learning rate, look at this client's examples, or, if "
                 "the model itself has diverged, lower the server's learning rate or the noise"
             )

@@ -27,10 +27,12 @@ from coalmine.fl.kernels.partial_sum import Kernel, PartialSum
 from coalmine.seeds import generator
 from coalmine.stats.arrays import Floats, Ints
 
-# From where on glibc's malloc gives memory back to the system: blocks of so many bytes, so many free bytes at the end.
-# With the usual limits every step of a training fetches and clears the same pages again, a third of a small net's time.
-# The usual ones grow to the second pair by themselves, in a process that uses large blocks.
-_KEPT_MEMORY, _USUAL_MEMORY = (1 << 25, 1 << 29), (1 << 25, 1 << 26)
+# When glibc's malloc gives memory back to the system: blocks of so many bytes, so many free bytes at the end; and how
+# many blocks it may take from the system each by itself. With the usual limits every step of a training fetches and
+# clears the same pages again, a third of a small net's time, and so does every new model of over 32 MB. The usual bytes
+# grow to those given here by themselves, in a process that uses large blocks.
+_KEPT_MEMORY, _USUAL_MEMORY = (1 << 25, 1 << 29, 0), (1 << 25, 1 << 26, 1 << 16)
+_MMAP_THRESHOLD, _TRIM_THRESHOLD, _MMAP_MAX = -3, -1, -4
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,28 @@ class Workers:
     def __init__(self, work: ClientWork, count: int) -> None:
         self._work, self._count = work, check_count("workers", count)
         self._processes: list[_Process] = []
-        self._sum: Tensor | None = None
+        self._other: Tensor | None = None
 
-    def sums(self, model: Tensor, jobs: Sequence[Job]) -> Iterator[PartialSum]:
-        """The jobs' sums in their order. Each is valid until the next is asked for."""
+    def sum(self, model: Tensor, jobs: Sequence[Job], out: Tensor) -> PartialSum:
+        """The sum of the jobs' sums, added in their order, in ``out``; norms and losses in their order."""
+        norms, losses = [np.empty(0)], [np.empty(0)]
+        total: Tensor | None = None
+        for part in self._sums(model, jobs, out):
+            total = part.total if total is None else torch.add(total, part.total, out=out)
+            norms.append(part.norms)
+            losses.append(part.losses)
+        if total is None:
+            out.zero_()
+        elif total is not out:
+            out.copy_(total)
+        return PartialSum(out, np.concatenate(norms), np.concatenate(losses))
+
+    def _sums(self, model: Tensor, jobs: Sequence[Job], out: Tensor) -> Iterator[PartialSum]:
+        """The jobs' sums in their order: the first, maybe in ``out``, for good, each other one until the next."""
         if self._count == 1:
-            self._sum = out = torch.empty_like(model) if self._sum is None else self._sum
-            yield from (self._work.do(model, job, out) for job in jobs)
+            for job in jobs:
+                yield self._work.do(model, job, out)
+                self._other = out = torch.empty_like(model) if self._other is None else self._other
             return
         if not self._processes:
             self._model = torch.empty_like(model).share_memory_()
@@ -94,13 +111,13 @@ class Workers:
         self._model.copy_(model)
         finished = False
         try:
-            yield from self._shared_out(jobs)
+            yield from self._shared_out(jobs, out)
             finished = True
         finally:
             if not finished:  # answers may be under way that nobody waits for
                 self.close()
 
-    def _shared_out(self, jobs: Sequence[Job]) -> Iterator[PartialSum]:
+    def _shared_out(self, jobs: Sequence[Job], out: Tensor) -> Iterator[PartialSum]:
         idle, busy = list(self._processes), {}
         waiting: dict[int, PartialSum] = {}
         given = taken = 0
@@ -114,13 +131,14 @@ class Workers:
             for connection in wait(list(busy)):
                 process, number = busy.pop(connection)
                 found = process.receive()
-                if number == taken:  # the sum is taken before its worker may write the next
+                if given < len(jobs) and (number == 0 or number != taken):  # its worker may soon write the next
+                    kept = out.copy_(found.total) if number == 0 else found.total.clone()
+                    found = PartialSum(kept, found.norms, found.losses)
+                if number == taken:
                     yield found
                     taken += 1
-                elif given < len(jobs):
-                    waiting[number] = PartialSum(found.total.clone(), found.norms, found.losses)
                 else:
-                    waiting[number] = found  # its worker has nothing more to write
+                    waiting[number] = found
                 idle.append(process)
             while taken in waiting:
                 yield waiting.pop(taken)
@@ -216,11 +234,11 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _keep_memory(limits: tuple[int, int]) -> None:
+def _keep_memory(limits: tuple[int, int, int]) -> None:
     """Tell malloc when to give memory back; where there is no glibc, nothing."""
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        for option, bytes_ in zip((-3, -1), limits, strict=True):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-            library.mallopt(option, bytes_)
+        for option, limit in zip((_MMAP_THRESHOLD, _TRIM_THRESHOLD, _MMAP_MAX), limits, strict=True):
+            library.mallopt(option, limit)
         if limits == _USUAL_MEMORY:
             library.malloc_trim(0)

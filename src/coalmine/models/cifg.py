@@ -1,13 +1,12 @@
 """The loss of an LSTM with coupled gates, projection and tied softmax, with gradients written out by hand.
 
 Autograd would run a hundred small operations a position and gather the gradient of every weight once a position. Here
-the input's share of the gates is one product for all positions, and so is the gradient of each weight; only what truly
-depends on the position before is done position by position.
+a position takes one product for its gates, of input and state together, and one for its projection, forth and back;
+the gradient of each weight is one product for all positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,16 +21,19 @@ _sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
-@dataclass(frozen=True, kw_only=True)
 class _States:
-    """What the forward pass leaves for the backward pass, a row for each beginning."""
+    """What the forward pass leaves for the backward pass: a row for each beginning."""
 
-    gates: Tensor  # first the input's share of them, then forget, output and candidate
-    cells_before: Tensor
-    squashed: Tensor  # tanh of the cells
-    outputs: Tensor  # before the projection
-    hidden_before: Tensor
-    hidden: Tensor
+    def __init__(self, rows: int, width: int, units: int, workspace: Workspace, like: Tensor) -> None:
+        def take(name: str, columns: int) -> Tensor:
+            return workspace.take(name, rows, columns, like=like)
+
+        self.read = take("read", 2 * width)  # the embedding and the hidden state before: what the gates are made of
+        self.gates = take("gates", 3 * units)  # forget, output and candidate; in the end the gradients by them
+        self.cells_before = take("cells before", units)
+        self.squashed = take("squashed", units)  # tanh of the cells
+        self.outputs = take("outputs", units)  # before the projection
+        self.hidden = take("hidden", width)
 
 
 class CIFGLoss(torch.autograd.Function):
@@ -52,34 +54,19 @@ class CIFGLoss(torch.autograd.Function):
         workspace: Workspace,
     ) -> Tensor:
         """The loss; all gradients are computed on the way, so that what they need can be forgotten at once."""
-        total, width, units = len(sentences.tokens), table.shape[1], w_projection.shape[1]
-        # the input's share of the gates is the same wherever a word occurs
-        words, places = sentences.tokens.unique(return_inverse=True)
-        by_word = workspace.take("by word", len(words), 3 * units, like=table)
-        embedded = table.index_select(0, words)
-        torch.addmm(bias, embedded, w_input.t(), out=by_word)
-        states = _States(
-            gates=torch.index_select(by_word, 0, places, out=workspace.take("gates", total, 3 * units, like=table)),
-            cells_before=workspace.take("cells before", total, units, like=table),
-            squashed=workspace.take("squashed", total, units, like=table),
-            outputs=workspace.take("outputs", total, units, like=table),
-            hidden_before=workspace.take("hidden before", total, width, like=table),
-            hidden=workspace.take("hidden", total, width, like=table),
-        )
-        _run(sentences.parents, states, w_recurrent, w_projection)
+        width, units = table.shape[1], w_projection.shape[1]
+        states = _States(len(sentences.tokens), width, units, workspace, table)
+        w_read = torch.cat((w_input, w_recurrent), 1, out=workspace.take("w read", 3 * units, 2 * width, like=table))
+        states.read[:, :width] = table.index_select(0, sentences.tokens)
+        _run(sentences.parents, states, w_read, bias, w_projection)
         loss, by_hidden, by_table = tied_cross_entropy(
             states.hidden, table, sentences.owners, sentences.targets, workspace
         )
-        by_gates = workspace.take("by gates", total, 3 * units, like=table)
-        _run_back(sentences.parents, states, by_hidden, by_gates, w_recurrent, w_projection)
-        by_word.zero_().index_add_(0, places, by_gates)  # the gates' memory, now for the gradients by them
-        by_table.index_add_(0, words, by_word @ w_input)
+        by_embedded = _run_back(sentences.parents, states, by_hidden, w_read, w_projection)
+        by_table.index_add_(0, sentences.tokens, by_embedded)
+        by_read = states.gates.t() @ states.read
         ctx.save_for_backward(
-            by_table,
-            by_word.t() @ embedded,
-            by_word.sum(0),
-            by_gates.t() @ states.hidden_before,
-            by_hidden.t() @ states.outputs,
+            by_table, by_read[:, :width], states.gates.sum(0), by_read[:, width:], by_hidden.t() @ states.outputs
         )
         return loss
 
@@ -91,62 +78,66 @@ class CIFGLoss(torch.autograd.Function):
         return (*(gradients if scale == 1 else [gradient * scale for gradient in gradients]), None, None)
 
 
-def _run(parents: list[Tensor], states: _States, w_recurrent: Tensor, w_projection: Tensor) -> None:
+def _by_position(parents: list[Tensor], *states: Tensor) -> list[tuple[Tensor, ...]]:
+    """The rows of each of the states, cut by position."""
+    rows = [len(parent) for parent in parents]
+    return list(zip(*(state.split(rows) for state in states), strict=True))
+
+
+def _run(parents: list[Tensor], states: _States, w_read: Tensor, bias: Tensor, w_projection: Tensor) -> None:
     """Fill in the states, position by position."""
-    hidden = w_recurrent.new_zeros(1, w_recurrent.shape[1])
-    cells = w_recurrent.new_zeros(1, w_projection.shape[1])
-    stop = 0
-    for parent in parents:
-        now = slice(stop, stop := stop + len(parent))
-        hidden_before = torch.index_select(hidden, 0, parent, out=states.hidden_before[now])
-        cells_before = torch.index_select(cells, 0, parent, out=states.cells_before[now])
-        gates = states.gates[now].addmm_(hidden_before, w_recurrent.t())
-        f, o, g = gates.chunk(3, 1)
-        # tanh x = 2 σ(2x) − 1: a sigmoid takes a third of the time
-        g.mul_(2)
-        gates.sigmoid_()
-        g.mul_(2).sub_(1)
+    width, units = w_projection.shape
+    hidden, cells = bias.new_zeros(1, width), bias.new_zeros(1, units)
+    # tanh x = 2 σ(2x) − 1: a sigmoid takes a third of the time
+    w_gates, b_gates = w_read.clone(), bias.clone()
+    w_gates[2 * units :].mul_(2)
+    b_gates[2 * units :].mul_(2)
+    minus_one = -torch.ones((), dtype=bias.dtype, device=bias.device)
+    inner = (states.cells_before, states.squashed, states.outputs, states.hidden)
+    each = _by_position(parents, states.read, states.read[:, width:], states.gates, *states.gates.chunk(3, 1), *inner)
+    for parent, now in zip(parents, each, strict=True):
+        read, hidden_before, gates, f, o, g, cells_before, squashed, outputs, after = now
+        hidden_before.copy_(hidden.index_select(0, parent))
+        torch.index_select(cells, 0, parent, out=cells_before)
+        torch.addmm(b_gates, read, w_gates.t(), out=gates).sigmoid_()
+        torch.add(minus_one, g, alpha=2, out=g)
         cells = torch.lerp(g, cells_before, f)
-        squashed = torch.mul(cells, 2, out=states.squashed[now]).sigmoid_().mul_(2).sub_(1)
-        outputs = torch.mul(o, squashed, out=states.outputs[now])
-        hidden = torch.mm(outputs, w_projection.t(), out=states.hidden[now])
+        torch.add(cells, cells, out=squashed).sigmoid_()
+        torch.add(minus_one, squashed, alpha=2, out=squashed)
+        hidden = torch.mm(torch.mul(o, squashed, out=outputs), w_projection.t(), out=after)
 
 
 def _run_back(
-    parents: list[Tensor],
-    states: _States,
-    by_hidden: Tensor,
-    by_gates: Tensor,
-    w_recurrent: Tensor,
-    w_projection: Tensor,
-) -> None:
-    """Fill in the gradients by the gates before their activation, the last position first.
+    parents: list[Tensor], states: _States, by_hidden: Tensor, w_read: Tensor, w_projection: Tensor
+) -> Tensor:
+    """Put the gradients by the gates before their activation in the gates' place, the last position first.
 
     ``by_hidden`` comes with the gradients by way of the logits and leaves with those by way of later positions added.
+    Returns the gradients by the embedded tokens.
     """
-    start = len(by_hidden)
+    width = by_hidden.shape[1]
+    by_reads = torch.empty_like(states.read)
+    inner = (states.cells_before, states.squashed)
+    each = _by_position(parents, by_hidden, by_reads, states.gates, *states.gates.chunk(3, 1), *inner)
     by_cells: Tensor | None = None
     for position in reversed(range(len(parents))):
-        now = slice(start - len(parents[position]), start)
-        f, o, g = states.gates[now].chunk(3, 1)
-        by_f, by_o, by_g = by_gates[now].chunk(3, 1)
-        squashed = states.squashed[now]
-
-        by_outputs = torch.mm(by_hidden[now], w_projection)
-        torch.mul(by_outputs, squashed, out=by_o)
-        _sigmoid_backward(by_o, o, grad_input=by_o)
+        by_after, by_read, gates, f, o, g, cells_before, squashed = each[position]
+        by_outputs = torch.mm(by_after, w_projection)
+        by_o = by_outputs * squashed
         by_outputs.mul_(o)
+        _sigmoid_backward(by_o, o, grad_input=o)  # from here on, a gate's place holds the gradient by it
         _tanh_backward(by_outputs, squashed, grad_input=by_outputs)
         by_cells = by_outputs if by_cells is None else by_cells.add_(by_outputs)
 
-        torch.sub(states.cells_before[now], g, out=by_f).mul_(by_cells)
-        _sigmoid_backward(by_f, f, grad_input=by_f)
-        by_cells_before = by_cells * f
-        torch.sub(by_cells, by_cells_before, out=by_g)
-        _tanh_backward(by_g, g, grad_input=by_g)
+        by_f = torch.sub(cells_before, g, out=cells_before).mul_(by_cells)
+        by_before = by_cells * f
+        _sigmoid_backward(by_f, f, grad_input=f)
+        _tanh_backward(by_cells.sub_(by_before), g, grad_input=g)
 
+        torch.mm(gates, w_read, out=by_read)
         if position:
-            start = now.start
-            before = slice(start - len(parents[position - 1]), start)
-            by_hidden[before].index_add_(0, parents[position], by_gates[now] @ w_recurrent)
-            by_cells = torch.zeros_like(states.squashed[before]).index_add_(0, parents[position], by_cells_before)
+            parent = parents[position]
+            by_hidden_before, *_, squashed_before = each[position - 1]
+            by_hidden_before.index_add_(0, parent, by_read[:, width:])
+            by_cells = torch.zeros_like(squashed_before).index_add_(0, parent, by_before)
+    return by_reads[:, :width]

@@ -13,6 +13,8 @@ from coalmine.models.workspace import Workspace
 # Logits worked on together: about 4 MB, which a core's share of the cache holds, and enough rows for a fast product.
 _BLOCK = 1 << 20
 
+_HARDLY = 1e-30  # smaller numbers lose digits
+
 
 def tied_cross_entropy(
     hidden: Tensor, table: Tensor, owners: Tensor, targets: Tensor, workspace: Workspace
@@ -31,17 +33,20 @@ def tied_cross_entropy(
     weights = torch.bincount(owners, minlength=rows).to(hidden.dtype).mul_(share)[:, None]
     owned, aimed = hidden.index_select(0, owners), table.index_select(0, targets)
     loss = -share * (owned * aimed).sum()
-    by_hidden = torch.empty_like(hidden)
-    by_table = torch.zeros_like(table)
+    by_hidden, weighted = torch.empty_like(hidden), hidden * weights
+    by_table = torch.empty_like(table) if rows else torch.zeros_like(table)
     for start in range(0, rows, step):
         block = slice(start, min(start + step, rows))
         logits = torch.mm(hidden[block], table.t(), out=scratch[: block.stop - start])
-        largest = logits.amax(1, keepdim=True)
+        first = logits[:, :1].clone()
         chances = torch.softmax(logits, 1, out=logits)
-        # log Σ exp from the likeliest word, whose chance is at least 1 / words
-        loss += (weights[block] * (largest - chances.amax(1, keepdim=True).log())).sum()
+        # log Σ exp is the logit less the log chance of any word: of the first, unless it has hardly any
+        logs = first - chances[:, :1].log()
+        if float(chances[:, 0].min()) < _HARDLY:
+            logs = torch.logsumexp(hidden[block] @ table.t(), 1, keepdim=True)
+        loss += (weights[block] * logs).sum()
         torch.mm(chances, table, out=by_hidden[block])
-        by_table.addmm_(chances.t(), weights[block] * hidden[block])
+        by_table.addmm_(chances.t(), weighted[block], beta=int(start > 0))
     # by the logits, a target's gradient is the chances less one at the target: here is the one
     by_hidden.mul_(weights).index_add_(0, owners, aimed, alpha=-share)
     by_table.index_add_(0, targets, owned, alpha=-share)

@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coalmine.fl import flat
+from coalmine.fl.kernels.convolutions import Reach, patches, plain, reach, weight_gradient
+
 # Per-client gradients of a layer are kept for the sum only where all of them stay below this many numbers.
 _KEPT = 8_000_000
 
@@ -23,13 +26,13 @@ _ROUNDING = 1e-6
 
 
 class LayerGradients(Protocol):
-    """One layer's gradients, for some clients."""
+    """The gradients of one parameter of a layer, for some clients."""
 
     def squared_norms(self) -> Tensor:
-        """(clients,) float64: what this layer adds to the squared norm of each client's gradient."""
+        """(clients,) float64: what this parameter adds to the squared norm of each client's gradient."""
 
-    def weighted_sum(self, factors: Tensor) -> list[Tensor]:
-        """Σ factorᵢ · gradientᵢ, one tensor a parameter of the layer."""
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
+        """Write Σ factorᵢ · gradientᵢ to ``out``, which has the parameter's shape and is contiguous."""
 
 
 class GramGradients:
@@ -57,43 +60,43 @@ class GramGradients:
         self._formed = FormedGradients(torch.bmm(self._d.transpose(1, 2), self._x).view(-1, *self._shape))
         return self._formed.squared_norms()
 
-    def weighted_sum(self, factors: Tensor) -> list[Tensor]:
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         """One product over all rows, with the deltas scaled."""
         if self._formed is not None:
-            return self._formed.weighted_sum(factors)
+            self._formed.weighted_sum(factors, out)
+            return
         scaled = (self._d * factors[:, None, None]).flatten(0, 1)
-        return [(scaled.T @ self._x.flatten(0, 1)).view(self._shape)]
+        torch.mm(scaled.T, self._x.flatten(0, 1), out=out.view(len(out), -1))
 
 
 class FormedGradients:
-    """Gradients small enough to be formed for every client and kept: (clients, *shape) each."""
+    """Gradients small enough to be formed for every client and kept: (clients, *shape)."""
 
-    def __init__(self, *gradients: Tensor) -> None:
-        self._gradients = gradients
+    def __init__(self, gradients: Tensor) -> None:
+        self._rows = gradients.flatten(1)
 
     def squared_norms(self) -> Tensor:
         """Directly."""
-        squares = [rows.flatten(1).square().sum(1, dtype=torch.float64) for rows in self._gradients]
-        return torch.stack(squares).sum(0)
+        return flat.norms(self._rows).square_()
 
-    def weighted_sum(self, factors: Tensor) -> list[Tensor]:
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         """Directly."""
-        return [(factors @ rows.flatten(1)).view(rows.shape[1:]) for rows in self._gradients]
+        torch.mv(self._rows.T, factors, out=out.view(-1))
 
 
 class StreamedGradients:
-    """Gradients too large to keep: ``each`` forms client i's for its norm, ``total`` the sum for given factors."""
+    """Gradients too large to keep: ``each`` forms client i's for its norm, ``total`` writes the sum with factors."""
 
-    def __init__(self, clients: int, each: Callable[[int], Tensor], total: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, clients: int, each: Callable[[int], Tensor], total: Callable[[Tensor, Tensor], object]) -> None:
         self._clients, self._each, self._total = clients, each, total
 
     def squared_norms(self) -> Tensor:
         """One client at a time."""
-        return torch.stack([self._each(i).square().sum(dtype=torch.float64) for i in range(self._clients)])
+        return torch.cat([flat.norms(self._each(i).reshape(1, -1)) for i in range(self._clients)]).square_()
 
-    def weighted_sum(self, factors: Tensor) -> list[Tensor]:
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         """In one pass over all clients."""
-        return [self._total(factors)]
+        self._total(factors, out)
 
 
 class EmbeddingGradients:
@@ -111,10 +114,31 @@ class EmbeddingGradients:
         squares = self._sums.square().sum(1, dtype=torch.float64)
         return squares.new_zeros(self._clients).index_add_(0, self._owner, squares)
 
-    def weighted_sum(self, factors: Tensor) -> list[Tensor]:
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
         """Into a dense table."""
-        scaled = self._sums * factors[self._owner][:, None]
-        return [self._sums.new_zeros(self._table).index_add_(0, self._token, scaled)]
+        out.zero_().index_add_(0, self._token, self._sums * factors[self._owner][:, None])
+
+
+class ReachedGradients:
+    """Gradients of the part of a convolution's weight that meets pixels: the rest of it has none."""
+
+    def __init__(self, part: LayerGradients, seen: Reach) -> None:
+        self._part, self._seen = part, seen
+
+    def squared_norms(self) -> Tensor:
+        """Those of the part."""
+        return self._part.squared_norms()
+
+    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
+        """That of the part in its place."""
+        place = self._seen.of(out)
+        if place.shape == out.shape:
+            self._part.weighted_sum(factors, out)
+            return
+        out.zero_()
+        part = torch.empty_like(place, memory_format=torch.contiguous_format)
+        self._part.weighted_sum(factors, part)
+        place.copy_(part)
 
 
 def layer_gradients(layer: nn.Module, inputs: Tensor, deltas: Tensor, clients: int) -> list[LayerGradients]:
@@ -131,27 +155,11 @@ def layer_gradients(layer: nn.Module, inputs: Tensor, deltas: Tensor, clients: i
             found.append(FormedGradients(torch.bmm(d.transpose(1, 2), x)))
         else:
             total = GramGradients(x, d, layer.weight).weighted_sum
-            found.append(StreamedGradients(clients, lambda i: d[i].T @ x[i], lambda factors: total(factors)[0]))
+            found.append(StreamedGradients(clients, lambda i: d[i].T @ x[i], total))
         return found if layer.bias is None else [*found, FormedGradients(d.sum(1))]
     if isinstance(layer, nn.Conv2d):
-        positions = deltas[0, 0].numel() * (len(deltas) // clients)
-        some_x, some_d = inputs.chunk(clients), deltas.chunk(clients)
-        if _few(positions, layer.weight):
-            x, d = _patches(layer, inputs), deltas.flatten(2).transpose(1, 2)
-            shape = (clients, positions, -1)
-            found.append(GramGradients(x.reshape(shape), d.reshape(shape), layer.weight))
-        elif clients * layer.weight.numel() <= _KEPT:
-            each = [_convolution_backward(layer, *piece) for piece in zip(some_x, some_d, strict=True)]
-            found.append(FormedGradients(torch.stack(each)))
-        else:
-
-            def total_of(factors: Tensor) -> Tensor:
-                scale = factors.repeat_interleave(len(deltas) // clients).view(-1, 1, 1, 1)
-                return _convolution_backward(layer, inputs, deltas * scale)
-
-            found.append(
-                StreamedGradients(clients, lambda i: _convolution_backward(layer, some_x[i], some_d[i]), total_of)
-            )
+        seen = reach(layer, inputs)
+        found.append(ReachedGradients(_convolution(layer, seen, inputs, deltas, clients), seen))
         bias = deltas.flatten(2).sum(2).view(clients, -1, deltas.shape[1]).sum(1)
         return found if layer.bias is None else [*found, FormedGradients(bias)]
     if isinstance(layer, nn.GroupNorm):
@@ -168,7 +176,7 @@ def supported(layer: nn.Module) -> bool:
     """Whether ``layer_gradients`` knows this layer."""
     match layer:
         case nn.Conv2d():
-            return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+            return layer.groups == 1 and plain(layer)
         case nn.GroupNorm():
             return layer.affine and layer.bias is not None
         case nn.Embedding():
@@ -182,28 +190,21 @@ def _few(rows: int, weight: Tensor) -> bool:
     return rows * (len(weight) + weight[0].numel()) < weight.numel()
 
 
-def _patches(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
-    """(examples, positions, inputs of one output): what each output of a convolution sees."""
-    assert not isinstance(layer.padding, str)
-    if layer.kernel_size == (1, 1) and layer.padding == (0, 0):
-        return inputs[:, :, :: layer.stride[0], :: layer.stride[1]].flatten(2).transpose(1, 2)
-    return F.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)
+def _convolution(layer: nn.Conv2d, seen: Reach, inputs: Tensor, deltas: Tensor, clients: int) -> LayerGradients:
+    """The gradients of the part of its weight that meets pixels."""
+    weight, examples = seen.of(layer.weight), len(deltas) // clients
+    positions = deltas[0, 0].numel() * examples
+    if _few(positions, weight):
+        x, d = patches(layer, seen, inputs), deltas.flatten(2).transpose(1, 2)
+        shape = (clients, positions, -1)
+        return GramGradients(x.reshape(shape), d.reshape(shape), weight)
+    some_x, some_d = inputs.chunk(clients), deltas.chunk(clients)
+    if clients * weight.numel() <= _KEPT:
+        each = [weight_gradient(layer, seen, *piece) for piece in zip(some_x, some_d, strict=True)]
+        return FormedGradients(torch.stack(each))
 
+    def total(factors: Tensor, out: Tensor) -> None:
+        scale = factors.repeat_interleave(examples).view(-1, 1, 1, 1)
+        out.copy_(weight_gradient(layer, seen, inputs, deltas * scale))
 
-def _convolution_backward(layer: nn.Conv2d, inputs: Tensor, deltas: Tensor) -> Tensor:
-    """The gradient of the weight of a convolution alone."""
-    weight: Tensor
-    _, weight, _ = torch.ops.aten.convolution_backward(
-        deltas,
-        inputs,
-        layer.weight,
-        None,
-        layer.stride,
-        layer.padding,
-        layer.dilation,
-        False,
-        [0, 0],
-        1,
-        [False, True, False],
-    )
-    return weight
+    return StreamedGradients(clients, lambda i: weight_gradient(layer, seen, some_x[i], some_d[i]), total)

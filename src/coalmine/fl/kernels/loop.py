@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coalmine.data.federated import Task
 from coalmine.fl import flat
 from coalmine.fl.client import Client, LocalTraining, loss_of, tensors
+from coalmine.fl.kernels.convolutions import use_reach
 from coalmine.fl.kernels.partial_sum import PartialSum, groups, scales
 from coalmine.fl.kernels.pooling import use_halving
 from coalmine.fl.optimisers import State
@@ -23,6 +24,7 @@ class Loop:
         self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
     ) -> None:
         self.model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
+        use_reach(self.model.module)
         if not self.model.channels_last:  # where torch's own pooling is slow
             use_halving(self.model.module)
         self._task, self._training, self._dtype = task, training, dtype
@@ -34,24 +36,26 @@ class Loop:
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), one client at a time."""
-        self.model.internal(weights, out=self._start)
-        self._total.zero_()
+        start, total = weights, out
+        if self.model.channels_last or self._dtype != weights.dtype:
+            start, total = self.model.internal(weights, out=self._start), self._total
+        total.zero_()
         norms, losses = np.empty(len(clients)), np.empty(len(clients))
         vector = self.model.vector
         outside = torch.get_rng_state()
         for i, client in enumerate(clients):
-            losses[i] = self._train(client)
+            losses[i] = self._train(client, start)
             with torch.no_grad():
-                vector.sub_(self._start)
+                vector.sub_(start)
                 norms[i] = float(flat.norms(vector[None]))
                 scale = scales(norms[i : i + 1], np.array([client.weight]), clip_norm)
-                self._total.add_(vector, alpha=float(scale[0]))
+                total.add_(vector, alpha=float(scale[0]))
         torch.set_rng_state(outside)
-        return PartialSum(self.model.export(self._total, out=out), norms, losses)
+        return PartialSum(self.model.export(total, out=out), norms, losses)
 
-    def _train(self, client: Client) -> float:
+    def _train(self, client: Client, start: Tensor) -> float:
         """Train from the global model; leaves the trained parameters in the flat vector."""
-        self.model.vector.copy_(self._start)
+        self.model.vector.copy_(start)
         self.model.reset_buffers()
         inputs, targets = tensors(client.examples, self._task, self._dtype)
         if inputs.ndim == 4 and self.model.channels_last:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coalmine.data.federated import Task
 from coalmine.fl import flat
 from coalmine.fl.client import Client, LocalTraining
+from coalmine.fl.kernels.convolutions import use_reach
 from coalmine.fl.kernels.layers import layer_gradients, supported
 from coalmine.fl.kernels.padding import padded
 from coalmine.fl.kernels.partial_sum import PartialSum, groups, scales
@@ -43,6 +44,7 @@ class OneStep:
         assert isinstance(training.optimiser, SGD)
         self._learning_rate = training.optimiser.learning_rate
         self._task, self._dtype = task, dtype
+        use_reach(self.model.module)
         self._layers = _owners(self.model.module)
         for parameter in self.model.parameters:
             parameter.requires_grad_(False)
@@ -81,9 +83,10 @@ class OneStep:
             norms = self._learning_rate * squares.sqrt().numpy()
             factors = scales(norms, np.array([client.weight for client in clients]), clip_norm)
             factor = torch.from_numpy(-self._learning_rate * factors).to(self._dtype)
-            sums = [piece.flatten() for gradients in found for piece in gradients.weighted_sum(factor)]
+            for gradients, place in zip(found, self.model.views(out), strict=True):
+                gradients.weighted_sum(factor, place)
         self._seen.clear()
-        return PartialSum(torch.cat(sums, out=out), norms, losses.detach().double().numpy())
+        return PartialSum(out, norms, losses.detach().double().numpy())
 
     def _note(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if layer in self._seen:
