@@ -85,13 +85,13 @@ def patches(layer: nn.Conv2d, seen: Reach, images: Tensor) -> Tensor:
     return F.unfold(images, (height, width), layer.dilation, seen.padding, layer.stride).transpose(1, 2)
 
 
-def weight_gradient(layer: nn.Conv2d, seen: Reach, images: Tensor, deltas: Tensor) -> Tensor:
-    """The gradient of the part of the weight that meets pixels."""
-    weight: Tensor
-    _, weight, _ = torch.ops.aten.convolution_backward(
+def weight_gradient(layer: nn.Conv2d, seen: Reach, weight: Tensor, images: Tensor, deltas: Tensor) -> Tensor:
+    """The gradient of ``weight``, the part of the layer's that meets pixels."""
+    found: Tensor
+    _, found, _ = torch.ops.aten.convolution_backward(
         deltas,
         images,
-        seen.of(layer.weight),
+        weight,
         None,
         layer.stride,
         seen.padding,
@@ -101,4 +101,4 @@ def weight_gradient(layer: nn.Conv2d, seen: Reach, images: Tensor, deltas: Tenso
         1,
         [False, True, False],
     )
-    return weight
+    return found

@@ -8,6 +8,7 @@ whose deltas are zero).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -198,13 +199,13 @@ def _convolution(layer: nn.Conv2d, seen: Reach, inputs: Tensor, deltas: Tensor, 
         x, d = patches(layer, seen, inputs), deltas.flatten(2).transpose(1, 2)
         shape = (clients, positions, -1)
         return GramGradients(x.reshape(shape), d.reshape(shape), weight)
+    gradient = partial(weight_gradient, layer, seen, weight)
     some_x, some_d = inputs.chunk(clients), deltas.chunk(clients)
     if clients * weight.numel() <= _KEPT:
-        each = [weight_gradient(layer, seen, *piece) for piece in zip(some_x, some_d, strict=True)]
-        return FormedGradients(torch.stack(each))
+        return FormedGradients(torch.stack([gradient(*piece) for piece in zip(some_x, some_d, strict=True)]))
 
     def total(factors: Tensor, out: Tensor) -> None:
         scale = factors.repeat_interleave(examples).view(-1, 1, 1, 1)
-        out.copy_(weight_gradient(layer, seen, inputs, deltas * scale))
+        out.copy_(gradient(inputs, deltas * scale))
 
-    return StreamedGradients(clients, lambda i: weight_gradient(layer, seen, some_x[i], some_d[i]), total)
+    return StreamedGradients(clients, lambda i: gradient(some_x[i], some_d[i]), total)
