@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from coalmine.models.workspace import Workspace
 # Logits worked on together: about 4 MB, which a core's share of the cache holds, and enough rows for a fast product.
 _BLOCK = 1 << 20
 
-_HARDLY = 1e-30  # smaller numbers lose digits
+_TOO_SMALL = 1e-30  # for float32: what is smaller may have lost digits, what is larger by as much may overflow
 
 
 def tied_cross_entropy(
@@ -23,8 +24,8 @@ def tied_cross_entropy(
 
     ``hidden`` is (rows, width) and ``table`` (words, width). Each of the ``targets`` is to be predicted from the row
     that ``owners`` names; a row may own any number of them. The logits of a block of rows are made, turned into
-    probabilities in place and multiplied back before the next block, so they stay in the cache and only one block of
-    them ever exists. Without targets, loss and gradients are zero. Call it with gradients switched off.
+    multiples of the probabilities in place and multiplied back before the next block, so they stay in the cache and
+    only one block of them ever exists. Without targets, loss and gradients are zero. Call it with gradients switched off.
     """
     words, rows = len(table), len(hidden)
     step = max(1, _BLOCK // words)
@@ -33,22 +34,27 @@ def tied_cross_entropy(
     weights = torch.bincount(owners, minlength=rows).to(hidden.dtype).mul_(share)[:, None]
     owned, aimed = hidden.index_select(0, owners), table.index_select(0, targets)
     loss = -share * (owned * aimed).sum()
-    by_hidden, weighted = torch.empty_like(hidden), hidden * weights
+    by_hidden = torch.empty_like(hidden)
     by_table = torch.empty_like(table) if rows else torch.zeros_like(table)
+    in_bits = hidden * math.log2(math.e)  # powers of two take half the time of powers of e
     for start in range(0, rows, step):
         block = slice(start, min(start + step, rows))
-        logits = torch.mm(hidden[block], table.t(), out=scratch[: block.stop - start])
-        first = logits[:, :1].clone()
-        chances = torch.softmax(logits, 1, out=logits)
-        # log Σ exp is the logit less the log chance of any word: of the first, unless it has hardly any
-        logs = first - chances[:, :1].log()
-        if float(chances[:, 0].min()) < _HARDLY:
-            logs = torch.logsumexp(hidden[block] @ table.t(), 1, keepdim=True)
+        logits = torch.mm(in_bits[block], table.t(), out=scratch[: block.stop - start])
+        powers = logits.exp2_()
+        sums = powers.sum(1, keepdim=True)
+        logs = sums.log()
+        if not (_TOO_SMALL < float(sums.min()) and float(sums.max()) < 1 / _TOO_SMALL):
+            logits = torch.mm(in_bits[block], table.t(), out=logits)
+            largest = logits.amax(1, keepdim=True)
+            powers = logits.sub_(largest).exp2_()
+            sums = powers.sum(1, keepdim=True)
+            logs = sums.log() + largest * math.log(2)
         loss += (weights[block] * logs).sum()
-        torch.mm(chances, table, out=by_hidden[block])
-        by_table.addmm_(chances.t(), weighted[block], beta=int(start > 0))
+        shares = weights[block] / sums
+        torch.mm(powers, table, out=by_hidden[block]).mul_(shares)
+        by_table.addmm_(powers.t(), shares * hidden[block], beta=int(start > 0))
     # by the logits, a target's gradient is the chances less one at the target: here is the one
-    by_hidden.mul_(weights).index_add_(0, owners, aimed, alpha=-share)
+    by_hidden.index_add_(0, owners, aimed, alpha=-share)
     by_table.index_add_(0, targets, owned, alpha=-share)
     return loss, by_hidden, by_table
 

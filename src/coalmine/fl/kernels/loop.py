@@ -39,7 +39,6 @@ class Loop:
         start, total = weights, out
         if self.model.channels_last or self._dtype != weights.dtype:
             start, total = self.model.internal(weights, out=self._start), self._total
-        total.zero_()
         norms, losses = np.empty(len(clients)), np.empty(len(clients))
         vector = self.model.vector
         outside = torch.get_rng_state()
@@ -48,8 +47,8 @@ class Loop:
             with torch.no_grad():
                 vector.sub_(start)
                 norms[i] = float(flat.norms(vector[None]))
-                scale = scales(norms[i : i + 1], np.array([client.weight]), clip_norm)
-                total.add_(vector, alpha=float(scale[0]))
+                scale = float(scales(norms[i : i + 1], np.array([client.weight]), clip_norm)[0])
+                total = total.add_(vector, alpha=scale) if i else torch.mul(vector, scale, out=total)
         torch.set_rng_state(outside)
         return PartialSum(self.model.export(total, out=out), norms, losses)
 
