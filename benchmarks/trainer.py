@@ -156,11 +156,11 @@ WORKLOADS = [
     Workload("MLP 64-128-10", "mlp", DIGITS, 1000, 20, repeats=9, bars=(15, 20, None)),
     Workload("LDP CNN 28×28", "ldp-cnn", MNIST, 100, 20, repeats=9, bars=(2.2, 2.2, None)),
     Workload("LEAF CNN 84×84", "leaf-cnn", CELEBA, 20, 20, bars=(1.2, 1.2, 1.7)),
-    Workload(TEXTBOOK, "word-lstm", WORDS, 20, 40, bars=(1.5, 1.5, 1.7)),
+    Workload(TEXTBOOK, "word-lstm", WORDS, 20, 40, repeats=11, bars=(1.5, 1.5, 1.7)),
     Workload(CHAT, "word-lstm", WORDS, 20, 40, bars=(1.5, 1.5, None)),
     Workload("word LSTM, others by its forward", "word-lstm", WORDS, 20, 40, repeats=3),
     Workload("char LSTM", "shakespeare-lstm", CHARACTERS, 20, 40, bars=(1, 1.05, 1.7)),
-    Workload("ResNet18-GN 32×32", "resnet18-gn", CIFAR, 64, 1, repeats=4, bars=(1.5, 1.5, 1.7)),
+    Workload("ResNet18-GN 32×32", "resnet18-gn", CIFAR, 64, 1, repeats=9, bars=(1.5, 1.5, 1.7)),
     Workload("MLP, 4 steps", "mlp", DIGITS, 1000, 20, batch_size=5, repeats=3),
     Workload("LDP CNN, 4 steps", "ldp-cnn", MNIST, 100, 20, batch_size=5),
 ]
