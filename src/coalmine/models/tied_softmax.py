@@ -25,7 +25,7 @@ def tied_cross_entropy(
     ``hidden`` is (rows, width) and ``table`` (words, width). Each of the ``targets`` is to be predicted from the row
     that ``owners`` names; a row may own any number of them. The logits of a block of rows are made, turned into
     multiples of the probabilities in place and multiplied back before the next block, so they stay in the cache and
-    only one block of them ever exists. Without targets, loss and gradients are zero. Call it with gradients switched off.
+    only one block of them ever exists. Without targets, loss and gradients are zero. Call it with gradients off.
     """
     words, rows = len(table), len(hidden)
     step = max(1, _BLOCK // words)
