@@ -43,7 +43,7 @@ def tied_cross_entropy(
         powers = logits.exp2_()
         sums = powers.sum(1, keepdim=True)
         logs = sums.log()
-        if not (_TOO_SMALL < float(sums.min()) and float(sums.max()) < 1 / _TOO_SMALL):
+        if not (float(sums.min()) > _TOO_SMALL and float(sums.max()) < 1 / _TOO_SMALL):
             logits = torch.mm(in_bits[block], table.t(), out=logits)
             largest = logits.amax(1, keepdim=True)
             powers = logits.sub_(largest).exp2_()
