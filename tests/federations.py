@@ -83,10 +83,11 @@ def naive_sum(module, data, training: LocalTraining, optimiser, clip_norm, weigh
         for batch in training.batches(len(targets), client.stream):
             rows = slice(None) if batch is None else torch.from_numpy(batch)
             stepper.zero_grad()
-            logits = local(inputs[rows])
-            loss = F.cross_entropy(
-                logits.flatten(0, -2), targets[rows].flatten(), ignore_index=ignored_index(data.task)
-            )
+            if hasattr(type(local), "loss"):
+                loss = local.loss(inputs[rows], targets[rows])
+            else:
+                logits, labels = local(inputs[rows]).flatten(0, -2), targets[rows].flatten()
+                loss = F.cross_entropy(logits, labels, ignore_index=ignored_index(data.task))
             loss.backward()
             stepper.step()
         update = torch.cat([p.detach().flatten() for p in local.parameters()]) - start

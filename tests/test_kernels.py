@@ -357,3 +357,95 @@ def test_kernels_leave_out_what_only_sees_padding(kernel):
     check(found, tiny(), data, training, PLAIN, clip_norm=1e3)
     last = found.model.module[4]
     assert reach(last, torch.zeros(1, 5, 1, 1)).of(last.weight)[0, 0].numel() == 1
+
+
+class Viewing(nn.Module):
+    """A network as in tutorials: its images are flattened by ``view``."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution, self.head = nn.Conv2d(1, 4, 3), nn.Linear(144, 3)
+
+    def forward(self, images):
+        return self.head(torch.relu(self.convolution(images)).view(len(images), -1))
+
+
+class Remembering(nn.Module):
+    """Puts a new tensor in the place of a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, images):
+        self.mean = 0.5 * self.mean + 0.5 * images.flatten(1).mean(0)
+        return self.head(images.flatten(1) - self.mean)
+
+
+class Rebinding(nn.Linear):
+    """Gives its weight other memory in every pass."""
+
+    def forward(self, images):
+        self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
+        return super().forward(images.flatten(1))
+
+
+class Clamping(nn.Linear):
+    """Writes to its weight in every pass."""
+
+    def forward(self, images):
+        with torch.no_grad():
+            self.weight.clamp_(-0.1, 0.1)
+        return super().forward(images.flatten(1))
+
+
+class Centring(nn.Linear):
+    """What it says of an example depends on the others in its batch."""
+
+    def forward(self, images):
+        rows = images.flatten(1)
+        return super().forward(rows - rows.mean(0))
+
+
+class Decaying(nn.Linear):
+    """Its own loss is cross-entropy and a little more."""
+
+    def forward(self, images):
+        return super().forward(images.flatten(1))
+
+    def loss(self, images, targets):
+        return nn.functional.cross_entropy(self(images), targets) + 1e-4 * self.weight.square().sum()
+
+
+STRANGE = {
+    "view": Viewing,
+    "buffers": Remembering,
+    "other memory": functools.partial(Rebinding, 64, 3),
+    "in place": functools.partial(Clamping, 64, 3),
+    "batch": functools.partial(Centring, 64, 3),
+    "loss": functools.partial(Decaying, 64, 3),
+    "batch norm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
+    "one number": lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=(1,)), nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("name", STRANGE)
+def test_modules_that_do_what_they_like_train_as_by_the_textbook(name, batch_size):
+    torch.manual_seed(0)
+    module, sizes = STRANGE[name](), [8, 4] * 20
+    sizes[15] = 6  # one client whose last batch is short
+    data = federation(sizes)
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3), batch_size=batch_size)
+    kernel, start = choose_kernel(module, data, training), flat.parameter_vector(module)
+    if name != "one number":
+        assert isinstance(kernel, Loop) == (name != "view")
+    with torch.random.fork_rng():
+        expected, norms = naive_sum(module, data, training, PLAIN, 1e3)
+    for _ in range(2):  # nothing of a round is left for the next
+        found = kernel.clipped_sum(start, parts(data), 1e3, torch.empty_like(start))
+        torch.testing.assert_close(found.total.double(), expected, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(found.norms, norms, rtol=1e-4)
+    assert torch.equal(start, flat.parameter_vector(module))

@@ -104,6 +104,7 @@ class CentralTraining(Rounds):
             with torch.no_grad():
                 self.optimiser.step(self._model.parameters, gradients, memory)
         torch.set_rng_state(outside)
+        self._model.reattach()
         model = self._model.vector.clone()
         after = TrainingState(
             model=model,

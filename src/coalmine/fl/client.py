@@ -72,6 +72,14 @@ def tensors(examples: Examples, task: Task, dtype: torch.dtype = torch.float32) 
     return input_tensor(examples.inputs, task, dtype), torch.from_numpy(examples.targets.astype(np.int64))
 
 
+def has_other_loss(module: nn.Module) -> bool:
+    """Whether the module's own method ``loss`` may give another loss than the mean cross-entropy.
+
+    Classes whose ``loss`` is a faster way to it say so by ``loss_is_cross_entropy = True``.
+    """
+    return callable(getattr(type(module), "loss", None)) and not getattr(type(module), "loss_is_cross_entropy", False)
+
+
 def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy over targets that count: by the module's own method ``loss`` where it has one.
 

@@ -25,7 +25,10 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module, *, channels_last: bool = False, dtype: torch.dtype = torch.float32) -> None:
-        self.module = stateless(copy.deepcopy(module)).train()
+        try:
+            self.module = stateless(copy.deepcopy(module)).train()
+        except RuntimeError as error:  # such as weight_norm of old, which keeps tensors that are no parameters
+            raise InputError(f"the model cannot be copied: {error}") from error
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.names = [name for name, _ in named]
         self.shapes = [tuple(value.shape) for _, value in named]
@@ -36,17 +39,33 @@ class FlatModel:
         for value, view in zip(self.parameters, self._views(self.vector, self.channels_last), strict=True):
             view.copy_(value.data)
             value.data = view
-        self._buffers = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        self._own = list(self._views(self.vector, self.channels_last))
+        self._buffers = [
+            (owner, name, buffer, buffer.clone())
+            for owner in self.module.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
 
     def reset_buffers(self) -> None:
         """Set what the module keeps beside its parameters back to what it was: it is part of no update."""
-        for buffer, start in self._buffers:
-            buffer.copy_(start)
+        for owner, name, buffer, start in self._buffers:
+            owner._buffers[name] = buffer.copy_(start)
 
     @property
     def buffers_changed(self) -> bool:
         """Whether a forward pass has changed what the module keeps beside its parameters."""
-        return any(not torch.equal(buffer, start) for buffer, start in self._buffers)
+        return any(
+            owner._buffers.get(name) is not buffer or not torch.equal(buffer, start)
+            for owner, name, buffer, start in self._buffers
+        )
+
+    def reattach(self) -> None:
+        """Bring parameters that the module has given memory of their own back into the vector, with their values."""
+        for value, view in zip(self.parameters, self._own, strict=True):
+            if value.data_ptr() != view.data_ptr():
+                view.copy_(value.data)
+                value.data = view
 
     @property
     def dim(self) -> int:
@@ -55,6 +74,7 @@ class FlatModel:
 
     def load(self, vector: Tensor) -> None:
         """Set all parameters from a vector in the common order."""
+        self.reattach()
         self.internal(vector, out=self.vector)
 
     def borrow(self, vector: Tensor) -> None:
@@ -101,15 +121,27 @@ class FlatModel:
             start += size
 
 
-def prefers_channels_last(module: nn.Module) -> bool:
+def prefers_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
     """Whether ``channels_last`` is the faster memory format: on a CPU, for convolutions and pooling, up to ten times.
 
-    For the backward pass of GroupNorm it is ten times slower.
+    For the backward pass of GroupNorm it is ten times slower. A module that asks for a ``view`` of its images cannot
+    take it.
     """
     layers = list(module.modules())
-    return any(isinstance(layer, nn.Conv2d) for layer in layers) and not any(
+    if not any(isinstance(layer, nn.Conv2d) for layer in layers) or any(
         isinstance(layer, nn.GroupNorm) for layer in layers
-    )
+    ):
+        return False
+    images, outside = torch.zeros(2, *input_shape), torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            trial = FlatModel(module, channels_last=True).module
+            trial(images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images)
+    except RuntimeError:
+        return False
+    finally:
+        torch.set_rng_state(outside)
+    return True
 
 
 def parameter_vector(module: nn.Module) -> Tensor:

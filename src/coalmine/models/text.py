@@ -20,6 +20,8 @@ _MANY = 32
 class TokenLSTM(nn.Module):
     """An embedding, a stacked LSTM, and a linear head on the last position or on each."""
 
+    loss_is_cross_entropy = True
+
     def __init__(
         self,
         *,

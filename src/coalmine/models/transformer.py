@@ -44,6 +44,8 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Pre-norm causal Transformer with learned positions and one table for tokens in and tokens out."""
 
+    loss_is_cross_entropy = True
+
     def __init__(
         self, *, tokens: int, positions: int, width: int, layers: int, heads: int, ignored: int | None
     ) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from coalmine.data.federated import FederatedData, Task
 from coalmine.fl import flat
-from coalmine.fl.client import Client, LocalTraining, input_tensor
+from coalmine.fl.client import Client, LocalTraining, has_other_loss, input_tensor
 from coalmine.fl.kernels.loop import Loop
 from coalmine.fl.kernels.one_step import OneStep
 from coalmine.fl.kernels.partial_sum import Kernel
@@ -36,13 +36,15 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     """
     loop = Loop(module, data.task, training)
     faster = promising_kernel(module, data, training)
-    return faster if faster is not None and _agree(faster, loop, module, data) else loop
+    return faster if faster is not None and _agree(faster, loop, module, data, training.batch_size) else loop
 
 
 def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTraining) -> OneStep | Stacked | None:
     """The kernel that should be faster than the plain loop, by the shape of the work alone: it has not been tried."""
-    if not isinstance(training.optimiser, SGD) or training.optimiser.momentum:
+    if not isinstance(training.optimiser, SGD) or training.optimiser.momentum or has_other_loss(module):
         return None
+    if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
+        return None  # what fills up a batch would enter its statistics
     sizes, activations = data.sizes, _activations(module, data.task, data)
     rows = max(1, _ACTIVATIONS // activations)
     if training.steps(int(sizes.max())) == 1:
@@ -53,20 +55,25 @@ def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTrai
     return None
 
 
-def _agree(kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData) -> bool:
+def _agree(
+    kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData, batch_size: int | None
+) -> bool:
     start = flat.parameter_vector(module)
     # Weights that start at zero would hide what depends on them.
     shaken = torch.randn(len(start), generator=torch.Generator().manual_seed(0)).mul_(0.05).add_(start)
     before = torch.get_rng_state()
     for weights in (start, shaken):
+        clients, read = _some_clients(data, batch_size), weights.clone()
         try:
-            found = kernel.clipped_sum(weights, _some_clients(data), 1.0, torch.empty_like(weights))
+            found = kernel.clipped_sum(read, clients, 1.0, torch.empty_like(weights))
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
             return False
         if kernel.model.buffers_changed or not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             return False
-        expected = loop.clipped_sum(weights, _some_clients(data), 1.0, torch.empty_like(weights))
+        if not torch.equal(read, weights):  # the module writes to its parameters, which may be the global model's
+            return False
+        expected = loop.clipped_sum(weights, clients, 1.0, torch.empty_like(weights))
         size = float(flat.norms(expected.total[None]))
         if not np.isfinite(expected.norms).all() or not (found.total - expected.total).abs().max() <= 1e-3 * size:
             return False
@@ -75,10 +82,12 @@ def _agree(kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: Feder
     return True
 
 
-def _some_clients(data: FederatedData) -> Sequence[Client]:
-    """The first clients, the smallest, the largest, and some from all over."""
+def _some_clients(data: FederatedData, batch_size: int | None) -> Sequence[Client]:
+    """The first clients, the smallest, the largest, one whose last batch is short, and some from all over."""
     draw = np.random.default_rng(0)
     chosen = [*range(min(2, len(data))), int(data.sizes.argmin()), int(data.sizes.argmax())]
+    if batch_size is not None:
+        chosen.append(int(((data.sizes - 1) % batch_size).argmin()))
     chosen += draw.integers(len(data), size=4).tolist()
     return [Client(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]
 

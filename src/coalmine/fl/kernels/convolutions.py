@@ -28,8 +28,11 @@ class Reach:
 
 
 def plain(layer: nn.Module) -> bool:
-    """Whether it is a convolution whose padding is a number of zeros."""
-    return isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    """Whether it is a convolution whose padding is zeros, with a number for each direction in all its settings."""
+    if not isinstance(layer, nn.Conv2d) or layer.padding_mode != "zeros":
+        return False
+    settings: tuple[object, ...] = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    return all(isinstance(setting, tuple) and len(setting) == 2 for setting in settings)
 
 
 def reach(layer: nn.Conv2d, images: Tensor) -> Reach:

@@ -23,7 +23,8 @@ class Loop:
     def __init__(
         self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
     ) -> None:
-        self.model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
+        channels_last = flat.prefers_channels_last(module, task.input_shape)
+        self.model = flat.FlatModel(module, channels_last=channels_last, dtype=dtype)
         use_reach(self.model.module)
         if not self.model.channels_last:  # where torch's own pooling is slow
             use_halving(self.model.module)
@@ -45,6 +46,7 @@ class Loop:
         for i, client in enumerate(clients):
             losses[i] = self._train(client, start)
             with torch.no_grad():
+                self.model.reattach()
                 vector.sub_(start)
                 norms[i] = float(flat.norms(vector[None]))
                 scale = float(scales(norms[i : i + 1], np.array([client.weight]), clip_norm)[0])
@@ -54,6 +56,7 @@ class Loop:
 
     def _train(self, client: Client, start: Tensor) -> float:
         """Train from the global model; leaves the trained parameters in the flat vector."""
+        self.model.reattach()
         self.model.vector.copy_(start)
         self.model.reset_buffers()
         inputs, targets = tensors(client.examples, self._task, self._dtype)

@@ -40,7 +40,8 @@ class OneStep:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._rows = min(rows, _ROWS)
-        self.model = flat.FlatModel(module, channels_last=flat.prefers_channels_last(module), dtype=dtype)
+        channels_last = flat.prefers_channels_last(module, task.input_shape)
+        self.model = flat.FlatModel(module, channels_last=channels_last, dtype=dtype)
         assert isinstance(training.optimiser, SGD)
         self._learning_rate = training.optimiser.learning_rate
         self._task, self._dtype = task, dtype
