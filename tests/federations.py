@@ -84,9 +84,9 @@ def naive_sum(module, data, training: LocalTraining, optimiser, clip_norm, weigh
             rows = slice(None) if batch is None else torch.from_numpy(batch)
             stepper.zero_grad()
             if hasattr(type(local), "loss"):
-                loss = local.loss(inputs[rows], targets[rows])
+                loss = local.loss(inputs[rows].clone(), targets[rows])
             else:
-                logits, labels = local(inputs[rows]).flatten(0, -2), targets[rows].flatten()
+                logits, labels = local(inputs[rows].clone()).flatten(0, -2), targets[rows].flatten()
                 loss = F.cross_entropy(logits, labels, ignore_index=ignored_index(data.task))
             loss.backward()
             stepper.step()

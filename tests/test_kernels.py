@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from coalmine.errors import InputError
 from coalmine.fl import SGD, Adam, LocalTraining, flat
 from coalmine.fl.kernels import layers
 from coalmine.fl.kernels.choice import choose_kernel
@@ -408,6 +409,13 @@ class Centring(nn.Linear):
         return super().forward(rows - rows.mean(0))
 
 
+class Doubling(nn.Linear):
+    """Changes what it is given."""
+
+    def forward(self, images):
+        return super().forward(images.mul_(2).flatten(1))
+
+
 class Decaying(nn.Linear):
     """Its own loss is cross-entropy and a little more."""
 
@@ -424,6 +432,7 @@ STRANGE = {
     "other memory": functools.partial(Rebinding, 64, 3),
     "in place": functools.partial(Clamping, 64, 3),
     "batch": functools.partial(Centring, 64, 3),
+    "inputs": functools.partial(Doubling, 64, 3),
     "loss": functools.partial(Decaying, 64, 3),
     "batch norm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
     "one number": lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=(1,)), nn.Tanh(), nn.Flatten(), nn.Linear(256, 3)),
@@ -431,16 +440,16 @@ STRANGE = {
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize(("batch_size", "epochs"), [(None, 1), (None, 2), (4, 1)])
 @pytest.mark.parametrize("name", STRANGE)
-def test_modules_that_do_what_they_like_train_as_by_the_textbook(name, batch_size):
+def test_modules_that_do_what_they_like_train_as_by_the_textbook(name, batch_size, epochs):
     torch.manual_seed(0)
     module, sizes = STRANGE[name](), [8, 4] * 20
     sizes[15] = 6  # one client whose last batch is short
     data = federation(sizes)
-    training = LocalTraining(optimiser=SGD(learning_rate=0.3), batch_size=batch_size)
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3), batch_size=batch_size, epochs=epochs)
     kernel, start = choose_kernel(module, data, training), flat.parameter_vector(module)
-    if name != "one number":
+    if name not in ("one number", "inputs", "in place"):
         assert isinstance(kernel, Loop) == (name != "view")
     with torch.random.fork_rng():
         expected, norms = naive_sum(module, data, training, PLAIN, 1e3)
@@ -449,3 +458,14 @@ def test_modules_that_do_what_they_like_train_as_by_the_textbook(name, batch_siz
         torch.testing.assert_close(found.total.double(), expected, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(found.norms, norms, rtol=1e-4)
     assert torch.equal(start, flat.parameter_vector(module))
+
+
+def test_a_module_that_fails_on_a_batch_is_told_in_a_sentence():
+    data = federation([5])
+    training = LocalTraining(optimiser=SGD(learning_rate=0.3), batch_size=4)
+    kernel = Loop(STRANGE["batch norm"](), data.task, training)
+    start = torch.zeros(kernel.model.dim)
+    with pytest.raises(
+        InputError, match="fails on a client's batch of 1 example: ValueError: Expected more than 1 value"
+    ):
+        kernel.clipped_sum(start, parts(data), 1.0, torch.empty_like(start))

@@ -83,7 +83,8 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
         for key, value in settings.items():
             theirs = content["settings"].get(key)
             if theirs != value:
-                raise InputError(f"{path} is of another training: there {key} is {theirs}, here {value}")
+                seeded = "; make your model after torch.manual_seed" if key == "the first model" else ""
+                raise InputError(f"{path} is of another training: there {key} is {theirs}, here {value}{seeded}")
         if not (directory / content["tensors"]).is_file():
             raise InputError(f"the checkpoint in {directory} is not whole: {content['tensors']} is missing")
         # cloned into aligned memory, of which the last bits of a product may depend

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.data.federated import Task
+from coalmine.errors import InputError
 from coalmine.fl import flat
 from coalmine.fl.client import Client, LocalTraining, loss_of, tensors
 from coalmine.fl.kernels.convolutions import use_reach
 from coalmine.fl.kernels.partial_sum import PartialSum, groups, scales
 from coalmine.fl.kernels.pooling import use_halving
 from coalmine.fl.optimisers import State
+from coalmine.usercode import said
 
 
 class Loop:
@@ -68,8 +70,14 @@ class Loop:
         first = float("nan")
         for step, batch in enumerate(batches):
             rows = slice(None) if batch is None else torch.from_numpy(batch)
-            loss = loss_of(self.model.module, self._task, inputs[rows], targets[rows])
-            gradients = self.model.gradients(loss)
+            again = batch is None and len(batches) > 1  # the module may change what it is given
+            some = inputs.clone() if again else inputs[rows]
+            try:
+                loss = loss_of(self.model.module, self._task, some, targets[rows])
+                gradients = self.model.gradients(loss)
+            except (RuntimeError, ValueError, TypeError, LookupError) as error:
+                number = f"{len(some)} example{'s' if len(some) > 1 else ''}"
+                raise InputError(f"the model fails on a client's batch of {number}: {said(error)}") from error
             with torch.no_grad():
                 self._training.optimiser.step(self.model.parameters, gradients, state)
             if step == 0:
