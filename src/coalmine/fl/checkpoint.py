@@ -87,7 +87,7 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
                 raise InputError(f"{path} is of another training: there {key} is {theirs}, here {value}{seeded}")
         if not (directory / content["tensors"]).is_file():
             raise InputError(f"the checkpoint in {directory} is not whole: {content['tensors']} is missing")
-        # cloned into aligned memory, of which the last bits of a product may depend
+        # cloned into aligned memory: the last bits of a product may depend on where its factors begin
         tensors = {name: tensor.clone() for name, tensor in load_file(directory / content["tensors"]).items()}
         clip_norm = content["clip_norm"]
         return TrainingState(

@@ -108,7 +108,7 @@ class EmbeddingGradients:
         found, places = keys.flatten().unique(return_inverse=True)
         self._owner, self._token = found // table[0], found % table[0]
         self._sums = deltas.new_zeros(len(found), table[1]).index_add_(0, places, deltas.flatten(0, 1))
-        self._clients, self._table = len(tokens), table
+        self._clients = len(tokens)
 
     def squared_norms(self) -> Tensor:
         """Over the tokens that occur."""
