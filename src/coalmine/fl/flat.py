@@ -36,10 +36,8 @@ class FlatModel:
         self.module.to(dtype=dtype)
         self.vector = torch.empty(sum(value.numel() for _, value in named), dtype=dtype)
         self.parameters: list[Tensor] = [value for _, value in named]
-        for value, view in zip(self.parameters, self._views(self.vector, self.channels_last), strict=True):
-            view.copy_(value.data)
-            value.data = view
         self._own = list(self._views(self.vector, self.channels_last))
+        self.reattach()
         self._buffers = [
             (owner, name, buffer, buffer.clone())
             for owner in self.module.modules()
