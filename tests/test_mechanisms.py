@@ -23,8 +23,10 @@ from coalmine.fl import (
 from coalmine.fl.kernels.loop import Loop
 from coalmine.fl.kernels.one_step import OneStep
 from coalmine.fl.kernels.stacked import Stacked
+from coalmine.fl.pieces import Threads
 from coalmine.sampling import Poisson
 from coalmine.seam import Audit, View
+from coalmine.seeds import generator
 from federations import federation, mlp, parts
 
 
@@ -99,6 +101,17 @@ def test_the_noise_on_an_update_has_the_variance_it_should(cohorts):
     squares = float(np.sum(noise**2))
     assert 5e-5 < stats.chi2.cdf(squares, len(noise)) < 1 - 5e-5
     assert stats.kstest(noise, "norm").pvalue > 1e-4
+
+
+def test_long_noise_is_drawn_from_several_streams_by_any_number_of_threads():
+    mechanism, dim = Mechanism(clipping=FixedClipping(2.0), noise_multiplier=1.5), (1 << 22) + 1000
+    drawn = mechanism.noise(dim, 7, 2.0, 5, 3, 1)
+    np.testing.assert_array_equal(drawn, mechanism.noise(dim, 7, 2.0, 5, 3, 1, threads=Threads(3)))
+    first = generator(7, "noise", 3, 1).standard_normal(1 << 21, dtype=np.float32)
+    np.testing.assert_array_equal(drawn[: 1 << 21], 3 * first)
+    pieces = [drawn[start : start + 1000] for start in (0, 1 << 21, 1 << 22)]
+    assert np.abs(np.corrcoef(pieces) - np.eye(3)).max() < 0.15
+    assert 5e-5 < stats.chi2.cdf(float(np.sum(np.square(drawn / 3, dtype=np.float64))), dim) < 1 - 5e-5
 
 
 def test_noise_differs_between_rounds_and_trials_and_seeds():

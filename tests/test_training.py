@@ -106,6 +106,15 @@ def test_two_workers_give_the_bits_of_one(kernel):
     assert not same(one, finished(**KERNELS[kernel], seed=4))
 
 
+def test_two_workers_give_the_bits_of_one_where_threads_share_the_vectors():
+    """A model of three pieces, noise of two streams, a step that is rounded."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 36_000), nn.ReLU(), nn.Linear(36_000, 3))
+    settings = {"model": model, "client": KERNELS["OneStep"]["client"], "server": SGD(learning_rate=0.37), "rounds": 2}
+    one, two = finished(**settings), finished(**settings, workers=2)
+    assert one.dim > 1 << 21
+    assert same(one, two)
+
+
 def test_dropout_too_is_the_same_with_any_number_of_workers():
     torch.manual_seed(0)
     model = nn.Sequential(*mlp()[:3], nn.Dropout(0.5), mlp()[3])

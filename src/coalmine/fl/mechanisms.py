@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive, check_probability
+from coalmine.fl.pieces import Threads
 from coalmine.seam import Vector
 from coalmine.seeds import generator
 from coalmine.stats.arrays import Floats, Ints
 
 # Where squares of float32 numbers neither vanish nor overflow.
 _LEAST_NORM, _MOST_NORM = 1e-10, 1e10
+
+_NOISE_PIECE = 1 << 21  # numbers drawn from one stream
 
 
 @dataclass(frozen=True)
@@ -165,10 +168,25 @@ class Mechanism:
             )
         return self.noise_multiplier / math.sqrt(1 - (self.noise_multiplier / (2 * count_noise)) ** 2)
 
-    def noise(self, dim: int, seed: int, clip_norm: float, expected_clients: float, *counters: int) -> Vector:
-        """The noise on the sum of one round, (dim,)."""
-        drawn = generator(seed, "noise", *counters).standard_normal(dim, dtype=np.float32)
-        drawn *= np.float32(self.update_noise(expected_clients) * clip_norm)
+    def noise(
+        self,
+        dim: int,
+        seed: int,
+        clip_norm: float,
+        expected_clients: float,
+        round: int,
+        trial: int = 0,
+        threads: Threads | None = None,
+    ) -> Vector:
+        """The noise on the sum of one round, (dim,): each two million numbers from a stream of their own."""
+        scale, drawn = np.float32(self.update_noise(expected_clients) * clip_norm), np.empty(dim, dtype=np.float32)
+
+        def draw(piece: slice) -> None:
+            stream = generator(seed, "noise", round, trial, piece.start // _NOISE_PIECE)
+            stream.standard_normal(dtype=np.float32, out=drawn[piece])
+            drawn[piece] *= scale
+
+        (threads or Threads()).each(dim, draw, piece=_NOISE_PIECE)
         return drawn
 
     def next_clip_norm(self, clip_norm: float, norms: Floats, expected_clients: float, seed: int, round: int) -> float:

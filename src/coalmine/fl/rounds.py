@@ -22,6 +22,7 @@ from coalmine.fl import checkpoint, flat
 from coalmine.fl.checkpoint import Metrics, TrainingState
 from coalmine.fl.evaluation import evaluate
 from coalmine.fl.optimisers import SGD, Optimiser
+from coalmine.fl.pieces import Threads
 from coalmine.fl.workers import one_thread
 from coalmine.models.tasks import check_fits
 from coalmine.seam import Audit, Release, Vector
@@ -212,7 +213,7 @@ class Rounds(ABC):
     def _measure(self, state: TrainingState, number: int) -> None:
         """Evaluate the model of round ``number`` where it is time to, and refuse one that has diverged."""
         last = number + 1 == self.rounds
-        finite = math.isfinite(float(flat.norms(state.model[None])))
+        finite = math.isfinite(state.model @ state.model) or math.isfinite(flat.norms(state.model[None]))
         if finite and self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
             state.history[-1].update(self._evaluate(state.model))
         if not finite or not math.isfinite(state.history[-1].get("loss", 0.0)):
@@ -221,10 +222,18 @@ class Rounds(ABC):
             )
 
 
-def optimised(server: Optimiser, state: TrainingState, update: Tensor) -> tuple[Tensor, dict[str, list[Tensor]]]:
+def optimised(
+    server: Optimiser, state: TrainingState, update: Tensor, threads: Threads
+) -> tuple[Tensor, dict[str, list[Tensor]]]:
     """The model and the optimiser's memory after a step along ``update``; ``state`` stays what it is."""
     if isinstance(server, SGD) and not server.momentum:  # one pass over the model instead of four
-        return torch.add(state.model, update, alpha=server.learning_rate), {}
+
+        def step(piece: slice) -> None:
+            torch.add(state.model[piece], update[piece], alpha=server.learning_rate, out=moved[piece])
+
+        moved = torch.empty_like(state.model)
+        threads.each(len(moved), step)
+        return moved, {}
     model = state.model.clone()
     memory = {key: [tensor.clone() for tensor in some] for key, some in state.optimiser.items()}
     server.step([model], [update.neg_()], memory)

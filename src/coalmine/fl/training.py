@@ -81,7 +81,6 @@ class Training(Rounds):
             kernel = choose_kernel(model, data, self.client)
         self._work = ClientWork(data, kernel, self.seed)
         self._workers = Workers(self._work, workers)
-        self._total = torch.empty_like(self.state.model)  # one for all rounds: fresh memory is slow
         self.state.clip_norm = self.mechanism.clipping.start()
 
     @property
@@ -146,7 +145,7 @@ class Training(Rounds):
         state, number = self.state, self.state.round
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
         update, divisor, norms, losses = self._noisy_mean([found for found in planted if found is not None])
-        model, memory = optimised(self.server, state, update)
+        model, memory = optimised(self.server, state, update, self._workers.threads)
         metrics: Metrics = {"round": number, "clients": len(norms)}
         if len(norms):
             metrics |= {"train_loss": float(losses.mean()), "median_norm": float(np.median(norms))}
@@ -165,10 +164,11 @@ class Training(Rounds):
     def _noisy_mean(self, planted: Sequence[Contribution], trial: int = 0) -> tuple[Tensor, float, Floats, Floats]:
         """What the mechanism makes of a round, what the sum was divided by, the norms and losses of its clients."""
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
+        threads = self._workers.threads
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
         jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
-        found = self._workers.sum(self.state.model, jobs, self._total)
+        found = self._workers.sum(self.state.model, jobs)
         self._check_finite(jobs, found)
         total = found.total
         for contribution in planted:
@@ -177,13 +177,14 @@ class Training(Rounds):
         divisor = sum(contribution.clients for contribution in planted)
         if self.mechanism.private:
             expected = self.cohorts.expected(population, number)
-            noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial)
-            total += torch.from_numpy(noise)
+            noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial, threads=threads)
+            threads.each(self.dim, lambda piece: total[piece].add_(torch.from_numpy(noise[piece])))
             divisor += expected
         else:
             divisor += float(weights.sum())
         divisor = divisor or 1.0
-        return total.div_(divisor), divisor, found.norms, found.losses
+        threads.each(self.dim, lambda piece: total[piece].div_(divisor))
+        return total, divisor, found.norms, found.losses
 
     def _check_finite(self, jobs: Sequence[Job], found: PartialSum) -> None:
         bad = np.flatnonzero(~(np.isfinite(found.norms) & np.isfinite(found.losses)))

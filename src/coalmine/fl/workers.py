@@ -24,6 +24,7 @@ from coalmine.data.federated import FederatedData
 from coalmine.errors import InputError, check_count
 from coalmine.fl.client import Client
 from coalmine.fl.kernels.partial_sum import Kernel, PartialSum
+from coalmine.fl.pieces import Threads
 from coalmine.seeds import generator
 from coalmine.stats.arrays import Floats, Ints
 
@@ -77,47 +78,56 @@ class ClientWork:
 
 
 class Workers:
-    """Does jobs; with ``count`` above 1 in as many processes, started at the first use and ended by ``close``."""
+    """Does jobs; with ``count`` above 1 in as many processes, started at the first use and ended by ``close``.
+
+    While the processes rest, as many ``threads`` of this one may work on its vectors.
+    """
 
     def __init__(self, work: ClientWork, count: int) -> None:
         self._work, self._count = work, check_count("workers", count)
+        self.threads = Threads(count)
         self._processes: list[_Process] = []
-        self._other: Tensor | None = None
+        self._sums: list[Tensor] = []  # the first job's and another's, for all rounds: fresh memory is slow
 
-    def sum(self, model: Tensor, jobs: Sequence[Job], out: Tensor) -> PartialSum:
-        """The sum of the jobs' sums, added in their order, in ``out``; norms and losses in their order."""
+    def sum(self, model: Tensor, jobs: Sequence[Job]) -> PartialSum:
+        """The sum of the jobs' sums, added in their order, for use until the next; norms and losses in their order."""
         norms, losses = [np.empty(0)], [np.empty(0)]
         total: Tensor | None = None
-        for part in self._sums(model, jobs, out):
-            total = part.total if total is None else torch.add(total, part.total, out=out)
+        for part in self._parts(model, jobs):
+            if total is None:
+                total = part.total
+            else:
+                self.threads.each(len(total), partial(_add, total, part.total))
             norms.append(part.norms)
             losses.append(part.losses)
         if total is None:
-            out.zero_()
-        elif total is not out:
-            out.copy_(total)
-        return PartialSum(out, np.concatenate(norms), np.concatenate(losses))
+            total = torch.zeros_like(model)
+        return PartialSum(total, np.concatenate(norms), np.concatenate(losses))
 
-    def _sums(self, model: Tensor, jobs: Sequence[Job], out: Tensor) -> Iterator[PartialSum]:
-        """The jobs' sums in their order: the first, maybe in ``out``, for good, each other one until the next."""
+    def _parts(self, model: Tensor, jobs: Sequence[Job]) -> Iterator[PartialSum]:
+        """The jobs' sums in their order: the first for good, each other one until the next."""
         if self._count == 1:
-            for job in jobs:
-                yield self._work.do(model, job, out)
-                self._other = out = torch.empty_like(model) if self._other is None else self._other
+            for number, job in enumerate(jobs):
+                yield self._work.do(model, job, self._own(min(number, 1), model))
             return
         if not self._processes:
             self._model = torch.empty_like(model).share_memory_()
             self._processes = [_Process(self._work, self._model) for _ in range(self._count)]
-        self._model.copy_(model)
+        self.threads.each(len(model), lambda piece: self._model[piece].copy_(model[piece]))
         finished = False
         try:
-            yield from self._shared_out(jobs, out)
+            yield from self._shared_out(jobs)
             finished = True
         finally:
             if not finished:  # answers may be under way that nobody waits for
                 self.close()
 
-    def _shared_out(self, jobs: Sequence[Job], out: Tensor) -> Iterator[PartialSum]:
+    def _own(self, number: int, like: Tensor) -> Tensor:
+        while len(self._sums) <= number:
+            self._sums.append(torch.empty_like(like))
+        return self._sums[number]
+
+    def _shared_out(self, jobs: Sequence[Job]) -> Iterator[PartialSum]:
         idle, busy = list(self._processes), {}
         waiting: dict[int, PartialSum] = {}
         given = taken = 0
@@ -132,7 +142,7 @@ class Workers:
                 process, number = busy.pop(connection)
                 found = process.receive()
                 if given < len(jobs) and (number == 0 or number != taken):  # its worker may soon write the next
-                    kept = out.copy_(found.total) if number == 0 else found.total.clone()
+                    kept = self._own(0, found.total).copy_(found.total) if number == 0 else found.total.clone()
                     found = PartialSum(kept, found.norms, found.losses)
                 if number == taken:
                     yield found
@@ -149,6 +159,11 @@ class Workers:
         for process in self._processes:
             process.stop()
         self._processes = []
+        self.threads.close()
+
+
+def _add(total: Tensor, part: Tensor, piece: slice) -> None:
+    total[piece] += part[piece]
 
 
 class _Process:
@@ -195,6 +210,8 @@ class _Process:
 def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connection[Any, Any], parent: int) -> None:
     torch.set_num_threads(1)
     _keep_memory(_KEPT_MEMORY)
+    with suppress(AttributeError, OSError):  # on Linux: do not take the core of the one who is giving out the jobs
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     while True:
         try:
             # Brothers hold the other end open too, so that a parent's death does not close it.
