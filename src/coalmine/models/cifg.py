@@ -30,7 +30,7 @@ class _States:
 
         self.read = take("read", 2 * width)  # the embedding and the hidden state before: what the gates are made of
         self.gates = take("gates", 3 * units)  # forget, output and candidate; in the end the gradients by them
-        self.cells_before = take("cells before", units)
+        self.cells = take("cells", units)
         self.squashed = take("squashed", units)  # tanh of the cells
         self.outputs = take("outputs", units)  # before the projection
         self.hidden = take("hidden", width)
@@ -58,11 +58,11 @@ class CIFGLoss(torch.autograd.Function):
         states = _States(len(sentences.tokens), width, units, workspace, table)
         w_read = torch.cat((w_input, w_recurrent), 1, out=workspace.take("w read", 3 * units, 2 * width, like=table))
         states.read[:, :width] = table.index_select(0, sentences.tokens)
-        _run(sentences.parents, states, w_read, bias, w_projection)
+        _run(sentences, states, w_read, bias, w_projection)
         loss, by_hidden, by_table = tied_cross_entropy(
             states.hidden, table, sentences.owners, sentences.targets, workspace
         )
-        by_embedded = _run_back(sentences.parents, states, by_hidden, w_read, w_projection)
+        by_embedded = _run_back(sentences, states, by_hidden, w_read, w_projection)
         by_table.index_add_(0, sentences.tokens, by_embedded)
         by_read = states.gates.t() @ states.read
         ctx.save_for_backward(
@@ -78,13 +78,12 @@ class CIFGLoss(torch.autograd.Function):
         return (*(gradients if scale == 1 else [gradient * scale for gradient in gradients]), None, None)
 
 
-def _by_position(parents: list[Tensor], *states: Tensor) -> list[tuple[Tensor, ...]]:
+def _by_position(sentences: Beginnings, *states: Tensor) -> list[tuple[Tensor, ...]]:
     """The rows of each of the states, cut by position."""
-    rows = [len(parent) for parent in parents]
-    return list(zip(*(state.split(rows) for state in states), strict=True))
+    return list(zip(*(state.split(sentences.counts) for state in states), strict=True))
 
 
-def _run(parents: list[Tensor], states: _States, w_read: Tensor, bias: Tensor, w_projection: Tensor) -> None:
+def _run(sentences: Beginnings, states: _States, w_read: Tensor, bias: Tensor, w_projection: Tensor) -> None:
     """Fill in the states, position by position."""
     width, units = w_projection.shape
     hidden, cells = bias.new_zeros(1, width), bias.new_zeros(1, units)
@@ -93,22 +92,21 @@ def _run(parents: list[Tensor], states: _States, w_read: Tensor, bias: Tensor, w
     w_gates[2 * units :].mul_(2)
     b_gates[2 * units :].mul_(2)
     minus_one = -torch.ones((), dtype=bias.dtype, device=bias.device)
-    inner = (states.cells_before, states.squashed, states.outputs, states.hidden)
-    each = _by_position(parents, states.read, states.read[:, width:], states.gates, *states.gates.chunk(3, 1), *inner)
-    for parent, now in zip(parents, each, strict=True):
-        read, hidden_before, gates, f, o, g, cells_before, squashed, outputs, after = now
-        hidden_before.copy_(hidden.index_select(0, parent))
-        torch.index_select(cells, 0, parent, out=cells_before)
+    inner = (states.cells, states.squashed, states.outputs, states.hidden)
+    each = _by_position(sentences, states.read, states.read[:, width:], states.gates, *states.gates.chunk(3, 1), *inner)
+    for parent, now in zip(sentences.parents, each, strict=True):
+        read, hidden_before, gates, f, o, g, cells_after, squashed, outputs, after = now
+        hidden_before.copy_(hidden[parent])
         torch.addmm(b_gates, read, w_gates.t(), out=gates).sigmoid_()
         torch.add(minus_one, g, alpha=2, out=g)
-        cells = torch.lerp(g, cells_before, f)
+        cells = torch.lerp(g, cells[parent], f, out=cells_after)
         torch.add(cells, cells, out=squashed).sigmoid_()
         torch.add(minus_one, squashed, alpha=2, out=squashed)
         hidden = torch.mm(torch.mul(o, squashed, out=outputs), w_projection.t(), out=after)
 
 
 def _run_back(
-    parents: list[Tensor], states: _States, by_hidden: Tensor, w_read: Tensor, w_projection: Tensor
+    sentences: Beginnings, states: _States, by_hidden: Tensor, w_read: Tensor, w_projection: Tensor
 ) -> Tensor:
     """Put the gradients by the gates before their activation in the gates' place, the last position first.
 
@@ -117,11 +115,11 @@ def _run_back(
     """
     width = by_hidden.shape[1]
     by_reads = torch.empty_like(states.read)
-    inner = (states.cells_before, states.squashed)
-    each = _by_position(parents, by_hidden, by_reads, states.gates, *states.gates.chunk(3, 1), *inner)
+    each = _by_position(sentences, by_hidden, by_reads, states.gates, *states.gates.chunk(3, 1), states.squashed)
+    cells = states.cells.split(sentences.counts)
     by_cells: Tensor | None = None
-    for position in reversed(range(len(parents))):
-        by_after, by_read, gates, f, o, g, cells_before, squashed = each[position]
+    for position in reversed(range(len(each))):
+        by_after, by_read, gates, f, o, g, squashed = each[position]
         by_outputs = torch.mm(by_after, w_projection)
         by_o = by_outputs * squashed
         by_outputs.mul_(o)
@@ -129,15 +127,25 @@ def _run_back(
         _tanh_backward(by_outputs, squashed, grad_input=by_outputs)
         by_cells = by_outputs if by_cells is None else by_cells.add_(by_outputs)
 
-        by_f = torch.sub(cells_before, g, out=cells_before).mul_(by_cells)
+        parent = sentences.parents[position]
+        by_f = (cells[position - 1][parent].sub_(g) if position else -g).mul_(by_cells)  # nobody asks for those again
         by_before = by_cells * f
         _sigmoid_backward(by_f, f, grad_input=f)
         _tanh_backward(by_cells.sub_(by_before), g, grad_input=g)
 
         torch.mm(gates, w_read, out=by_read)
         if position:
-            parent = parents[position]
-            by_hidden_before, *_, squashed_before = each[position - 1]
-            by_hidden_before.index_add_(0, parent, by_read[:, width:])
-            by_cells = torch.zeros_like(squashed_before).index_add_(0, parent, by_before)
+            _add_at(each[position - 1][0], parent, by_read[:, width:])
+            by_cells = by_before
+            if not isinstance(parent, slice) or len(by_before) < sentences.counts[position - 1]:
+                by_cells = by_before.new_zeros(sentences.counts[position - 1], by_before.shape[1])
+                _add_at(by_cells, parent, by_before)
     return by_reads[:, :width]
+
+
+def _add_at(rows: Tensor, places: Tensor | slice, more: Tensor) -> None:
+    """Add to some of the rows, to one that is named often as often."""
+    if isinstance(places, slice):
+        rows[places] += more
+    else:
+        rows.index_add_(0, places, more)

@@ -13,13 +13,15 @@ from torch import Tensor
 class Beginnings:
     """The different beginnings of some sentences: what a recurrent network has a state for.
 
-    ``tokens`` has the last token of each beginning, the shortest beginnings first: ``parents[t]`` are those of t + 1
-    tokens, each as the place among those of t tokens of what it continues (all 0 for t = 0). ``targets`` are the tokens
-    to be predicted, and ``owners`` the beginnings that they follow.
+    ``tokens`` has the last token of each beginning, the shortest beginnings first: ``counts[t]`` are of t + 1 tokens,
+    and ``parents[t]`` has the places of what they continue among those of t tokens (all 0 for t = 0), as a slice where
+    these are the first in their order. ``targets`` are the tokens to be predicted, and ``owners`` the beginnings that
+    they follow.
     """
 
     tokens: Tensor
-    parents: list[Tensor]
+    counts: list[int]
+    parents: list[Tensor | slice]
     owners: Tensor
     targets: Tensor
 
@@ -39,7 +41,8 @@ def beginnings(tokens: Tensor, targets: Tensor, ignored: int | None) -> Beginnin
     words, wanted, counted = words[:, order], wanted[:, order], counted[:, order]
     span = int(words.max()) + 1
     nothing = np.zeros(0, dtype=np.int64)
-    last, parents, owners = [nothing], [], [nothing]
+    last, owners = [nothing], [nothing]
+    parents: list[Tensor | slice] = []
     beginning, before, alike = np.zeros(len(order), dtype=np.int64), 0, True
     for position, count in enumerate((lengths >= places).sum(1)):
         if not count:
@@ -52,11 +55,13 @@ def beginnings(tokens: Tensor, targets: Tensor, ignored: int | None) -> Beginnin
         else:  # sentences that differ once go on to differ
             beginning = np.arange(count)
         last.append(token)
-        parents.append(torch.from_numpy(parent).to(tokens.device))
+        in_order = np.array_equal(parent, np.arange(len(token)))
+        parents.append(slice(0, len(token)) if in_order else torch.from_numpy(parent).to(tokens.device))
         owners.append((beginning + before)[counted[position, :count]])
         before += len(token)
     return Beginnings(
         tokens=torch.from_numpy(np.concatenate(last)).to(tokens.device),
+        counts=[len(some) for some in last[1:]],
         parents=parents,
         owners=torch.from_numpy(np.concatenate(owners)).to(tokens.device),
         targets=torch.from_numpy(wanted[counted]).to(tokens.device),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -61,6 +62,13 @@ def _places(pixels: int, kernel: int, stride: int, padding: int, dilation: int) 
     return (pixels + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
+def copy_taps(source: Tensor, target: Tensor) -> Tensor:
+    """Copy a kernel to ``target`` tap by tap: in one go, torch is slow where rows have but two or three numbers."""
+    for row, column in np.ndindex(*source.shape[2:]):
+        target[:, :, row, column] = source[:, :, row, column]
+    return target
+
+
 class ReachingConv2d(nn.Conv2d):
     """``Conv2d`` with the part of its kernel that meets pixels."""
 
@@ -69,7 +77,8 @@ class ReachingConv2d(nn.Conv2d):
         seen = reach(self, images)
         weight = self.weight
         if (part := seen.of(weight)).shape != weight.shape:
-            weight = part.contiguous()  # once, for this pass and the one back
+            fresh = torch.empty_like(part, memory_format=torch.contiguous_format)
+            weight = part.contiguous() if part.requires_grad else copy_taps(part, fresh)
         return F.conv2d(images, weight, self.bias, self.stride, seen.padding, self.dilation, self.groups)
 
 

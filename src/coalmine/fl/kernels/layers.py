@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.fl import flat
-from coalmine.fl.kernels.convolutions import Reach, patches, plain, reach, weight_gradient
+from coalmine.fl.kernels.convolutions import Reach, copy_taps, patches, plain, reach, weight_gradient
 
 # Per-client gradients of a layer are kept for the sum only where all of them stay below this many numbers.
 _KEPT = 8_000_000
@@ -139,7 +139,7 @@ class ReachedGradients:
         out.zero_()
         part = torch.empty_like(place, memory_format=torch.contiguous_format)
         self._part.weighted_sum(factors, part)
-        place.copy_(part)
+        copy_taps(part, place)
 
 
 def layer_gradients(layer: nn.Module, inputs: Tensor, deltas: Tensor, clients: int) -> list[LayerGradients]:
