@@ -191,6 +191,14 @@ def test_a_maximum_epsilon_is_a_gate(run, golden):
     assert "exceeds 1" in err
 
 
+@pytest.mark.parametrize(("typed", "meant"), [(("repotr",), "report"), (("audit", "one-shto"), "one-shot")])
+def test_a_misspelt_command_gets_one_suggestion(run, typed, meant):
+    code, _, err = run(*typed)
+    assert code == 2
+    assert " ".join(err.split()).count("Did you mean") == 1
+    assert f"'{meant}'" in err
+
+
 def test_a_terminal_without_greek_gets_no_traceback():
     found = subprocess.run(
         [sys.executable, "-m", "coalmine.cli", "estimate", "--counts", "9,1,1,9"],

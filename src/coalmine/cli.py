@@ -23,6 +23,7 @@ app = typer.Typer(
     help="Audit the privacy of federated learning: an empirical ε with honest error bars, beside the theoretical one.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
 cli_audits.app.command("secret-sharer")(cli_secret_sharer.secret_sharer)

@@ -22,6 +22,7 @@ app = typer.Typer(
     help="Run one audit: plant canaries, look at what an adversary sees, report ε.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click does
 )
 
 Set = Annotated[
