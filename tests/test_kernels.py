@@ -469,3 +469,15 @@ def test_a_module_that_fails_on_a_batch_is_told_in_a_sentence():
         InputError, match="fails on a client's batch of 1 example: ValueError: Expected more than 1 value"
     ):
         kernel.clipped_sum(start, parts(data), 1.0, torch.empty_like(start))
+
+
+def test_dilated_convolutions_keep_the_usual_memory_format():
+    """In the other one torch 2.13 crashes on this one."""
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, (1, 2), stride=(1, 3), padding=4, dilation=2), nn.Flatten(), nn.Linear(240, 3)
+    )
+    data = federation([3, 2], shape=(2, 2, 1))
+    kernel = Loop(model, data.task, LocalTraining(optimiser=SGD(learning_rate=0.1)))
+    assert not kernel.model.channels_last
+    start = flat.parameter_vector(model)
+    assert np.isfinite(kernel.clipped_sum(start, parts(data), 1.0, torch.empty_like(start)).norms).all()

@@ -1,6 +1,8 @@
 import json
 import math
+import multiprocessing
 import os
+import signal
 import warnings
 
 import numpy as np
@@ -275,6 +277,22 @@ def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
     Deadly.armed = False
     run.run()
     assert run.state.round == 6
+
+
+def test_a_worker_that_dies_between_two_rounds_gets_a_sentence_too():
+    def kill(metrics):
+        if metrics["round"] == 2 and not killed:
+            for process in multiprocessing.active_children():
+                os.kill(process.pid, signal.SIGKILL)
+                process.join()
+            killed.append(True)
+
+    killed, run = [], training(workers=2)
+    with pytest.raises(InputError, match="a worker process ended by itself with exit code -9"):
+        run.run(progress=kill)
+    assert run.state.round == 3
+    run.run()
+    assert same(run, finished())
 
 
 def test_an_error_in_a_worker_arrives():

@@ -123,12 +123,13 @@ def prefers_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bo
     """Whether ``channels_last`` is the faster memory format: on a CPU, for convolutions and pooling, up to ten times.
 
     For the backward pass of GroupNorm it is ten times slower. A module that asks for a ``view`` of its images cannot
-    take it.
+    take it, and torch 2.13 crashes in it on some dilated convolutions that see much padding.
     """
     layers = list(module.modules())
-    if not any(isinstance(layer, nn.Conv2d) for layer in layers) or any(
-        isinstance(layer, nn.GroupNorm) for layer in layers
-    ):
+    convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+    if not convolutions or any(isinstance(layer, nn.GroupNorm) for layer in layers):
+        return False
+    if any(max(layer.dilation) > 1 for layer in convolutions):
         return False
     images, outside = torch.zeros(2, *input_shape), torch.get_rng_state()
     try:

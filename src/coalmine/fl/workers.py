@@ -182,20 +182,27 @@ class _Process:
         theirs.close()
 
     def send(self, job: Job) -> None:
-        self.connection.send(job)
+        with self._alive():
+            self.connection.send(job)
 
     def receive(self) -> PartialSum:
-        try:
+        with self._alive():
             answer = self.connection.recv()
-        except EOFError:
+        if isinstance(answer, Exception):
+            raise answer
+        return PartialSum(self._total, *answer)
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Say what has happened where nobody is at the other end."""
+        try:
+            yield
+        except (EOFError, ConnectionError):
             self._process.join(5)
             raise InputError(
                 f"a worker process ended by itself with exit code {self._process.exitcode} (was memory short?): the "
                 "round does not count, and the training can go on from the last checkpoint"
             ) from None
-        if isinstance(answer, Exception):
-            raise answer
-        return PartialSum(self._total, *answer)
 
     def stop(self) -> None:
         with suppress(OSError):
