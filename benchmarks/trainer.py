@@ -67,7 +67,7 @@ except ImportError:
     PFL = False
 
 LEARNING_RATE, SEED = 0.1, 0
-SECONDS = 10.0
+SECONDS = 10.0  # that one worker and two are measured for, at least
 AfterRound = Callable[[object], None]
 Run = Callable[[AfterRound], object]
 
@@ -387,7 +387,9 @@ def mechanism_share(work: Workload) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--quick", action="store_true", help="a quarter of the clients, two repetitions")
+    parser.add_argument(
+        "--quick", action="store_true", help="a quarter of the clients, two repetitions; two workers as long as ever"
+    )
     parser.add_argument("--only", metavar="NAME", default="", help="rows whose name contains this")
     options = parser.parse_args()
     torch.set_num_threads(1)
