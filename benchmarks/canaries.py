@@ -3,7 +3,7 @@
 python benchmarks/canaries.py [--quick] [--repeats 5]
 
 One thread, all in turns in one process, d = 10⁶: a ratio is the median over the turns. The usual way seeds a generator
-for every canary, draws a normal vector, normalises it and takes its dot product with the update, or adds it to a sum.
+for every canary, draws a normal vector, normalizes it and takes its dot product with the update, or adds it to a sum.
 It is run for 50 canaries and scaled up to as many as it is compared with; the rest runs in full, except with --quick.
 """
 
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from coalmine.canaries.gaussian import GaussianCanaries
-from coalmine.canaries.hadamard import HadamardCanaries
+from coalmine.methods.one_shot.gaussian import GaussianCanaries
+from coalmine.methods.one_shot.hadamard import HadamardCanaries
 
 DIM, NAIVE, SEED = 10**6, 50, 0
 

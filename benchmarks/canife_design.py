@@ -3,7 +3,7 @@
 python benchmarks/canife_design.py [--only NAME] [--naive-pool 100]
 
 The baseline is written after the formulation of facebookresearch/canife (no code of it is used): the canary's parameter
-gradient with a graph, normalised, multiplied with every update of the pool element by element and summed, the loss
+gradient with a graph, normalized, multiplied with every update of the pool element by element and summed, the loss
 d · meanᵢ⟨uᵢ, C g/‖g‖⟩² + d · max(c − ‖g‖, 0)² sent back through all of it, one step of Adam. It designs one canary at a
 time. *two-stage* is coalmine's way for any module, *by layers* the one it takes for these models by itself.
 
@@ -32,19 +32,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coalmine import models
-from coalmine.canaries.design import DesignSettings, descend
-from coalmine.canaries.design_loss import CovarianceLoss
-from coalmine.canaries.gradients_of_samples import FromLayers, TwiceBack
-from coalmine.canaries.pool import Pool, updates
-from coalmine.data.federated import FederatedData, Task
-from coalmine.fl import SGD, LocalTraining
-from coalmine.fl.workers import one_thread
+from coalmine.methods.canife.design import DesignSettings, descend
+from coalmine.methods.canife.design_loss import CovarianceLoss
+from coalmine.methods.canife.pool import Pool, updates
+from coalmine.methods.canife.sample_gradients import FromLayers, TwiceBack
+from coalmine.simulation import SGD, LocalTraining, models
+from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.workers import one_thread
 
 MOCK_CLIENTS = 100
 FEW = 6  # mock clients of the comparison in float64
 CLIENT = LocalTraining(
-    optimiser=SGD(learning_rate=1.0)
+    optimizer=SGD(learning_rate=1.0)
 )  # at other rates the reference and coalmine mean different norms
 CLIP_NORM = 1.0
 COLOUR = Task(input_shape=(3, 32, 32), classes=2)
@@ -105,7 +104,7 @@ class Naive:
             row.copy_(update)
         canary, self.label = start_of(work.task, 1)
         self.canary = canary.to(dtype).requires_grad_()
-        self.optimiser = torch.optim.Adam([self.canary], lr=1.0 if work.task.tokens is None else 0.1)
+        self.optimizer = torch.optim.Adam([self.canary], lr=1.0 if work.task.tokens is None else 0.1)
 
     def loss(self, inputs: Tensor) -> Tensor:
         """Of pixels or of distributions over tokens, with a graph through everything."""
@@ -130,10 +129,10 @@ class Naive:
         found = []
         for _ in range(times):
             start = time.process_time()
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             inputs = self.canary if self.work.task.tokens is None else F.gumbel_softmax(self.canary)
             self.loss(inputs).backward()
-            self.optimiser.step()
+            self.optimizer.step()
             found.append(time.process_time() - start)
         return found
 

@@ -27,10 +27,11 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from coalmine.canaries.pool import ClientUpdates
-from coalmine.config import TrainingSettings, settings_from_texts
-from coalmine.config.canife import CanifeSettings
-from coalmine.data import Splits
+from coalmine.config import settings_from_texts
+from coalmine.methods.canife.pool import ClientUpdates
+from coalmine.methods.canife.settings import CanifeSettings
+from coalmine.simulation.data import Splits
+from coalmine.simulation.settings import TrainingSettings
 
 LONG = ("every=10", "design.iterations=200", "design.start=random")
 CLIENTS, EVERY = 40, 5

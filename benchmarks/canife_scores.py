@@ -27,21 +27,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine import models
-from coalmine.canaries.design import Design, DesignSettings
-from coalmine.canaries.design_loss import CovarianceLoss, MeanLoss
-from coalmine.canaries.pool import Pool, pool_updates, updates
-from coalmine.canaries.samples import design_samples
-from coalmine.canaries.score_direction import (
+from coalmine.methods.canife.design import Design, DesignSettings
+from coalmine.methods.canife.design_loss import CovarianceLoss, MeanLoss
+from coalmine.methods.canife.design_samples import design_samples
+from coalmine.methods.canife.design_tokens import design_texts
+from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.score_direction import (
     ScoreDirection,
     held_out_sigma,
     likelihood_ratio_direction,
     plain_direction,
 )
-from coalmine.canaries.tokens import design_texts
-from coalmine.data import load
-from coalmine.data.federated import FederatedData
-from coalmine.fl import SGD, Adam, CentralTraining, LocalTraining, flat
+from coalmine.simulation import SGD, Adam, CentralTraining, LocalTraining, flat, models
+from coalmine.simulation.data import load
+from coalmine.simulation.data.federated import FederatedData
 
 POOL, OTHERS, COHORT = 100, 150, 100
 NOISES = (0.01, 0.3)
@@ -57,7 +56,7 @@ class Setting:
     options: Mapping[str, object]
     model: str
     steps: int
-    optimiser: SGD | Adam
+    optimizer: SGD | Adam
     client_rate: float
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -112,11 +111,11 @@ class Scene:
             rounds=1,
             steps=setting.steps,
             batch_size=32,
-            optimiser=setting.optimiser,
+            optimizer=setting.optimizer,
         )
         metrics = training.run()[-1]
         accuracy = metrics.get("accuracy", metrics.get("recall@1"))
-        model, client = training.module(), LocalTraining(optimiser=SGD(learning_rate=setting.client_rate))
+        model, client = training.module(), LocalTraining(optimizer=SGD(learning_rate=setting.client_rate))
         # The smallest ones, of data whose users have up to hundreds of windows: it is their directions that count.
         mock, audited = (
             part.subset(np.sort(np.argsort(part.sizes, kind="stable")[:count]))

@@ -58,7 +58,7 @@ class Case:
         return Scores(*sides)
 
     def draw_known_null(self, rng: np.random.Generator) -> Scores:
-        """Members' scores whose tail under N(0, 1) follows the (ε, δ) curve exactly: the least favourable ones."""
+        """Members' scores whose tail under N(0, 1) follows the (ε, δ) curve exactly: the least favorable ones."""
         grid = np.linspace(0, 1, 20_001)
         tails = np.interp(rng.random(self.n), ApproximateDP(self.truth, self.delta).tpr(grid), grid)
         null = NormalNull()
@@ -93,8 +93,8 @@ CASES = [
     *[Case("gaussian", mu, n, 1e-5) for n in (50, 1000) for mu in (0.0, 1.0, 2.0)],
     *[Case("gaussian", 1.0, n, 0.1) for n in (50, 1000)],
     *[Case("laplace", 1.0, n, 0.0) for n in (50, 1000)],
-    *[Case("randomised response", epsilon, n, 0.0) for n in (50, 1000) for epsilon in (0.5, 2.0)],
-    *[Case("randomised response", 1.0, n, 0.05) for n in (50, 1000)],
+    *[Case("randomized response", epsilon, n, 0.0) for n in (50, 1000) for epsilon in (0.5, 2.0)],
+    *[Case("randomized response", 1.0, n, 0.05) for n in (50, 1000)],
 ]
 
 

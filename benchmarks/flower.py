@@ -29,10 +29,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from coalmine.audits import OneShot
-from coalmine.data import FederatedData, Task
-from coalmine.fl import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training
+from coalmine import OneShot
 from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
+from coalmine.simulation import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training
+from coalmine.simulation.data import FederatedData, Task
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "flower"))
 from digits_app import task
@@ -68,7 +68,7 @@ def simulator(clients: int, rounds: int, audit: OneShot | None = None, data: Fed
         data=data or federation(clients),
         rounds=rounds,
         cohorts=FixedSizeCohorts(clients),
-        client=LocalTraining(optimiser=SGD(learning_rate=0.5), epochs=5, batch_size=None),
+        client=LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=5, batch_size=None),
         mechanism=Mechanism(clipping=FixedClipping(CLIP), noise_multiplier=0.0),
         server=SGD(learning_rate=rate),
         audits=[] if audit is None else [audit],

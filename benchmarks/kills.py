@@ -55,7 +55,7 @@ _PRELOADED = [
 
 def command(arguments: list[str]) -> None:
     """The command line, in a process of its own."""
-    from coalmine import cli
+    from coalmine.cli import main as cli
 
     sys.argv = ["coalmine", *arguments]
     with contextlib.redirect_stdout(io.StringIO()):

@@ -17,15 +17,15 @@ import torch.nn.functional as F
 from scipy import special
 from torch import nn
 
-from coalmine import models
-from coalmine.audits.ldp import LDPAudit
-from coalmine.audits.ldp_estimates import estimates
-from coalmine.audits.ldp_trials import Crafted, white_box
-from coalmine.canaries.gradients import CRAFTERS, Collusion, Pair, crafter_named, rule_of
-from coalmine.data import load
-from coalmine.data.federated import Examples, FederatedData, Task
-from coalmine.fl.flat import parameter_vector
-from coalmine.fl.local_mechanisms import LDPSGD, LocalGaussian, Server
+from coalmine.methods.ldp.audit import LDPAudit
+from coalmine.methods.ldp.crafters import CRAFTERS, Collusion, Pair, crafter_named, rule_of
+from coalmine.methods.ldp.estimates import estimates
+from coalmine.methods.ldp.trials import Crafted, white_box
+from coalmine.simulation import models
+from coalmine.simulation.data import load
+from coalmine.simulation.data.federated import Examples, FederatedData, Task
+from coalmine.simulation.flat import parameter_vector
+from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, Server
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 TRIALS = 10_000

@@ -14,9 +14,8 @@ import time
 
 import numpy as np
 
-from coalmine import Poisson, models, noise_for
-from coalmine.data import FederatedData, Splits, load
-from coalmine.fl import (
+from coalmine import Poisson, noise_for
+from coalmine.simulation import (
     SGD,
     Adam,
     FixedClipping,
@@ -25,7 +24,9 @@ from coalmine.fl import (
     Mechanism,
     PoissonCohorts,
     Training,
+    models,
 )
+from coalmine.simulation.data import FederatedData, Splits, load
 
 DELTA = 1e-5
 
@@ -40,7 +41,7 @@ def mnist(workers: int) -> Training:
         rounds=100,
         evaluate_every=20,
         cohorts=FixedSizeCohorts(50),
-        client=LocalTraining(optimiser=SGD(learning_rate=0.2), epochs=2, batch_size=10),
+        client=LocalTraining(optimizer=SGD(learning_rate=0.2), epochs=2, batch_size=10),
         server=SGD(learning_rate=1.0),
         workers=workers,
     )
@@ -57,7 +58,7 @@ def mnist_private(workers: int) -> Training:
         rounds=rounds,
         evaluate_every=20,
         cohorts=PoissonCohorts(q),
-        client=LocalTraining(optimiser=SGD(learning_rate=0.1), batch_size=5),
+        client=LocalTraining(optimizer=SGD(learning_rate=0.1), batch_size=5),
         mechanism=Mechanism(clipping=FixedClipping(0.1), noise_multiplier=noise),
         server=SGD(learning_rate=3.0, momentum=0.9),
         workers=workers,
@@ -74,7 +75,7 @@ def shakespeare(workers: int) -> Training:
         rounds=150,
         evaluate_every=30,
         cohorts=FixedSizeCohorts(10),
-        client=LocalTraining(optimiser=SGD(learning_rate=1.0), batch_size=8),
+        client=LocalTraining(optimizer=SGD(learning_rate=1.0), batch_size=8),
         server=Adam(learning_rate=0.01, epsilon=1e-4),
         workers=workers,
     )
@@ -90,7 +91,7 @@ def stackexchange(workers: int) -> Training:
         rounds=150,
         evaluate_every=30,
         cohorts=FixedSizeCohorts(20),
-        client=LocalTraining(optimiser=SGD(learning_rate=0.5), batch_size=16),
+        client=LocalTraining(optimizer=SGD(learning_rate=0.5), batch_size=16),
         server=Adam(learning_rate=0.01, epsilon=1e-4),
         workers=workers,
     )

@@ -46,7 +46,7 @@ ODD_TOML = ["true", "-1", "0", "9" * 30, "1.5", "nan", "-inf", '""', '"x"', "[]"
 
 def call(arguments: list[str]) -> tuple[int, str, str]:
     """The command line in this process: exit code, what it said, and a traceback where it crashed."""
-    from coalmine import cli
+    from coalmine.cli import main as cli
 
     out, err = io.StringIO(), io.StringIO()
     before, sys.argv = sys.argv, ["coalmine", *arguments]

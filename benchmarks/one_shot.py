@@ -24,13 +24,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coalmine import models
-from coalmine.audits import OneShot
-from coalmine.audits.one_shot import PlantedCanaries
-from coalmine.data import FederatedData, Task
-from coalmine.fl import SGD, FixedClipping, LocalTraining, Mechanism, ShuffledCohorts, Training
-from coalmine.fl.flat import parameter_vector
-from coalmine.seam import Release
+from coalmine import OneShot
+from coalmine.methods.one_shot.audit import PlantedCanaries
+from coalmine.protocol import Release
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
+from coalmine.simulation.data import FederatedData, Task
+from coalmine.simulation.flat import parameter_vector
 
 
 def sentences(clients: int, per_client: int = 40, positions: int = 20, tokens: int = 10_000) -> FederatedData:
@@ -59,7 +58,7 @@ def overhead(clients: int = 20, rounds: int = 6) -> None:
             data=data,
             rounds=rounds,
             cohorts=ShuffledCohorts(1),
-            client=LocalTraining(optimiser=SGD(learning_rate=0.1)),
+            client=LocalTraining(optimizer=SGD(learning_rate=0.1)),
             mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=0.5),
             audits=[audit],
         )

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine.audits import AuditResult
+from coalmine import AuditResult
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus
 
 CLIP, NOISE, DELTA, SPARE = 1.0, 1.0, 1e-5, 200
@@ -47,7 +47,7 @@ def trained(
     torch.manual_seed(seed)
     images, labels = load_digits(return_X_y=True)
     inputs, targets = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-    planted = SampleCanaries.mislabelled(inputs[:SPARE], targets[:SPARE], classes=10, seed=seed)
+    planted = SampleCanaries.mislabeled(inputs[:SPARE], targets[:SPARE], classes=10, seed=seed)
     data = TensorDataset(inputs[SPARE:], targets[SPARE:])
     module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     engine = PrivacyEngine()
@@ -103,7 +103,7 @@ def coverage(seeds: int) -> None:
         {
             "correct, drawn like examples": {},
             "correct, every step": {"participation": "every-round"},
-            "correct, mislabelled samples": {"canaries": None, "samples": True},
+            "correct, mislabeled samples": {"canaries": None, "samples": True},
         },
         seeds,
     )

@@ -26,15 +26,14 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from coalmine import models
-from coalmine.audits.beam_search import beam_search
-from coalmine.audits.phrase_search import Queries, sampled_ranks, scored_ranks
-from coalmine.canaries.insertion import insert
-from coalmine.canaries.phrases import Language, PhraseCanaries, draw_phrases, grid, random_suffixes
-from coalmine.data import load
-from coalmine.data.federated import Splits
-from coalmine.fl import Adam, CentralTraining
-from coalmine.models.steps import steps_of
+from coalmine.methods.secret_sharer.beam_search import beam_search
+from coalmine.methods.secret_sharer.insertion import insert
+from coalmine.methods.secret_sharer.phrase_search import Queries, sampled_ranks, scored_ranks
+from coalmine.methods.secret_sharer.phrases import Language, PhraseCanaries, draw_phrases, grid, random_suffixes
+from coalmine.simulation import Adam, CentralTraining, models
+from coalmine.simulation.data import load
+from coalmine.simulation.data.federated import Splits
+from coalmine.simulation.models.steps import steps_of
 
 REFERENCES = 2_000_000
 
@@ -47,7 +46,7 @@ def canaries() -> tuple[Splits, PhraseCanaries]:
 
 
 def train(weights: Path, steps: int) -> None:
-    """Central training, shuffled: the regime that memorises most."""
+    """Central training, shuffled: the regime that memorizes most."""
     splits, phrases = canaries()
     insertion = insert(splits.train, phrases)
     training = CentralTraining(
@@ -55,7 +54,7 @@ def train(weights: Path, steps: int) -> None:
         data=insertion.data,
         test=splits.test.subset(range(40)),
         rounds=steps // 100,
-        optimiser=Adam(learning_rate=1e-3),
+        optimizer=Adam(learning_rate=1e-3),
     )
     started = time.process_time()
     training.run(progress=lambda metrics: print(metrics, flush=True))
@@ -112,7 +111,7 @@ def ranks(weights: Path, references: int, limit: int | None, scored: int) -> Non
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     exact = found.among == references
     print(f"{len(phrases)} canaries among {references:,} references, limit {limit}: {whole:.1f} s")
-    print(f"memorised {found.memorised.sum()}, ranked among all {exact.sum()}; ranks {np.sort(found.ranks[exact])}")
+    print(f"memorized {found.memorized.sum()}, ranked among all {exact.sum()}; ranks {np.sort(found.ranks[exact])}")
     print(f"memory: peak {peak / 2**20:.2f} GiB, {(peak - before) / 2**20:.2f} GiB more than before the search")
     module = asked.steps._model  # type: ignore[attr-defined]
     start = time.process_time()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax_privacy.auditing as peer
 import numpy as np
 
-from coalmine.audits.gaussian_mechanism import canary_cosines
+from coalmine.methods.mechanism.audit import canary_cosines
 from coalmine.stats import Scores, one_run, one_run_fdp, simultaneous
 
 DELTA, ALPHA = 1e-5, 0.05

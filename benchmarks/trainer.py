@@ -39,16 +39,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from coalmine.data import load
-from coalmine.data.federated import FederatedData, Task
 from coalmine.errors import InputError
-from coalmine.fl import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training, flat
-from coalmine.fl.client import ignored_index, tensors
-from coalmine.fl.kernels.choice import choose_kernel
-from coalmine.fl.kernels.partial_sum import PartialSum, scales
-from coalmine.fl.workers import ClientWork, Job, Workers
-from coalmine.models import build
 from coalmine.seeds import generator
+from coalmine.simulation import SGD, FixedClipping, FixedSizeCohorts, LocalTraining, Mechanism, Training, flat
+from coalmine.simulation.client import ignored_index, tensors
+from coalmine.simulation.data import load
+from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.kernels.choice import choose_kernel
+from coalmine.simulation.kernels.partial_sum import PartialSum, scales
+from coalmine.simulation.models import build
+from coalmine.simulation.workers import ClientWork, Job, Workers
 
 try:
     from pfl.aggregate.simulate import SimulatedBackend
@@ -120,7 +120,7 @@ class Workload:
     @property
     def client(self) -> LocalTraining:
         """One epoch of plain SGD."""
-        return LocalTraining(optimiser=SGD(learning_rate=LEARNING_RATE), batch_size=self.batch_size)
+        return LocalTraining(optimizer=SGD(learning_rate=LEARNING_RATE), batch_size=self.batch_size)
 
     def data(self) -> FederatedData:
         """Random examples, or the first real users who have as many."""
@@ -190,7 +190,7 @@ WORKLOADS = [
 
 
 class Naive:
-    """The loop everybody writes: copy the module, make an optimiser, train, subtract, clip, add."""
+    """The loop everybody writes: copy the module, make an optimizer, train, subtract, clip, add."""
 
     def __init__(self, work: Workload, data: FederatedData, clip_norm: float) -> None:
         self.module, self.clip_norm, self.ignored = work.peers_module(), clip_norm, ignored_index(work.task)
@@ -205,12 +205,12 @@ class Naive:
         total = torch.zeros_like(start)
         for inputs, targets, batches in self.clients:
             local = copy.deepcopy(self.module)
-            optimiser = torch.optim.SGD(local.parameters(), lr=LEARNING_RATE)
+            optimizer = torch.optim.SGD(local.parameters(), lr=LEARNING_RATE)
             for rows in batches:
                 x, y = (inputs, targets) if rows is None else (inputs[rows], targets[rows])
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 F.cross_entropy(local(x).flatten(0, -2), y.flatten(), ignore_index=self.ignored).backward()
-                optimiser.step()
+                optimizer.step()
             update = parameters_to_vector(local.parameters()).detach() - start
             total += min(1.0, self.clip_norm / float(update.norm())) * update
         vector_to_parameters(start + total / len(self.clients), self.module.parameters())

@@ -35,10 +35,10 @@ def clients(count: int = 40) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def local_update(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
     """What a client sends: its trained model minus the global one, as a flat vector."""
     local = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(local.parameters(), lr=0.5)
-    optimiser.zero_grad()
+    optimizer = torch.optim.SGD(local.parameters(), lr=0.5)
+    optimizer.zero_grad()
     F.cross_entropy(local(images), labels).backward()
-    optimiser.step()
+    optimizer.step()
     return flat(local) - flat(model)
 
 
@@ -47,12 +47,12 @@ def flat(model: nn.Module) -> np.ndarray:
     return nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
 
 
-def planted_sum(planted: cm.audits.one_shot.PlantedCanaries, clipped: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def planted_sum(planted: cm.one_shot.PlantedCanaries, clipped: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Canaries ten times as long as they may be, clipped like any update: they are cut to CLIP, if clipping works."""
     return sum(clipped(update) for update in planted.each(norm=10 * CLIP))
 
 
-def audited_training(seed: int = 0, bug: str | None = None) -> cm.audits.AuditResult:
+def audited_training(seed: int = 0, bug: str | None = None) -> cm.AuditResult:
     """Train, with canaries as extra clients, and compare what they show with what the accountant promises."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def audited_training(seed: int = 0, bug: str | None = None) -> cm.audits.AuditRe
     def clipped(update: np.ndarray) -> np.ndarray:
         return update if bug == "no-clipping" else update * min(1.0, CLIP / np.linalg.norm(update))
 
-    audit = cm.audits.OneShot(
+    audit = cm.OneShot(
         dim=flat(model).size, rounds=ROUNDS, canaries=1000, view="updates",
         participation="every-round", score="likelihood-ratio", seed=seed,
     )  # fmt: skip

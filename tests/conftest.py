@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from coalmine import cli
+from coalmine.cli import main as cli
 
 # Machines are noisy: nothing is asserted about time. The same examples every time: a red test is red everywhere.
 settings.register_profile("coalmine", deadline=None, derandomize=True, max_examples=60)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from coalmine.data.federated import FederatedData, Task
-from coalmine.fl import flat
-from coalmine.fl.client import Client, LocalTraining, ignored_index, tensors
+from coalmine.simulation import flat
+from coalmine.simulation.client import Client, LocalTraining, ignored_index, tensors
+from coalmine.simulation.data.federated import FederatedData, Task
 
 
 def federation(sizes, shape=(1, 8, 8), classes=3, seed=0, learnable=False):
@@ -72,13 +72,13 @@ def word_model(tokens=11, seed=0):
     return nn.Sequential(nn.Embedding(tokens, 6), nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, tokens))
 
 
-def naive_sum(module, data, training: LocalTraining, optimiser, clip_norm, weights=None, dtype=torch.float64):
-    """The textbook: copy the module, make an optimiser, train, subtract, clip, add."""
+def naive_sum(module, data, training: LocalTraining, optimizer, clip_norm, weights=None, dtype=torch.float64):
+    """The textbook: copy the module, make an optimizer, train, subtract, clip, add."""
     start = flat.parameter_vector(module).to(dtype)
     total, norms = torch.zeros_like(start), []
     for client in parts(data, weights):
         local = copy.deepcopy(module).to(dtype).train()
-        stepper = optimiser(local.parameters())
+        stepper = optimizer(local.parameters())
         inputs, targets = tensors(client.examples, data.task, dtype)
         for batch in training.batches(len(targets), client.stream):
             rows = slice(None) if batch is None else torch.from_numpy(batch)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from coalmine.runs.files import SCHEMA
+from coalmine.results.files import SCHEMA
 from coalmine.stats import Scores, gaussian_shift, simultaneous
 
 

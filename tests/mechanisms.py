@@ -21,8 +21,8 @@ def laplace(epsilon):
     )
 
 
-def randomised_response(epsilon, delta, *, ties=False):
-    """The least favourable pair for (ε, δ)-DP: memberships given away with probability δ, right bits otherwise.
+def randomized_response(epsilon, delta, *, ties=False):
+    """The least favorable pair for (ε, δ)-DP: memberships given away with probability δ, right bits otherwise.
 
     Scores with the same symbol are tied, or in random order.
     """

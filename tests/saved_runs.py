@@ -3,9 +3,9 @@
 import numpy as np
 
 from coalmine.accounting import claimed
-from coalmine.audits.result import AuditResult
 from coalmine.files import write_arrays, write_json, write_text
-from coalmine.runs.files import merged, write_result, write_scores
+from coalmine.results.files import merged, write_result, write_scores
+from coalmine.results.result import AuditResult
 from coalmine.stats import Scores, estimate
 
 DELTA = 1e-5
@@ -49,7 +49,7 @@ def write_run(directory, *, title="A small run", view="final-change", phrase="on
     if "secret-sharer" in wanted:
         kept(*audited("secret-sharer", "loss:phrase", shift=0.5, promised=None))
         kept(*audited("secret-sharer", "loss:user", shift=0.5, promised=promise))
-        write_json(directory / "memorisation.json", _memorisation(phrase))
+        write_json(directory / "memorization.json", _memorization(phrase))
     if "ldp" in wanted:
         config = {"crafter": "benign", "epsilon": 1.0, "gradient_norm": None, "norm": 1.0, "trials": 110}
         metrics = {"empirical": 0.4, "empirical_std": 0.1, "bound_of_all": 0.2}
@@ -66,7 +66,7 @@ def write_run(directory, *, title="A small run", view="final-change", phrase="on
     return directory
 
 
-def _memorisation(phrase):
+def _memorization(phrase):
     kinds = [
         {"p_u": 0.01, "p_e": p_e, "canaries": 1, "random_sampling": 0, "beam_search": int(p_e), "median_exposure": 2.5}
         for p_e in (0.5, 1.0)

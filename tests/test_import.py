@@ -35,13 +35,13 @@ def test_the_statistics_never_load_torch_nor_the_slow_parts_of_scipy():
 def test_every_public_name_resolves_and_has_a_docstring():
     for name in coalmine.__all__:
         assert getattr(coalmine, name).__doc__, name
-    for room in (coalmine.stats, coalmine.fl, coalmine.data, coalmine.models):
+    for room in (coalmine.stats, coalmine.simulation, coalmine.simulation.data, coalmine.simulation.models):
         for name in room.__all__:
             assert getattr(room, name).__doc__, name
 
 
 def test_data_never_loads_torch_nor_scikit_learn():
-    check = "import coalmine.data, coalmine.seam, sys; print([m for m in ('torch', 'sklearn') if m in sys.modules])"
+    check = "import coalmine.simulation.data, coalmine.protocol, sys; print([m for m in ('torch', 'sklearn') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -17,6 +17,6 @@ def test_the_readme_shows_real_output(command, shown, tmp_path):
     words = shlex.split(command.replace("make demo", f"coalmine demo --quiet --out {tmp_path / 'demo'}"))
     # A process of its own, as people have: nothing that other tests did can be seen.
     ran = subprocess.run(
-        [sys.executable, "-m", "coalmine.cli", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "coalmine", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert " ".join(shown.split()) in " ".join(ran.stdout.split())

@@ -22,9 +22,9 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine.data import load
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus  # audit
-from coalmine.runs import save  # audit
+from coalmine.results.files import save  # audit
+from coalmine.simulation.data import load
 
 CLIP, NOISE, DELTA = 1.0, 1.0, 1e-5
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--every-step", action="store_true", help="canaries in every step, not drawn like examples")
-    parser.add_argument("--samples", choices=("mislabelled", "crafted"), default="mislabelled", help="in the data")
+    parser.add_argument("--samples", choices=("mislabeled", "crafted"), default="mislabeled", help="in the data")
     parser.add_argument("--bug", choices=tuple(BUGS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/opacus"))
@@ -60,7 +60,7 @@ def main() -> None:
             model, images[:spare], labels[:spare], classes=10, clip_norm=CLIP, count=100, seed=arguments.seed
         )
     else:
-        samples = SampleCanaries.mislabelled(images[:spare], labels[:spare], classes=10, seed=arguments.seed)
+        samples = SampleCanaries.mislabeled(images[:spare], labels[:spare], classes=10, seed=arguments.seed)
     dataset = samples.planted(TensorDataset(images[spare:], labels[spare:]))  # audit
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from coalmine.audits import AuditResult
+from coalmine import AuditResult
 from coalmine.integrations.opacus import audit_opacus
 
 EPOCHS, DELTA = 2, 1e-5

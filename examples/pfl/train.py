@@ -40,7 +40,7 @@ USERS, ROUNDS, CLIP, NOISE, LENGTH = 40, 10, 0.5, 3.0, 5.0
 class Planted(Postprocessor):
     """After the mechanism in the list, so before its noise: canaries, which the mechanism clips like any user's."""
 
-    def __init__(self, audit: cm.audits.OneShot, mechanism: GaussianMechanism) -> None:
+    def __init__(self, audit: cm.OneShot, mechanism: GaussianMechanism) -> None:
         self.audit, self.mechanism = audit, mechanism
 
     def postprocess_server(self, *, stats, central_context, aggregate_metrics):
@@ -58,7 +58,7 @@ class Planted(Postprocessor):
 class Seen(Postprocessor):
     """Before the mechanism in the list, so after its noise: what the audit may see."""
 
-    def __init__(self, audit: cm.audits.OneShot) -> None:
+    def __init__(self, audit: cm.OneShot) -> None:
         self.audit = audit
 
     def postprocess_server(self, *, stats, central_context, aggregate_metrics):
@@ -96,7 +96,7 @@ class Network(nn.Module):
         return {"accuracy": Weighted(int((self.layers(inputs).argmax(1) == targets).sum()), len(inputs))}
 
 
-def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: int = 0) -> cm.audits.AuditResult:
+def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: int = 0) -> cm.AuditResult:
     """Train with pfl as ever, but for the two postprocessors."""
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -104,7 +104,7 @@ def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: in
     users = [PyTorchTensorDataset(pair) for pair in partitions()]
     federation = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(list(range(USERS))))
     mechanism = GaussianMechanism(CLIP, noise_factor * NOISE)
-    audit = cm.audits.OneShot(
+    audit = cm.OneShot(
         dim=sum(p.numel() for p in module.parameters()), rounds=ROUNDS, canaries=canaries, view="updates",
         participation="every-round", seed=seed,
     )  # fmt: skip

@@ -1,30 +1,49 @@
 """coalmine audits the privacy of federated learning.
 
-Canaries are planted in a training, an adversary's view of it gives each a score, and an estimator turns the scores
-into an empirical ε, reported beside the theoretical one. Heavy libraries are imported where they are used, so that
+Canaries are inserted into a training, an adversary's view of it gives each canary a score, and the scores of inserted
+and held-out canaries become evidence about ε, shown beside the claimed value. Names are imported on first use, so that
 ``import coalmine`` costs next to nothing.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coalmine.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from coalmine.accounting import AtMost as AtMost
+    from coalmine.accounting import EveryRound as EveryRound
+    from coalmine.accounting import FixedSize as FixedSize
+    from coalmine.accounting import OncePerEpoch as OncePerEpoch
+    from coalmine.accounting import Poisson as Poisson
     from coalmine.accounting import Theory as Theory
     from coalmine.accounting import noise_for as noise_for
     from coalmine.accounting import theory as theory
     from coalmine.errors import InputError as InputError
+    from coalmine.methods.canife.audit import Canife as Canife
+    from coalmine.methods.canife.result import CanifeResult as CanifeResult
+    from coalmine.methods.ldp.audit import LDPAudit as LDPAudit
+    from coalmine.methods.mechanism.audit import audit_mechanism as audit_mechanism
+    from coalmine.methods.one_shot.audit import OneShot as OneShot
+    from coalmine.methods.one_shot.participation import EpochParticipation as EpochParticipation
+    from coalmine.methods.one_shot.participation import FixedShareParticipation as FixedShareParticipation
+    from coalmine.methods.one_shot.participation import LastRoundsParticipation as LastRoundsParticipation
+    from coalmine.methods.one_shot.participation import ObservedParticipation as ObservedParticipation
+    from coalmine.methods.one_shot.participation import Participation as Participation
+    from coalmine.methods.one_shot.participation import PoissonParticipation as PoissonParticipation
+    from coalmine.methods.one_shot.participation import ScheduledParticipation as ScheduledParticipation
+    from coalmine.methods.samples.audit import Samples as Samples
+    from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
+    from coalmine.methods.secret_sharer.memorization import Asking as Asking
+    from coalmine.methods.secret_sharer.memorization import Memorization as Memorization
+    from coalmine.methods.secret_sharer.memorization import ask as ask
+    from coalmine.protocol import Audit as Audit
+    from coalmine.protocol import Contribution as Contribution
+    from coalmine.protocol import Release as Release
+    from coalmine.protocol import View as View
+    from coalmine.results.result import AuditResult as AuditResult
     from coalmine.runs.public import run as run
-    from coalmine.sampling import AtMost as AtMost
-    from coalmine.sampling import EveryRound as EveryRound
-    from coalmine.sampling import FixedSize as FixedSize
-    from coalmine.sampling import OncePerEpoch as OncePerEpoch
-    from coalmine.sampling import Poisson as Poisson
-    from coalmine.seam import Audit as Audit
-    from coalmine.seam import Contribution as Contribution
-    from coalmine.seam import Release as Release
-    from coalmine.seam import View as View
     from coalmine.stats import CosineNull as CosineNull
     from coalmine.stats import Estimate as Estimate
     from coalmine.stats import NormalNull as NormalNull
@@ -33,29 +52,64 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "coalmine.accounting": ("Theory", "noise_for", "theory"),
-    "coalmine.errors": ("InputError",),
-    "coalmine.runs.public": ("run",),
-    "coalmine.sampling": ("AtMost", "EveryRound", "FixedSize", "OncePerEpoch", "Poisson"),
-    "coalmine.seam": ("Audit", "Contribution", "Release", "View"),
-    "coalmine.stats": ("CosineNull", "Estimate", "NormalNull", "Scores", "estimate"),
-}
-_MODULES = ("accounting", "audits", "data", "fl", "models", "runs", "sampling", "seam", "stats")
-
-__all__ = sorted([*_MODULES, *(name for names in _HOME.values() for name in names)])  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
-    if name in _MODULES:
-        return importlib.import_module(f"coalmine.{name}")
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module 'coalmine' has no attribute {name!r}")
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "coalmine.accounting": (
+            "AtMost",
+            "EveryRound",
+            "FixedSize",
+            "OncePerEpoch",
+            "Poisson",
+            "Theory",
+            "noise_for",
+            "theory",
+        ),
+        "coalmine.errors": ("InputError",),
+        "coalmine.methods.canife.audit": ("Canife",),
+        "coalmine.methods.canife.result": ("CanifeResult",),
+        "coalmine.methods.ldp.audit": ("LDPAudit",),
+        "coalmine.methods.mechanism.audit": ("audit_mechanism",),
+        "coalmine.methods.one_shot.audit": ("OneShot",),
+        "coalmine.methods.one_shot.participation": (
+            "EpochParticipation",
+            "FixedShareParticipation",
+            "LastRoundsParticipation",
+            "ObservedParticipation",
+            "Participation",
+            "PoissonParticipation",
+            "ScheduledParticipation",
+        ),
+        "coalmine.methods.samples.audit": ("Samples",),
+        "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
+        "coalmine.methods.secret_sharer.memorization": (
+            "Asking",
+            "Memorization",
+            "ask",
+        ),
+        "coalmine.protocol": (
+            "Audit",
+            "Contribution",
+            "Release",
+            "View",
+        ),
+        "coalmine.results.result": ("AuditResult",),
+        "coalmine.runs.public": ("run",),
+        "coalmine.stats": (
+            "CosineNull",
+            "Estimate",
+            "NormalNull",
+            "Scores",
+            "estimate",
+        ),
+        **{
+            f"coalmine.{name}": ()
+            for name in ("accounting", "methods", "protocol", "results", "runs", "simulation", "stats", "testing")
+        },
+    },
+)
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """The public names, imported or not."""
     return [*__all__, "__version__"]

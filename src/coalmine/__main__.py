@@ -1,6 +1,6 @@
 """``python -m coalmine``."""
 
-from coalmine.cli import main
+from coalmine.cli.main import main
 
 if __name__ == "__main__":
     main()

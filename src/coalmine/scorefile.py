@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError
-from coalmine.stats.arrays import Floats
 
 _TRUE = {"1", "1.0", "true", "yes", "in", "member", "canary"}
 _FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "reference"}

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine import words
 from coalmine.errors import InputError, check_count, check_delta, check_number
-from coalmine.seam import Vector
+from coalmine.protocol import Vector
+from coalmine.results import words
 from coalmine.stats import Estimate, Scores, ceiling, simultaneous
 from coalmine.stats.rank_tests import Design
 
@@ -39,11 +39,11 @@ def assert_private(
     """Assert that a mechanism is (ε, δ)-private for adding or removing one update of norm 1; gives the bound it took.
 
     ``mechanism`` is a function from the sum of updates, a float32 vector of length ``dim``, to the noisy sum. It is
-    applied once, to a sum of ``canaries`` random unit vectors (`coalmine.audits.gaussian_mechanism.audit_mechanism`):
+    applied once, to a sum of ``canaries`` random unit vectors (`coalmine.methods.mechanism.audit.audit_mechanism`):
     if not given, a fifth of ``dim`` and at most 2,000, which show half the noise of ε = 2 in 10,000 dimensions.
     """
     __tracebackhide__ = True
-    from coalmine.audits.gaussian_mechanism import audit_mechanism
+    from coalmine.methods.mechanism.audit import audit_mechanism
 
     promise, confidence = _checked(epsilon, delta, false_alarms)
     if canaries is None:
@@ -71,9 +71,9 @@ def assert_locally_private(
     distinguisher guesses from the report (Matsumoto et al. 2022, the dummy-gradient adversary).
     """
     __tracebackhide__ = True
-    from coalmine.audits.ldp_estimates import estimates, shared_bound
-    from coalmine.audits.ldp_trials import Trials
-    from coalmine.fl.own_mechanism import OwnMechanism
+    from coalmine.methods.ldp.estimates import estimates, shared_bound
+    from coalmine.methods.ldp.trials import Trials
+    from coalmine.simulation.mechanisms.user import OwnMechanism
 
     promise, confidence = _checked(epsilon, delta, false_alarms)
     rng = np.random.default_rng(check_count("seed", seed, least=0))
@@ -88,7 +88,7 @@ def assert_locally_private(
     own = OwnMechanism(function=reported, epsilon=max(promise, 1e-9), delta=delta, norm=norm)
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
-    scores = [float(own.randomise(gradient if first else -gradient, rng)[0] @ gradient) for first in sent]
+    scores = [float(own.randomize(gradient if first else -gradient, rng)[0] @ gradient) for first in sent]
     bound = estimates([Trials(np.array(scores), sent)], delta=delta, confidence=confidence)[0]
     return _judged(bound, promise, false_alarms, f"{trials:,} trials in {dim:,} dimensions, seed {seed}")
 

@@ -11,10 +11,10 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
+from coalmine import OneShot  # audit
 from coalmine.accounting import claimed  # audit
-from coalmine.audits import OneShot  # audit
 from coalmine.integrations.flower import CanaryGrid, Layout  # audit
-from coalmine.runs import save  # audit
+from coalmine.results.files import save  # audit
 from digits_app.task import accuracy, build
 
 app = ServerApp()

@@ -35,12 +35,12 @@ def partition(number: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int = 5) -> float:
     """A few steps of gradient descent; returns the last loss."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return loss.item()
 
 

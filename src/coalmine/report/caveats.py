@@ -138,8 +138,8 @@ GLOSSARY = [
         "that were held out show what chance alone looks like.",
     ),
     (
-        "memorised, extracted",
-        "A planted phrase is memorised if the model finds it likelier than every random phrase it is ranked among, and "
+        "memorized, extracted",
+        "A planted phrase is memorized if the model finds it likelier than every random phrase it is ranked among, and "
         "extracted if a beam search, asked to go on from its beginning, gives it as the first answer.",
     ),
     (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coalmine import words
-from coalmine.report import numbers
-from coalmine.report.drawing import Figure, placed
-from coalmine.report.html import Html, framed, joined, paragraphs, tag
+from coalmine.accounting.sampling import EveryRound
+from coalmine.drawing import numbers
+from coalmine.drawing.charts import Figure, placed
+from coalmine.drawing.html import Html, framed, joined, paragraphs, tag
 from coalmine.report.picture import picture
-from coalmine.report.promises import Group, Row, in_order, together
-from coalmine.sampling import EveryRound
+from coalmine.results import words
+from coalmine.results.groups import Group, Row, in_order, together
 
 _WHOM = {
     "training": "somebody who took part as against somebody who did not",

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from coalmine import __version__
+from coalmine.drawing.charts import DARK, LIGHT, Figure, theme, write_png
+from coalmine.drawing.html import Html, data, definitions, folded, joined, paragraphs, table, tag
+from coalmine.drawing.sections import Section, audits, trainings
 from coalmine.files import write_text
 from coalmine.report import caveats
-from coalmine.report.drawing import DARK, LIGHT, Figure, theme, write_png
 from coalmine.report.first_screen import answer
-from coalmine.report.html import Html, data, definitions, folded, joined, paragraphs, table, tag
-from coalmine.report.promises import groups_of
-from coalmine.report.sections import Section, audits, trainings
-from coalmine.runs.saved import SavedRun, read_run_directory, refusing_damage
+from coalmine.results.groups import groups_of
+from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
 
 NAME = "report.html"
 
@@ -192,8 +192,8 @@ def _figures(sections: list[Section]) -> list[Figure]:
 
 
 def _style() -> str:
-    def variables(colours: dict[str, str]) -> str:
-        return "".join(f"{name}:{value};" for name, value in colours.items())
+    def variables(colors: dict[str, str]) -> str:
+        return "".join(f"{name}:{value};" for name, value in colors.items())
 
     dark = f"@media screen and (prefers-color-scheme: dark){{:root{{{variables(DARK)}}}}}"
     return f":root{{{variables(LIGHT)}}}\n{dark}\n{_file('page.css')}"

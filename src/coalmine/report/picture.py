@@ -1,6 +1,6 @@
 """The one picture: what was promised, proved and estimated, for every adversary on one axis.
 
-Bounds that hold and estimates differ in shape, colour and words. Rows are grouped by what their ε is about.
+Bounds that hold and estimates differ in shape, color and words. Rows are grouped by what their ε is about.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from coalmine.report import numbers
-from coalmine.report.drawing import BOUND, ESTIMATE, INK, LINE, MUTED, PAPER, REFUTED, THEORY, Figure, unit
-from coalmine.report.promises import Group, Row
+from coalmine.drawing import numbers
+from coalmine.drawing.charts import BOUND, ESTIMATE, INK, LINE, MUTED, PAPER, REFUTED, THEORY, Figure, unit
+from coalmine.results.groups import Group, Row
 
 _PROVED = "valid bound: ε is proved to be at least this"
 _GUESSED = "estimate, with its interval: may be off either way"

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine import accounting
-from coalmine.canaries.crafted import GivenUpdates
-from coalmine.canaries.design_loss import MeanLoss
-from coalmine.canaries.designed import Start
-from coalmine.fl import Adam
-from coalmine.report.canife_reproduced import histograms
+from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.design_loss import MeanLoss
+from coalmine.methods.canife.designed import Start
 from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
@@ -34,7 +32,9 @@ from coalmine.reproductions.canife_attack import (
     really_held,
     summary,
 )
+from coalmine.reproductions.canife_figures import histograms
 from coalmine.reproductions.table import Context, Table
+from coalmine.simulation import Adam
 from coalmine.stats import Scores, gaussian_shift
 
 NOISE = 0.423
@@ -98,7 +98,7 @@ _TEXTS = Scene(
     client_rate=5.75,
     options=(("min_examples", 2), ("vocabulary_size", 1000), ("pool_fraction", 0.2)),
     sizes=(("embedding", 50), ("hidden", 50)),
-    optimiser=Adam(learning_rate=0.003),
+    optimizer=Adam(learning_rate=0.003),
     batch_size=32,
     clients=1200,
 )
@@ -127,7 +127,7 @@ SIZES = {
         single=_SINGLE,
         several=_SEVERAL,
         texts=_TEXTS,
-        resnet=replace(_SINGLE, model="resnet18-gn", steps=1000, optimiser=Adam(learning_rate=5e-4)),
+        resnet=replace(_SINGLE, model="resnet18-gn", steps=1000, optimizer=Adam(learning_rate=5e-4)),
         canaries=3,
         cohort=64,
         pool=512,

@@ -17,22 +17,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from coalmine import models
-from coalmine.audits.canife import Canife
-from coalmine.canaries.crafted import FACTS, CanaryMaker, Crafted, looked_at_apart
-from coalmine.canaries.design import Design, DesignSettings
-from coalmine.canaries.design_loss import CovarianceLoss, Loss
-from coalmine.canaries.designed import ScoreName, Start
-from coalmine.canaries.pool import Pool, pool_updates, updates
-from coalmine.canaries.samples import design_samples
-from coalmine.canaries.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
-from coalmine.canaries.tokens import design_texts
-from coalmine.data import FederatedData, Splits, load
-from coalmine.fl import SGD, CentralTraining, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
-from coalmine.fl.optimisers import Optimiser
-from coalmine.seam import Release, Vector
+from coalmine.arrays import Floats
+from coalmine.methods.canife.audit import Canife
+from coalmine.methods.canife.crafted import FACTS, CanaryMaker, Crafted, looked_at_apart
+from coalmine.methods.canife.design import Design, DesignSettings
+from coalmine.methods.canife.design_loss import CovarianceLoss, Loss
+from coalmine.methods.canife.design_samples import design_samples
+from coalmine.methods.canife.design_tokens import design_texts
+from coalmine.methods.canife.designed import ScoreName, Start
+from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
+from coalmine.protocol import Release, Vector
+from coalmine.simulation import (
+    SGD,
+    CentralTraining,
+    FixedClipping,
+    LocalTraining,
+    Mechanism,
+    PoissonCohorts,
+    Training,
+    models,
+)
+from coalmine.simulation.data import FederatedData, Splits, load
+from coalmine.simulation.optimizers import Optimizer
 from coalmine.stats import Scores
-from coalmine.stats.arrays import Floats
 
 DELTA = 1e-5
 """The paper's for ε; it has 1/trials for ε̂ᵣ."""
@@ -43,7 +51,7 @@ class Scene:
     """Whose data, and which network, trained on it for how many steps.
 
     ``options`` are those of ``load``, ``sizes`` the network's. A user has ``most`` examples at most, the first. Steps
-    are central ones of ``optimiser``, or with ``noise`` rounds of DP-FedSGD with about ``batch_size`` clients. Then
+    are central ones of ``optimizer``, or with ``noise`` rounds of DP-FedSGD with about ``batch_size`` clients. Then
     rounds are held with the first ``clients`` of the training users, each of whom takes one step of ``client_rate``
     over all its examples and is clipped to ``clip_norm``.
     """
@@ -55,7 +63,7 @@ class Scene:
     options: tuple[tuple[str, Any], ...]
     sizes: tuple[tuple[str, int], ...] = ()
     clip_norm: float = 1.0
-    optimiser: Optimiser = field(default_factory=lambda: SGD(learning_rate=0.05, momentum=0.9))
+    optimizer: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.05, momentum=0.9))
     batch_size: int = 64
     noise: float = 0.0
     most: int | None = None
@@ -65,7 +73,7 @@ class Scene:
     @property
     def client(self) -> LocalTraining:
         """What a client does."""
-        return LocalTraining(optimiser=SGD(learning_rate=self.client_rate))
+        return LocalTraining(optimizer=SGD(learning_rate=self.client_rate))
 
     def module(self, splits: Splits) -> nn.Module:
         """The network at its start."""
@@ -132,7 +140,7 @@ def _trained(scene: Scene) -> tuple[nn.Module, Mapping[str, float]]:
             rounds=min(1, scene.steps),
             steps=max(1, scene.steps),
             batch_size=scene.batch_size,
-            optimiser=scene.optimiser,
+            optimizer=scene.optimizer,
             seed=scene.seed,
         )
     training.run()

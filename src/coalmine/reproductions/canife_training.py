@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from coalmine import accounting
-from coalmine.audits.canife_rounds import rate_ceiling
-from coalmine.console import number
-from coalmine.report.canife_reproduced import along_trainings
+from coalmine.accounting.sampling import Poisson
+from coalmine.cli.console import number
+from coalmine.methods.canife.rounds import rate_ceiling
 from coalmine.reproductions.canife import losses
 from coalmine.reproductions.canife_attack import (
     DELTA,
@@ -30,8 +30,8 @@ from coalmine.reproductions.canife_attack import (
     private_training,
     users,
 )
+from coalmine.reproductions.canife_figures import along_trainings
 from coalmine.reproductions.table import Context, Table
-from coalmine.sampling import Poisson
 from coalmine.stats import Scores, best_threshold, gaussian_shift
 
 # Canaries that are shown: the paper's, ours, ours in ten times as many rounds, a perfect one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coalmine.audits.gaussian_mechanism import canary_cosines
+from coalmine.methods.mechanism.audit import canary_cosines
 from coalmine.reproductions.table import Context, Table
 from coalmine.stats import CosineNull, Scores, gaussian_fit, gaussian_shift, sigma_gaussian
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from scipy import special
 
-from coalmine.audits.ldp_report import to_dict
-from coalmine.config.ldp import LDPSettings
-from coalmine.console import number
+from coalmine.cli.console import number
+from coalmine.methods.ldp.settings import LDPSettings
+from coalmine.methods.ldp.tables import to_dict
 from coalmine.reproductions.table import Context, Table
 
 DATA = ("mnist", "fashion-mnist", "cifar10", "svhn")

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import models
+from coalmine import EpochParticipation, OneShot
 from coalmine.accounting import theory
-from coalmine.audits import EpochParticipation, OneShot
-from coalmine.data import load
-from coalmine.fl import SGD, AdaptiveClipping, LocalTraining, Mechanism, ShuffledCohorts, Training
-from coalmine.fl.flat import parameter_vector
+from coalmine.accounting.sampling import AtMost
 from coalmine.reproductions.table import Context, Table
-from coalmine.sampling import AtMost
+from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
+from coalmine.simulation.data import load
+from coalmine.simulation.flat import parameter_vector
 
 PAPER_NOISE = (0.0, 0.0644, 0.1023, 0.1836, 0.2344)
 FIGURE_NOISE = (0.0, 0.1023, 0.2344)
@@ -111,7 +110,7 @@ def train(cell: Cell) -> dict[str, Any]:
         test=splits.test.subset(range(min(size.test_clients, len(splits.test)))),
         rounds=size.rounds,
         cohorts=ShuffledCohorts(size.rounds),
-        client=LocalTraining(optimiser=SGD(learning_rate=1.0), batch_size=size.examples),
+        client=LocalTraining(optimizer=SGD(learning_rate=1.0), batch_size=size.examples),
         mechanism=Mechanism(clipping=AdaptiveClipping(initial=0.3), noise_multiplier=cell.noise),
         server=SGD(learning_rate=1.0, momentum=0.9),
         audits=audits,

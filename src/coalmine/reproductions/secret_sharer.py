@@ -3,7 +3,7 @@
 The paper trains a 1.3 M-parameter CIFG-LSTM over 10,000 words on 392,000 balanced Stack Overflow users, with 10
 canaries for each of nine configurations, shared by 4 to 103 users. Here it is a smaller LSTM of the same kind on
 Stack Exchange, cut into users of equally many examples. A canary's share of the users is larger, such that central
-training memorises about as many as in the paper.
+training memorizes about as many as in the paper.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import models
-from coalmine.audits.memorisation import Asking, ask
-from coalmine.canaries.insertion import insert
-from coalmine.canaries.phrases import Configuration, Language, draw_phrases, grid
-from coalmine.data import load
-from coalmine.fl import (
+from coalmine.methods.secret_sharer.insertion import insert
+from coalmine.methods.secret_sharer.memorization import Asking, ask
+from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
+from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Data, Setting
+from coalmine.reproductions.table import Context, Table
+from coalmine.simulation import (
     SGD,
     Adam,
     CentralTraining,
@@ -30,10 +30,10 @@ from coalmine.fl import (
     Mechanism,
     NoClipping,
     Training,
+    models,
 )
-from coalmine.fl.optimisers import Optimiser
-from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Data, Setting
-from coalmine.reproductions.table import Context, Table
+from coalmine.simulation.data import load
+from coalmine.simulation.optimizers import Optimizer
 
 P_E = (0.01, 0.1, 1.0)
 _LIMIT = 20  # references that come before a canary until it is forgotten: the tables count those with none
@@ -152,11 +152,11 @@ def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
             rounds=10,
             steps=max(1, steps // 10),
             batch_size=setting.batch,
-            optimiser=_records_optimiser(setting, size),
+            optimizer=_records_optimizer(setting, size),
             order="shuffled" if setting.data == "IID" else "by-user",
             seed=cell.seed,
         )
-    clips = setting.optimiser in ("FedAvg+Clip", "DP-FedAvg")
+    clips = setting.optimizer in ("FedAvg+Clip", "DP-FedAvg")
     cohort = size.cohorts[setting.batch]
     return Training(
         model=model,
@@ -165,11 +165,11 @@ def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
         rounds=_length(setting, size.rounds, size.cohorts[500], cohort),
         cohorts=FixedSizeCohorts(cohort),
         client=LocalTraining(
-            optimiser=SGD(learning_rate=size.client_rates[setting.data]), batch_size=size.client_batch
+            optimizer=SGD(learning_rate=size.client_rates[setting.data]), batch_size=size.client_batch
         ),
         mechanism=Mechanism(
             clipping=FixedClipping(size.clip) if clips else NoClipping(),
-            noise_multiplier=size.noise if setting.optimiser == "DP-FedAvg" else 0.0,
+            noise_multiplier=size.noise if setting.optimizer == "DP-FedAvg" else 0.0,
         ),
         server=_server(setting, size),
         seed=cell.seed,
@@ -187,19 +187,19 @@ def _length(setting: Setting, whole: int, smallest: int, batch: int) -> int:
             return max(1, whole * smallest // batch)
 
 
-def _records_optimiser(setting: Setting, size: Size) -> Optimiser:
-    """The optimiser of central training; momentum takes a tenth of the rate, with which it goes as far in the end."""
-    if setting.optimiser == "Adam":
+def _records_optimizer(setting: Setting, size: Size) -> Optimizer:
+    """The optimizer of central training; momentum takes a tenth of the rate, with which it goes as far in the end."""
+    if setting.optimizer == "Adam":
         return Adam(learning_rate=size.adam_rate)
-    if setting.optimiser == "Momentum":
+    if setting.optimizer == "Momentum":
         return SGD(learning_rate=size.central_rate / 10, momentum=0.9)
     larger = math.sqrt(setting.batch / 32) if setting.length == "ten epochs" else 1.0
     return SGD(learning_rate=size.central_rate * larger)
 
 
-def _server(setting: Setting, size: Size) -> Optimiser:
+def _server(setting: Setting, size: Size) -> Optimizer:
     """Of the paper's "FedAvg+Adam" only the rate is known; here Adam is the server's, and clients take steps of SGD."""
-    if setting.optimiser == "FedAvg+Adam":
+    if setting.optimizer == "FedAvg+Adam":
         return Adam(learning_rate=size.adam_rate)
     return SGD(learning_rate=size.server_rate)
 
@@ -215,7 +215,7 @@ def table_2(context: Context) -> Table:
 
 
 def table_3(context: Context) -> Table:
-    """Other optimisers."""
+    """Other optimizers."""
     return _table(context, "Table 3", TABLE_3, _QUICK_3)
 
 

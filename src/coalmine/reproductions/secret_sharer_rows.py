@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Data = Literal["IID", "Non-IID"]
-Optimiser = Literal["SGD", "Momentum", "Adam", "FedAvg", "FedAvg+Clip", "DP-FedAvg", "FedAvg+Adam"]
+Optimizer = Literal["SGD", "Momentum", "Adam", "FedAvg", "FedAvg+Clip", "DP-FedAvg", "FedAvg+Adam"]
 Length = Literal["whole", "tenth", "ten epochs"]
 
 
@@ -20,7 +20,7 @@ class Setting:
     """
 
     data: Data
-    optimiser: Optimiser
+    optimizer: Optimizer
     batch: int
     paper: tuple[int, str, int, str, float, float]
     length: Length = "whole"
@@ -28,19 +28,19 @@ class Setting:
     @property
     def central(self) -> bool:
         """Whether batches are of records."""
-        return self.optimiser in ("SGD", "Momentum", "Adam")
+        return self.optimizer in ("SGD", "Momentum", "Adam")
 
     @property
     def name(self) -> str:
         """Of its file."""
         length = "" if self.length == "whole" else f"-{self.length}"
-        return f"{self.data}-{self.optimiser}-{self.batch}{length}".lower().replace("+", "-").replace(" ", "-")
+        return f"{self.data}-{self.optimizer}-{self.batch}{length}".lower().replace("+", "-").replace(" ", "-")
 
     @property
     def title(self) -> str:
         """As the paper writes it, but for the length."""
         shorter = ", a tenth" if self.length == "tenth" else ""
-        return f"{self.data}, {self.optimiser}, {'b_r' if self.central else 'b_u'} = {self.batch}{shorter}"
+        return f"{self.data}, {self.optimizer}, {'b_r' if self.central else 'b_u'} = {self.batch}{shorter}"
 
 
 TABLE_1 = (

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError
-from coalmine.runs.saved import SavedRun
-from coalmine.runs.summary import label, line, number, shown
-from coalmine.stats.arrays import Floats, finite_list
+from coalmine.results.saved import SavedRun
+from coalmine.results.summary import label, line, number, shown
 
 SETTINGS_COLUMNS = ["setting"]
 COLUMNS = ["audit", "view", "run", "theory ε", "valid bound", "estimate", "", "beside the first run"]
@@ -42,13 +42,13 @@ class Shift:
         if members.size < 3 or k < 4 or max(np.abs(members).max(), np.abs(nonmembers).max()) > _LARGEST:
             return None
         gap = float(members.mean() - nonmembers.mean())
-        centred = nonmembers - nonmembers.mean()
-        squares = float(np.sum(centred**2))
-        without = squares - centred**2 * k / (k - 1)
+        centered = nonmembers - nonmembers.mean()
+        squares = float(np.sum(centered**2))
+        without = squares - centered**2 * k / (k - 1)
         if not np.all(without > 1e-12 * squares):
             return None
         std = math.sqrt(squares / (k - 1))
-        left_out = (gap + centred / (k - 1)) / np.sqrt(without / (k - 2))
+        left_out = (gap + centered / (k - 1)) / np.sqrt(without / (k - 2))
         variance = float(members.var(ddof=1)) / members.size / std**2
         variance += (k - 1) / k * float(np.sum((left_out - left_out.mean()) ** 2))
         return cls(gap / std, variance, min(members.size, k) - 1)

@@ -10,28 +10,28 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from coalmine.audits import ldp_report
-from coalmine.audits.canife import Canife
-from coalmine.audits.canife_result import CanifeResult
-from coalmine.audits.exposure import ExposureReport, exposure_report
-from coalmine.audits.one_shot import OneShot
-from coalmine.audits.result import AuditResult, file_name
-from coalmine.config.canife import CanifeSettings
-from coalmine.config.exposure import ExposureSettings
-from coalmine.config.ldp import LDPSettings
-from coalmine.config.one_shot import OneShotSettings
-from coalmine.config.training import TrainingSettings
-from coalmine.data import Splits
+from coalmine.accounting.sampling import AtMost, Sampling
 from coalmine.errors import InputError
 from coalmine.files import write_arrays
-from coalmine.fl.flat import parameter_vector
-from coalmine.fl.rounds import Rounds
-from coalmine.fl.training import Training
+from coalmine.methods.canife.audit import Canife
+from coalmine.methods.canife.result import CanifeResult
+from coalmine.methods.canife.settings import CanifeSettings
+from coalmine.methods.exposure.audit import ExposureReport, exposure_report
+from coalmine.methods.exposure.settings import ExposureSettings
+from coalmine.methods.ldp import tables as ldp_report
+from coalmine.methods.ldp.settings import LDPSettings
+from coalmine.methods.one_shot.audit import OneShot
+from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.progress import track
-from coalmine.runs.files import write_scores
-from coalmine.sampling import AtMost, Sampling
+from coalmine.protocol import Audit
+from coalmine.results.files import write_scores
+from coalmine.results.result import AuditResult, file_name
 from coalmine.scorefile import Table, read_table
-from coalmine.seam import Audit
+from coalmine.simulation.data import Splits
+from coalmine.simulation.flat import parameter_vector
+from coalmine.simulation.rounds import Rounds
+from coalmine.simulation.settings import TrainingSettings
+from coalmine.simulation.training import Training
 
 _HEADLINE = ("accuracy", "recall@1", "perplexity", "loss")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError
-from coalmine.report.promises import groups_of, in_order
-from coalmine.runs.directory import RunDirectory
-from coalmine.runs.saved import read_run_directory, refusing_damage
-from coalmine.runs.summary import VERDICTS
+from coalmine.results.directory import RunDirectory
+from coalmine.results.groups import groups_of, in_order
+from coalmine.results.saved import read_run_directory, refusing_damage
+from coalmine.results.summary import VERDICTS
 
 _TAIL = 65_536
 

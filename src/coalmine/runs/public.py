@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coalmine.config.run import RunSettings, read_run
 from coalmine.errors import check_kind
 from coalmine.runs import running
 from coalmine.runs.running import Finished
+from coalmine.runs.settings import RunSettings, read_run
 
 
 def run(settings: RunSettings | Path | str, *, out: Path | str | None = None) -> Finished:

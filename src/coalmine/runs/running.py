@@ -11,21 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coalmine.audits.result import AuditResult
-from coalmine.config.run import RunSettings
-from coalmine.config.training import TrainingSettings
-from coalmine.data import Splits
 from coalmine.errors import InputError
 from coalmine.files import write_json, write_text
-from coalmine.fl.checkpoint import holds_one
-from coalmine.fl.rounds import Rounds
-from coalmine.fl.training import Training
+from coalmine.methods.secret_sharer.job import SecretSharerMethod
 from coalmine.progress import reporting
-from coalmine.runs.directory import RunDirectory
-from coalmine.runs.files import merged, write_result
+from coalmine.results.directory import RunDirectory
+from coalmine.results.files import merged, write_result
+from coalmine.results.result import AuditResult
+from coalmine.results.saved import read_part, read_run_directory, read_training_part
 from coalmine.runs.methods import CanifeMethod, ExposureMethod, LDPMethod, Method, OneShotMethod, headline
-from coalmine.runs.phrases import SecretSharerMethod
-from coalmine.runs.saved import read_part, read_run_directory, read_training_part
+from coalmine.runs.settings import RunSettings
+from coalmine.simulation.checkpoint import holds_one
+from coalmine.simulation.data import Splits
+from coalmine.simulation.rounds import Rounds
+from coalmine.simulation.settings import TrainingSettings
+from coalmine.simulation.training import Training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from functools import partial
 
 from numpy.typing import ArrayLike
 
+from coalmine.arrays import finite_list
 from coalmine.errors import InputError, NotApplicableError, check_count, check_number
-from coalmine.stats.arrays import finite_list
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.fit import gaussian_fit, gaussian_shift
 from coalmine.stats.nulls import Null

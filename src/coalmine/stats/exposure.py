@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coalmine.arrays import Floats, finite_array, finite_list
 from coalmine.errors import InputError, check_count, check_probability
-from coalmine.stats.arrays import Floats, finite_array, finite_list
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.skew_normal import SkewNormal
 

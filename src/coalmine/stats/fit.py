@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from coalmine.arrays import Floats
 from coalmine.errors import NotApplicableError, check_confidence, check_delta
-from coalmine.stats.arrays import Floats
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.gaussian import epsilon_gdp, threshold_epsilon_between_gaussians
 from coalmine.stats.scores import Scores

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_delta
-from coalmine.stats.arrays import Floats
 
 _STEPS = 200
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from coalmine.arrays import finite_list
 from coalmine.errors import NotApplicableError
-from coalmine.stats.arrays import finite_list
 
 _LEAST = 8
 

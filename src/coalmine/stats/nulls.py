@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, NotApplicableError, check_count, check_number, check_positive
-from coalmine.stats.arrays import Floats
 
 
 class Null(Protocol):

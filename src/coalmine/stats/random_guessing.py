@@ -1,4 +1,4 @@
-"""What exposures look like when nothing was memorised."""
+"""What exposures look like when nothing was memorized."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_confidence, check_count, check_probability
-from coalmine.stats.arrays import Floats
 
 LN2 = math.log(2)
 
 
 def random_mean(references: float) -> float:
-    """Expected exposure of a canary that was not memorised, exact; ``math.inf`` references give 1/ln 2."""
+    """Expected exposure of a canary that was not memorized, exact; ``math.inf`` references give 1/ln 2."""
     n = _references(references)
     if n == math.inf:
         return 1 / LN2
@@ -23,7 +23,7 @@ def random_mean(references: float) -> float:
 
 
 def random_quantile(references: float, probability: float) -> float:
-    """The least e such that a canary that was not memorised has exposure ≤ e with at least this probability."""
+    """The least e such that a canary that was not memorized has exposure ≤ e with at least this probability."""
     n, p = _references(references), check_probability("probability", probability)
     if n == math.inf:
         return -math.log1p(-p) / LN2
@@ -36,7 +36,7 @@ def random_quantile(references: float, probability: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class OrderStatistic:
-    """Exposure of the ``position``-th most exposed of m canaries that share n references, when none was memorised.
+    """Exposure of the ``position``-th most exposed of m canaries that share n references, when none was memorized.
 
     Exact: canaries and references are then exchangeable, and the number of references ahead is beta-binomial. Loss
     ties are left out. ``references`` may be ``math.inf``; the time is linear in it otherwise.
@@ -90,7 +90,7 @@ class OrderStatistic:
 
 @dataclass(frozen=True)
 class RandomGuessing:
-    """What exposures look like when nothing was memorised: m canaries exchangeable with n shared references.
+    """What exposures look like when nothing was memorized: m canaries exchangeable with n shared references.
 
     ``mean``, ``median`` and ``quantile`` are those of any one canary (Jagielski 2023, Section 2.1). What m canaries
     give scatters around them: compare a most exposed canary with ``order_statistic(1)``, and the median exposure of

@@ -12,8 +12,8 @@ from typing import Literal, Protocol, Self
 import numpy as np
 from scipy import special
 
+from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
-from coalmine.stats.arrays import Bools, Floats, Ints
 from coalmine.stats.ranks import balanced, both_tails, member_ranks
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.scores import Scores

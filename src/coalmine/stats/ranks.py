@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from coalmine.stats.arrays import Floats, Ints
+from coalmine.arrays import Floats, Ints
 
 # thresholds, numbers of guesses, numbers of right guesses
 Tails = tuple[Floats, Ints, Ints]

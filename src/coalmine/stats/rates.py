@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.arrays import Floats
 from coalmine.stats.epsilon import INDEPENDENT, Estimate
 from coalmine.stats.search import largest
 from coalmine.stats.tradeoff import ApproximateDP, BetaPair
@@ -94,7 +94,7 @@ def rate_bounds(
 ) -> tuple[Floats, Floats]:
     """One-sided lower and upper bound on a rate, each failing with probability ``significance``.
 
-    Clopper–Pearson is exact (it never fails more often); Jeffreys is centred, and fails slightly more often for some
+    Clopper–Pearson is exact (it never fails more often); Jeffreys is centered, and fails slightly more often for some
     rates.
     """
     k, n = np.asarray(successes, dtype=float), np.asarray(trials, dtype=float)
@@ -183,8 +183,8 @@ def _katz_log(counts: Counts, delta: float, alpha: float) -> tuple[float, float]
         else:
             # The variance of ln(rate − δ) by the delta method; δ = 0 gives Katz's formula.
             variance = rate * (1 - rate) / (rights * (rate - delta) ** 2) + 1 / wrong - 1 / wrongs
-            centre = math.log(rate - delta) - math.log(wrong / wrongs)
-            ends.append((centre - z * math.sqrt(variance), centre + z * math.sqrt(variance)))
+            center = math.log(rate - delta) - math.log(wrong / wrongs)
+            ends.append((center - z * math.sqrt(variance), center + z * math.sqrt(variance)))
     return max(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from coalmine.arrays import Floats
 from coalmine.errors import check_confidence, check_delta
-from coalmine.stats.arrays import Floats
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.rates import (
     epsilon_from_counts,

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coalmine.arrays import Floats, Ints, finite_list
 from coalmine.errors import InputError
-from coalmine.stats.arrays import Floats, Ints, finite_list
 from coalmine.stats.nulls import Null
 from coalmine.stats.rates import Counts
 
@@ -73,7 +73,7 @@ class Scores:
     def hull_counts(self) -> tuple[Floats, Ints, Ints]:
         """Thresholds, TP and FP at the corners of the ROC curve's upper hull, from no guess at all (+∞) to all.
 
-        The hull is what guesses that randomise between two thresholds can reach.
+        The hull is what guesses that randomize between two thresholds can reach.
         """
         thresholds, tp, fp = self.all_counts
         thresholds, tp, fp = np.append(np.inf, thresholds), np.append(0, tp), np.append(0, fp)

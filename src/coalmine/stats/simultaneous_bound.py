@@ -1,7 +1,7 @@
 """Lower bounds on ε that hold for all their thresholds at once. The mathematics is in docs/simultaneous-bound.md.
 
 A claim (a trade-off curve) is put to a small family of tests that were fixed before the scores were seen: at which
-ranks to look. Each test has an exact p-value under the least favourable pair of score distributions that the claim
+ranks to look. Each test has an exact p-value under the least favorable pair of score distributions that the claim
 allows; the significance is shared out among the tests, and the bound is the largest claim that any of them rejects.
 """
 

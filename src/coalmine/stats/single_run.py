@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
-from coalmine.stats.arrays import Bools, Floats, Ints
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, Tests, check_coin_flips

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from coalmine.arrays import Floats, finite_list
 from coalmine.errors import InputError, check_positive
-from coalmine.stats.arrays import Floats, finite_list
 
 LN2 = math.log(2)
 MAX_SHAPE = 100.0
@@ -101,7 +101,7 @@ def _shape(skewness: float) -> tuple[float, float]:
 
 
 def _best_given_skewness(x: Floats, skewness: float) -> tuple[float, float, float]:
-    """Least mean negative log-likelihood (constants dropped) of standardised ``x``, 1/scale and location/scale there.
+    """Least mean negative log-likelihood (constants dropped) of standardized ``x``, 1/scale and location/scale there.
 
     Newton's method with step halving: the cost is convex, and smooth.
     """

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from scipy import special
 
+from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_delta
-from coalmine.stats.arrays import Floats, Ints
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(10)
 # Quantiles at which integrals are cut, from either end. The mass beyond the first is left out: far under the smallest

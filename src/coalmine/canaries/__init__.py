@@ -1,1 +1,0 @@
-"""What is planted: update vectors, crafted samples, phrases, gradient pairs."""

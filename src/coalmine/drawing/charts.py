@@ -1,0 +1,156 @@
+"""Figures as Vega-Lite: the theme that all share, a place in the page, a PNG.
+
+Colors are the page's own variables (``var(--bound)``), so that light, dark and paper are matters of its style sheet
+and nothing is drawn twice. A PNG has the colors of light paper.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coalmine.drawing.html import Html, tag
+from coalmine.files import write_whole
+
+Spec = Mapping[str, Any]
+
+PAPER, INK, MUTED, LINE = "var(--paper)", "var(--ink)", "var(--muted)", "var(--line)"
+THEORY, BOUND, ESTIMATE = "var(--theory)", "var(--bound)", "var(--estimate)"
+PLANTED, HELD_OUT = "var(--planted)", "var(--held-out)"
+REFUTED = "var(--refuted)"
+
+LIGHT = {
+    "--paper": "#ffffff",
+    "--ink": "#1b2330",
+    "--muted": "#55606e",
+    "--line": "#dde2e8",
+    "--theory": "#4b5563",
+    "--bound": "#1760a8",
+    "--estimate": "#b45309",
+    "--planted": "#0f766e",
+    "--held-out": "#7b8494",
+    "--refuted": "#b3261e",
+}
+"""The page's colors on light paper."""
+
+DARK = {
+    "--paper": "#14181d",
+    "--ink": "#e7eaee",
+    "--muted": "#a9b2bd",
+    "--line": "#343b45",
+    "--theory": "#c3c9d1",
+    "--bound": "#76b5f2",
+    "--estimate": "#f0a85a",
+    "--planted": "#4fd1c0",
+    "--held-out": "#8d96a3",
+    "--refuted": "#ff8f86",
+}
+"""The same on a dark screen."""
+
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', sans-serif"
+_PNG_WIDTH = 640
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure. ``sentence`` says what it shows, for whoever does not see it; ``caption`` how to read it.
+
+    ``chart`` is Vega-Lite as a dictionary, or an altair chart.
+    """
+
+    name: str
+    title: str
+    caption: str
+    sentence: str
+    chart: Any
+
+    @property
+    def spec(self) -> Spec:
+        """Its Vega-Lite; an altair chart's own settings give way to the theme."""
+        if isinstance(self.chart, Mapping):
+            return self.chart
+        return {key: value for key, value in self.chart.to_dict().items() if key != "config"}
+
+
+def unit(
+    data: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, height: int, more: Spec | None = None
+) -> dict[str, Any]:
+    """Layers over one table, as wide as their place, the legend above them."""
+    return {
+        "data": {"values": list(data)},
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": {"legend": {"orient": "top", "direction": "horizontal", "columns": 1, "offset": 6}},
+        "layer": list(layers),
+        **(more or {}),
+    }
+
+
+def theme() -> dict[str, Any]:
+    """What all figures share: no background, quiet axes, the page's letters."""
+    text = {"labelFont": _FONT, "titleFont": _FONT}
+    return {
+        "background": "transparent",
+        "aria": False,
+        "font": _FONT,
+        "view": {"stroke": None},
+        "text": {"color": INK, "font": _FONT, "fontSize": 12},
+        "title": {"color": INK, "subtitleColor": MUTED, "font": _FONT, "anchor": "start", "fontSize": 13},
+        "axis": {
+            **text,
+            "labelColor": MUTED,
+            "titleColor": MUTED,
+            "titleFontWeight": "normal",
+            "labelFontSize": 11,
+            "titleFontSize": 12,
+            "domainColor": LINE,
+            "tickColor": LINE,
+            "gridColor": LINE,
+            "gridOpacity": 0.7,
+            "labelOverlap": "greedy",
+            "labelSeparation": 8,
+        },
+        "header": {**text, "labelColor": INK, "titleColor": MUTED},
+        "legend": {
+            **text,
+            "labelColor": INK,
+            "titleColor": MUTED,
+            "titleFontWeight": "normal",
+            "labelFontSize": 12,
+            "labelLimit": 300,
+        },
+    }
+
+
+def placed(figure: Figure) -> Html:
+    """The figure's place in the page; a script draws it there."""
+    return tag(
+        "figure",
+        None,
+        tag("figcaption", None, tag("strong", None, figure.title), " ", tag("span", None, figure.caption)),
+        tag("div", {"class": "drawing", "id": f"figure-{figure.name}", "role": "img", "aria-label": figure.sentence}),
+    )
+
+
+def write_png(figure: Figure, directory: Path) -> Path:
+    """Write the figure as ``NAME.png``, on white."""
+    import vl_convert
+
+    spec = {"background": "#ffffff", "padding": 12, "title": figure.title, **figure.spec}
+    if spec.get("width") == "container":
+        spec |= {"width": _PNG_WIDTH, "autosize": {"type": "pad"}}
+    text, settings = _on_paper(spec), _on_paper(theme())
+    png = vl_convert.vegalite_to_png(json.loads(text), scale=2, config=json.loads(settings))
+    return write_whole(directory / f"{figure.name}.png", lambda beside: beside.write_bytes(png))
+
+
+def _on_paper(content: Spec) -> str:
+    """JSON with the colors of light paper, and letters that are everywhere."""
+    text = json.dumps(content).replace(_FONT, "sans-serif")
+    for name, color in LIGHT.items():
+        text = text.replace(f"var({name})", color)
+    return text

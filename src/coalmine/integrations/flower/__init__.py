@@ -1,0 +1,23 @@
+"""Audits of Flower trainings: canaries as nodes of the grid, strategies unchanged.
+
+    audit = OneShot(dim=9_610, rounds=20, canaries=50, view="updates", participation="every-round")
+    grid = CanaryGrid(grid, audit, clip_norm=0.5)
+    strategy.start(grid=grid, evaluate_fn=grid.recorder(), ...)
+    audit.result(theory=...)
+
+`CanaryGrid` adds the nodes, `FrozenRounds` holds CANIFE's rounds on a frozen model, `canary_mod` makes nodes of a real
+deployment send canaries, `LocalGrid` runs a ClientApp in this process.
+"""
+
+try:
+    import flwr  # noqa: F401
+except ImportError:
+    raise ImportError("Flower is not installed, which this integration needs: pip install 'coalmine[flower]'") from None
+
+from coalmine.integrations.flower.arrays import Layout
+from coalmine.integrations.flower.frozen import FrozenRounds
+from coalmine.integrations.flower.grid import CanaryGrid
+from coalmine.integrations.flower.local import LocalGrid
+from coalmine.integrations.flower.mod import canary_mod
+
+__all__ = ["CanaryGrid", "FrozenRounds", "Layout", "LocalGrid", "canary_mod"]

@@ -1,0 +1,130 @@
+"""Files of settings to begin with: one for each case, with what each setting means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coalmine.config.toml import explained_table
+from coalmine.runs.settings import run_from_mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A case: what it is ``about``, and what its tables set; all else keeps its default."""
+
+    about: str
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def questions(self) -> Iterator[tuple[str, str, str]]:
+        """What a user may want to change: the setting, the question, and the answer if there is none."""
+        for path, question in _QUESTIONS.items():
+            table, key = path.split(".")
+            if key in self.tables.get(table, {}):
+                yield path, question, str(self.tables[table][key])
+
+
+_QUESTIONS = {
+    "training.data": "data: a name or a file",
+    "training.model": "model: a name or path.py:function",
+    "training.noise": "mechanism: noise multiplier (0 for none)",
+    "training.clip": "mechanism: clip norm",
+    "ldp.data": "data of the local audit: a name or a file",
+    "ldp.mechanism": "local mechanism: ldp-sgd, gaussian, privunit or path.py:function",
+    "ldp.epsilon": "ε that it promises",
+}
+
+_TEXT = {
+    "data": "generated-text",
+    "model": "word-lstm",
+    "rounds": 40,
+    "cohort": "poisson:0.2",
+    "clip": "0.5",
+    "noise": 0.5,
+    "seed": 0,
+}
+
+PRESETS = {
+    "digits": Preset(
+        about="a small image classifier on embedded digits: one-shot and CANIFE; a minute",
+        tables={
+            "run": {"title": "Digits"},
+            "training": {
+                "data": "digits",
+                "partition": "iid:150",
+                "model": "mlp",
+                "rounds": 40,
+                "cohort": "poisson:0.5",
+                "clip": "1.0",
+                "noise": 2.0,
+                "seed": 0,
+            },
+            "one-shot": {"view": ["final-change", "updates"], "delta": 1e-5},
+            "canife": {"every": 20, "trials": 100, "delta": 1e-5},
+        },
+    ),
+    "text": Preset(
+        about="a language model of users' texts: one-shot, phrases that users share, their exposure",
+        tables={
+            "run": {"title": "Text"},
+            "training": _TEXT,
+            "one-shot": {"view": ["final-change"], "delta": 1e-5},
+            "secret-sharer": {"p_u": [0.01, 0.03], "p_e": [0.1, 1.0], "twins": 3, "references": 100_000},
+            "exposure": {"delta": 0.0},
+        },
+    ),
+    "images": Preset(
+        about="images from a file or a named set such as fashion-mnist: one-shot, seen by three adversaries",
+        tables={
+            "run": {"title": "Images", "baseline": True},
+            "training": {
+                "data": "fashion-mnist",
+                "partition": "iid:100",
+                "rounds": 50,
+                "cohort": "poisson:0.3",
+                "clip": "1.0",
+                "noise": 1.0,
+                "seed": 0,
+            },
+            "one-shot": {"view": ["final", "final-change", "updates"], "delta": 1e-5},
+        },
+    ),
+    "local": Preset(
+        about="a mechanism that randomizes each gradient on its device: six adversaries, no training",
+        tables={
+            "run": {"title": "Local privacy"},
+            "ldp": {"data": "digits", "mechanism": "ldp-sgd", "epsilon": [1, 4], "trials": 10_000, "seed": 0},
+        },
+    ),
+    "all": Preset(
+        about="all five audits, on generated text and on digits; a few minutes",
+        tables={
+            "run": {"title": "All audits"},
+            "training": _TEXT,
+            "one-shot": {"view": ["final-change", "updates"], "delta": 1e-5},
+            "canife": {"every": 20, "trials": 60},
+            "secret-sharer": {"twins": 3, "references": 100_000},
+            "ldp": {"crafter": ["benign", "dummy-gradient"], "epsilon": [1, 4], "trials": 5000},
+            "exposure": {"delta": 0.0},
+        },
+    ),
+}
+
+
+def adapted(preset: Preset, answers: Mapping[str, str]) -> Preset:
+    """The preset with a user's ``answers`` to its questions, by ``table.key``."""
+    tables: dict[str, dict[str, Any]] = {name: dict(table) for name, table in preset.tables.items()}
+    for path, answer in answers.items():
+        table, key = path.split(".")
+        if answer != str(tables[table][key]):
+            tables[table][key] = answer
+    return Preset(about=preset.about, tables=tables)
+
+
+def written(preset: Preset) -> str:
+    """The file: what is set with what it means, and all other settings as comments with their defaults."""
+    settings = run_from_mapping(preset.tables)
+    parts = [explained_table(name, settings.table(name), tuple(table)) for name, table in preset.tables.items()]
+    head = f"# {preset.about}\n# `coalmine run` runs it; docs/config.md has every setting.\n"
+    return "\n".join([head, "\n\n".join(parts), ""])

@@ -1,0 +1,61 @@
+"""The data sets that have a name: two that need no file, and those of the directory COALMINE_DATA."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coalmine.errors import InputError
+
+VARIABLE = "COALMINE_DATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedData:
+    """A data set's file (none where it needs none), what it is, and its clients unless others are asked for."""
+
+    kind: Literal["arrays", "words", "characters", "labeled", "digits", "generated-text"]
+    file: str | None = None
+    partition: str = "natural"
+
+
+NAMED = {
+    "digits": NamedData(kind="digits", partition="iid:50"),
+    "generated-text": NamedData(kind="generated-text"),
+    "mnist": NamedData(kind="arrays", file="mnist.npz"),
+    "fashion-mnist": NamedData(kind="arrays", file="fashion_mnist.npz", partition="iid:100"),
+    "cifar10": NamedData(kind="arrays", file="cifar10.npz", partition="iid:100"),
+    "svhn": NamedData(kind="arrays", file="svhn_digits.npz", partition="iid:100"),
+    "shakespeare": NamedData(kind="characters", file="shakespeare_roles.jsonl.gz"),
+    "stackexchange": NamedData(kind="words", file="stackexchange_users.jsonl.gz"),
+    "ubuntu-irc": NamedData(kind="words", file="ubuntu_irc_users.jsonl.gz"),
+    "scotus": NamedData(kind="words", file="scotus_speakers.jsonl.gz"),
+    "sent140": NamedData(kind="labeled", file="sent140_sample.jsonl.gz"),
+}
+
+
+def named(name: str) -> NamedData:
+    """The data set of this name, or a sentence with the names that come nearest."""
+    if name not in NAMED:
+        near = difflib.get_close_matches(name.lower(), NAMED, n=3, cutoff=0.5)
+        meant = f"did you mean {' or '.join(near)}? Names are" if near else "names are"
+        raise InputError(
+            f"there is no data set and no file {name!r}; {meant} {', '.join(NAMED)}, and files are .npz, .jsonl,"
+            " .jsonl.gz, .json, .parquet, .arrow or a directory"
+        )
+    return NAMED[name]
+
+
+def file_of(name: str) -> Path:
+    """Where a named data set's file lies, or a sentence that says what is missing."""
+    file = named(name).file
+    directory = os.environ.get(VARIABLE)
+    if not directory:
+        raise InputError(f"{name} needs the file {file}: set the environment variable {VARIABLE} to its directory")
+    path = Path(directory) / str(file)
+    if not path.is_file():
+        raise InputError(f"{name} needs the file {file}, which is not in {directory} ({VARIABLE})")
+    return path

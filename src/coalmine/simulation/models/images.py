@@ -1,0 +1,104 @@
+"""Models of images and of other numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from coalmine.errors import InputError, check_count
+from coalmine.simulation.data.federated import Task
+from coalmine.simulation.models.tasks import need_images, need_numbers
+
+_LEAF_FILTERS = 32
+_LEAF_CONVOLUTIONS = 4
+
+
+def logistic(task: Task) -> nn.Module:
+    """Logistic regression on all numbers of an example."""
+    need_numbers("logistic", task)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(task.input_shape), task.classes))
+
+
+def mlp(task: Task, *, hidden: int = 128, layers: int = 1) -> nn.Module:
+    """``layers`` hidden layers of ``hidden`` units with ReLU."""
+    need_numbers("mlp", task)
+    check_count("hidden", hidden)
+    sizes = [math.prod(task.input_shape), *[hidden] * check_count("layers", layers)]
+    steps: list[nn.Module] = [nn.Flatten()]
+    for before, after in itertools.pairwise(sizes):
+        steps += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*steps, nn.Linear(hidden, task.classes))
+
+
+def ldp_cnn(task: Task) -> nn.Module:
+    """The CNN of the LDP audit (Table 2 there): 10,650 parameters for 28 × 28 × 1 and ten classes.
+
+    The table leaves open how borders are padded. As in the tutorial that its layers come from, the first convolution
+    keeps the border and the second does not; images of fewer than 24 pixels then leave nothing for the last pooling.
+    """
+    channels, height, width = need_images("ldp-cnn", task, least=24)
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 8, stride=2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * _after_ldp(height) * _after_ldp(width), 32),
+        nn.ReLU(),
+        nn.Linear(32, task.classes),
+    )
+
+
+class LeafCNN(nn.Module):
+    """Four times a 3 × 3 convolution to 32 filters, a norm of each filter, 2 × 2 max pooling and ReLU; a linear head.
+
+    The CNN for CelebA of LEAF (Caldas et al. 2018) in the form that CANIFE audits: a border of two pixels, and a
+    GroupNorm in place of LEAF's batch norm. Its 29,282 parameters (32 × 32 × 3, two classes) come out only if the four
+    places share one norm, which is the default; with ``norms`` = 4 each has its own, and there are 29,474.
+    """
+
+    def __init__(self, *, channels: int, height: int, width: int, classes: int, norms: int) -> None:
+        super().__init__()
+        sizes = [channels, *[_LEAF_FILTERS] * _LEAF_CONVOLUTIONS]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(before, after, 3, padding=2) for before, after in itertools.pairwise(sizes)
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(_LEAF_FILTERS, _LEAF_FILTERS) for _ in range(norms))
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Linear(_LEAF_FILTERS * _after_leaf(height) * _after_leaf(width), classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (n, classes) of ``images`` (n, channels, height, width)."""
+        for index, convolution in enumerate(self.convolutions):
+            norm = self.norms[index % len(self.norms)]
+            images = torch.relu(self.pool(norm(convolution(images))))
+        logits: Tensor = self.head(images.flatten(1))
+        return logits
+
+
+def leaf_cnn(task: Task, *, norms: int = 1) -> nn.Module:
+    """LEAF's CNN for CelebA as CANIFE audits it."""
+    channels, height, width = need_images("leaf-cnn", task, least=1)
+    if norms not in (1, _LEAF_CONVOLUTIONS):
+        raise InputError(
+            f"norms must be 1 (shared by all convolutions) or {_LEAF_CONVOLUTIONS} (one each), got {norms}"
+        )
+    return LeafCNN(channels=channels, height=height, width=width, classes=task.classes, norms=norms)
+
+
+def _after_ldp(side: int) -> int:
+    """What remains of a side after both convolutions and poolings."""
+    pooled = side // 4
+    return ((pooled - 4) // 2 + 1) // 2
+
+
+def _after_leaf(side: int) -> int:
+    """What remains of a side after four convolutions that add two pixels and poolings that halve."""
+    for _ in range(_LEAF_CONVOLUTIONS):
+        side = (side + 2) // 2
+    return side

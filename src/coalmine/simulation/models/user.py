@@ -1,0 +1,33 @@
+"""Models from a user's own Python file: ``path.py:function``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from torch import nn
+
+from coalmine.errors import InputError
+from coalmine.simulation.data.federated import Task
+from coalmine.simulation.models.tasks import check_fits
+from coalmine.usercode import kind, said
+
+
+def is_user_model(name: str) -> bool:
+    """Whether ``name`` names a file rather than a model of ours."""
+    return ":" in name or name.endswith(".py")
+
+
+def call(name: str, function: Callable[..., object], task: Task, settings: dict[str, int | float]) -> nn.Module:
+    """What ``function`` makes of the task, tried on a batch of zeros: logits of another shape are refused."""
+    takes_task = any(
+        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in inspect.signature(function).parameters.values()
+    )
+    try:
+        module = function(task, **settings) if takes_task else function(**settings)
+    except Exception as error:
+        raise InputError(f"the model {name} failed: {said(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"the model {name} must return a torch.nn.Module, got {kind(module)}")
+    check_fits(module, task, name=name)
+    return module

@@ -1,0 +1,170 @@
+"""``coalmine audit one-shot`` and ``coalmine audit gaussian`` as people run them."""
+
+import json
+
+import numpy as np
+import pytest
+
+FAST = [
+    "--set",
+    "partition=iid:40",
+    "--set",
+    "rounds=4",
+    "--set",
+    "client.epochs=1",
+    "--set",
+    "model_settings.hidden=70",
+]
+
+
+def test_the_table_has_theory_bounds_estimates_and_what_they_mean(run):
+    code, out, _ = run("audit", "one-shot", *FAST, "--view", "final-change", "--baseline")
+    assert code == 0
+    for part in ("exact-null", "gaussian-fit", "valid bound", "With 95% confidence", "Theory: ε", "without canaries"):
+        assert part in out or part.replace("With 95% confidence", "No leak is shown") in out
+
+
+def test_several_views_come_from_one_training_as_json(run):
+    code, out, err = run(
+        "audit", "one-shot", *FAST, "--view", "final", "--view", "updates", "--view", "every:2", "--json"
+    )
+    assert (code, err) == (0, "")
+    found = json.loads(out)["results"]
+    assert [(r["view"], r["config"]["score"]) for r in found] == [
+        ("final", "cosine"), ("updates", "likelihood-ratio"), ("every:2", "max"),
+    ]  # fmt: skip
+    assert len({r["metrics"]["accuracy"] for r in found}) == 1
+    assert all(r["theory"]["sampling"] == "poisson:0.5" for r in found)
+    assert all(r["estimates"][0]["valid"] for r in found)
+
+
+def test_a_directory_keeps_result_scores_and_checkpoint_and_is_gone_on_from(run, tmp_path):
+    code, _, _ = run("audit", "one-shot", *FAST, "--view", "updates", "--out", str(tmp_path))
+    assert code == 0
+    first = json.loads((tmp_path / "result.json").read_text())
+    scores = np.load(tmp_path / "scores-updates.npz", allow_pickle=False)
+    assert len(scores["members"]) == first["metrics"]["planted"]
+    code, _, _ = run("audit", "one-shot", *FAST, "--view", "updates", "--out", str(tmp_path))
+    second = json.loads((tmp_path / "result.json").read_text())
+    assert code == 0
+    assert second["estimates"] == first["estimates"]
+    code, _, err = run("audit", "one-shot", *FAST, "--set", "seed=1", "--view", "updates", "--out", str(tmp_path))
+    assert code == 2
+    assert "other settings (seed = 0 there, seed = 1 here)" in err
+
+
+def test_scores_of_a_run_can_be_estimated_again(run, tmp_path):
+    run("audit", "one-shot", *FAST, "--out", str(tmp_path))
+    code, out, _ = run("estimate", str(tmp_path / "scores-final.npz"), "--design", "coin-flips")
+    assert code == 0
+    assert "one-run" in out
+
+
+def test_settings_are_listed_with_defaults(run):
+    code, out, _ = run("audit", "one-shot", "--settings")
+    assert code == 0
+    for key in ("canaries", "participation", "client.learning_rate", "noise", "poisson:0.5"):
+        assert key in out
+
+
+def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
+    code, out, _ = run(
+        "audit", "one-shot", *FAST, "--set", "noise=0", "--view", "updates", "--set", "participation=every-round",
+        "--set", "score=likelihood-ratio", "--json",
+    )  # fmt: skip
+    found = json.loads(out)
+    assert code == 0
+    assert found["theory"] is None
+    assert found["estimates"][0]["epsilon"] > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "canary=3"], "did you mean canaries"),
+        (["--set", "canaries=0"], "the setting canaries = 0 is wrong: it must be at least 1"),
+        (["--view", "everything"], "there is no view 'everything'"),
+        (["--set", "score=max"], "does not go with the view final"),
+        (["--set", "clip=none", "--set", "noise=0"], "canary_norm"),
+        (["--set", "clip=none", "--set", "canary_norm=1"], "set clip to a norm, or noise=0"),
+        (["--set", "noise=-1"], "the setting noise = '-1' is wrong: it must be at least 0"),
+        (["--set", "view=updates", "--view", "final"], "the view is given twice"),
+        (["--view", "rounds:3,99"], "asks for round 99"),
+        (["--set", "canaries=1"], "leaves nothing to compare"),
+        (["--set", "cohort=with-replacement:5"], "choose participation="),
+        (["--set", "cohort=bla"], "cohort must be poisson:Q"),
+        (["--set", "cohort=fixed:few"], "cohort must be poisson:Q"),
+        (["--set", "canaries=1e6"], "random numbers for each release"),
+        (["--set", "cohort=epoch:3"], "choose participation="),
+        (["--set", "delta=2"], "the setting delta = '2' is wrong: it must be less than 1"),
+        (["--set", "data=nowhere"], "there is no data set"),
+        (["--set", "rounds=0"], "rounds must be a whole number of at least 1"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_exit_code_2(run, arguments, message):
+    code, out, err = run("audit", "one-shot", *FAST[:2], *FAST[4:], *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_views_of_chosen_rounds_can_be_set_beside_others(run):
+    code, out, _ = run("audit", "one-shot", *FAST, "--set", "view=rounds:0,2,updates", "--json")
+    assert code == 0
+    assert [r["view"] for r in json.loads(out)["results"]] == ["rounds:0,2", "updates"]
+
+
+def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
+    (tmp_path / "mine.py").write_text("def leaky(total):\n    return total + 0.001\n\ndef broken(total):\n    1 / 0\n")
+    common = ("audit", "gaussian", "--dim", "20000", "--mechanism")
+    code, out, err = run(*common, f"{tmp_path}/mine.py:leaky", "--max-epsilon", "4", "--claim", "2")
+    assert code == 1
+    assert "exceeds 4" in err
+    assert "refuted" in out
+    code, _, err = run(*common, f"{tmp_path}/mine.py:leaky", "--claim", "2", "--quiet", "--out", str(tmp_path / "run"))
+    assert (code, err) == (1, "coalmine: the promise is refuted (release)\n")
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+    code, _, err = run(*common, f"{tmp_path}/mine.py:broken")
+    assert code == 2
+    assert "the mechanism failed: ZeroDivisionError" in err
+
+
+def test_one_application_of_a_mechanism(run, tmp_path):
+    code, out, _ = run("audit", "gaussian", "--sigma", "1.0", "--dim", "20000", "--canaries", "500", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["theory"]["epsilon"] == pytest.approx(4.377, abs=0.01)
+    assert next(e for e in found["estimates"] if e["method"] == "gaussian-shift")["epsilon"] == pytest.approx(
+        4.4, abs=1
+    )
+    (tmp_path / "mine.py").write_text("def leaky(total):\n    return total + 0.001\n")
+    code, out, _ = run("audit", "gaussian", "--mechanism", f"{tmp_path}/mine.py:leaky", "--dim", "20000", "--json")
+    assert json.loads(out)["estimates"][0]["epsilon"] > 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give one of --sigma and --mechanism"),
+        (["--sigma", "-1"], "sigma must be at least 0"),
+        (["--sigma", "1", "--family", "cauchy"], "a family of update canaries"),
+        (["--mechanism", "nowhere.py:f"], "there is no file"),
+        (["--mechanism", "nowhere"], "a function of your own is given as path.py:function"),
+        (["--sigma", "1", "--dim", "1"], "dim must be"),
+    ],
+)
+def test_bad_mechanisms_are_sentences_too(run, arguments, message):
+    code, _, err = run("audit", "gaussian", *arguments)
+    assert code == 2
+    assert message in err
+
+
+@pytest.mark.parametrize("audit", ["one-shot", "canife", "ldp", "secret-sharer"])
+def test_a_model_that_is_frozen_throughout_is_refused_by_every_audit(audit, tmp_path, run):
+    source = "def frozen(task, *, embedding=4, units=8):\n"
+    source += "    name = 'mlp' if task.tokens is None else 'word-lstm'\n"
+    source += "    return build(name, task).requires_grad_(False)\n"
+    (tmp_path / "mine.py").write_text(f"from coalmine.simulation.models import build\n\n{source}")
+    code, _, err = run("audit", audit, "--set", f"model={tmp_path}/mine.py:frozen", "--quiet")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "no trainable parameters" in err

@@ -1,0 +1,308 @@
+"""The command line as people and machines use it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from coalmine import __version__
+from coalmine.cli import main
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run the command line in this process: exit code, standard output, standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["coalmine", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def golden(tmp_path):
+    """1,000 + 1,000 scores whose true ε is 4.377 at δ = 1e-5."""
+    rng = np.random.default_rng([20230208, 1000, 10])
+    members, nonmembers = rng.normal(1, 1, 1000), rng.normal(0, 1, 1000)
+    np.savez(tmp_path / "golden.npz", members=members, nonmembers=nonmembers)
+    return tmp_path / "golden.npz"
+
+
+def test_estimate_prints_every_method_and_what_the_number_means(run, golden):
+    code, out, err = run("estimate", golden)
+    assert (code, err) == (0, "")
+    for word in ("simultaneous", "valid bound", "gaussian-fit", "estimate", "With 95% confidence ε is at least 1.88"):
+        assert word in " ".join(out.split())
+
+
+def test_estimate_as_json_is_the_result_and_nothing_else(run, golden):
+    code, out, _ = run("estimate", golden, "--json", "--delta", "1e-6", "--method", "simultaneous")
+    result = json.loads(out)
+    assert code == 0
+    assert (result["schema"], result["coalmine"], result["members"]) == (1, __version__, 1000)
+    (estimate,) = result["estimates"]
+    assert estimate["method"] == "simultaneous"
+    assert (estimate["delta"], estimate["confidence"], estimate["valid"]) == (1e-6, 0.95, True)
+    assert result["ceiling"] > estimate["lower"] > 1.8
+
+
+def test_infinite_estimates_are_valid_json(run, tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps({"members": [2, 3], "nonmembers": [0, 1]}))
+    _, out, _ = run("estimate", tmp_path / "s.json", "--json", "--method", "best-threshold")
+    assert json.loads(out)["estimates"][0]["epsilon"] == "inf"
+
+
+def test_estimate_from_counts_has_the_known_bounds(run):
+    _, out, _ = run("estimate", "--counts", "300,700,50,950", "--delta", "0", "--json")
+    lower = {e["method"]: e["lower"] for e in json.loads(out)["estimates"]}
+    assert lower["clopper-pearson"] == pytest.approx(1.4243994, abs=1e-7)
+    assert lower["joint-beta"] == pytest.approx(1.5567980, abs=1e-7)
+
+
+def test_estimate_from_guesses_has_the_known_bounds(run):
+    _, out, _ = run("estimate", "--guesses", "1000,100,90", "--json")
+    lower = {e["method"]: e["lower"] for e in json.loads(out)["estimates"]}
+    assert lower["one-run"] == pytest.approx(1.6261437, abs=1e-6)
+    assert lower["one-run-fdp"] == pytest.approx(2.4564051, abs=1e-6)
+
+
+def test_losses_and_known_nulls(run, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "losses.npz", members=-rng.normal(2, 1, 500), nonmembers=rng.normal(0, 1, 500))
+    _, out, _ = run("estimate", tmp_path / "losses.npz", "--lower-is-member", "--json", "--method", "simultaneous")
+    assert json.loads(out)["estimates"][0]["lower"] > 2
+    np.savez(tmp_path / "cosines.npz", members=rng.normal(1, 1, 500) / 1000)
+    _, out, _ = run("estimate", tmp_path / "cosines.npz", "--null", "cosine:1000000", "--json")
+    found = json.loads(out)
+    assert found["estimates"][0]["method"] == "exact-null"
+    assert found["nonmembers"] is None
+    _, out, _ = run("estimate", tmp_path / "cosines.npz", "--null", "normal:0,0.001", "--json")
+    assert json.loads(out)["estimates"][0]["lower"] == pytest.approx(found["estimates"][0]["lower"], rel=0.01)
+
+
+def test_account_prints_the_secret_sharer_papers_settings(run):
+    arguments = ("account", "--noise", "1", "--sampling", "poisson:5000/392000", "--rounds", "800", "--delta", "1e-7")
+    _, out, _ = run(*arguments, "--json")
+    epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["theory"]}
+    assert epsilon["pld"] == pytest.approx(2.8113, abs=5e-3)
+    assert epsilon["rdp"] == pytest.approx(3.1696, abs=5e-3)
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert "ε is at most 2.8" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(("rounds", "printed"), [("7840", 18.8), ("784", 5.6)])
+def test_account_gives_the_secret_sharer_papers_epsilons(run, rounds, printed):
+    _, out, _ = run(
+        "account", "--noise", "1", "--sampling", "fixed:5000/392000", "--rounds", rounds, "--delta", "1e-7", "--json"
+    )
+    epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["theory"]}
+    assert round(epsilon["rdp-mironov"], 1) == printed
+
+
+def test_account_finds_noise_and_local_epsilons(run):
+    _, out, _ = run("account", "--epsilon", "4.377178", "--json")
+    noise = {t["accountant"]: t["noise_multiplier"] for t in json.loads(out)["theory"]}
+    assert noise["pld"] == pytest.approx(1.0, rel=2e-3)
+    _, out, _ = run("account", "--local-epsilon", "0.5", "--rounds", "4", "--delta", "0", "--json")
+    assert json.loads(out)["theory"][0]["epsilon"] == 2.0
+    _, out, _ = run("account", "--noise", "0")
+    assert "ε is infinite" in out
+
+
+def test_exposure_of_losses_and_of_ranks(run, tmp_path):
+    rng = np.random.default_rng(1)
+    canaries, references = rng.normal(-3, 1, 50), rng.normal(0, 1, 1000)
+    rows = [f"{x},canary" for x in canaries] + [f"{x},reference" for x in references]
+    (tmp_path / "l.csv").write_text("loss,canary\n" + "\n".join(rows))
+    _, out, _ = run("exposure", tmp_path / "l.csv", "--json")
+    by_loss = json.loads(out)
+    assert (by_loss["canaries"], by_loss["references"]) == (50, 1000)
+    chance = {row["summary"]: row["random_guessing"] for row in by_loss["summary"]}
+    assert chance["mean"] == pytest.approx(1.434950, abs=1e-6)
+    assert chance["median"] == pytest.approx(0.997117, abs=1e-6)
+    assert chance["75th percentile"] == pytest.approx(1.994241, abs=1e-6)
+    ranks = 1 + np.sum(references[None, :] < canaries[:, None], axis=1)
+    (tmp_path / "r.csv").write_text("rank\n" + "\n".join(map(str, ranks)))
+    _, out, _ = run("exposure", tmp_path / "r.csv", "--references", "1000", "--json")
+    by_rank = json.loads(out)
+    assert by_rank["exposures"] == pytest.approx(by_loss["exposures"])
+    for ranked, lost in zip(by_rank["estimates"], by_loss["estimates"], strict=True):
+        assert (ranked["epsilon"], ranked["threshold"]) == (lost["epsilon"], lost["threshold"])
+    assert "ties were ranked against the canary" in by_rank["estimates"][0]["assumes"]
+    code, out, _ = run("exposure", tmp_path / "l.csv")
+    assert code == 0
+    assert "random guessing" in out
+
+
+def test_a_median_exposure_of_5_is_an_epsilon_of_4_ln_2(run, tmp_path):
+    (tmp_path / "r.csv").write_text("rank\n" + "32\n" * 11)
+    _, out, _ = run("exposure", tmp_path / "r.csv", "--references", "1024", "--json")
+    epsilon = {e["method"]: e["epsilon"] for e in json.loads(out)["estimates"]}
+    assert epsilon["median-exposure"] == pytest.approx(2.772589, abs=1e-6)
+
+
+def test_calibration_subtracts_the_reference_models_loss(run, tmp_path):
+    rows = "loss,reference_loss,canary\n" + "".join(f"{5 + i},{6 + i},1\n{5 + i},{5 + i},0\n" for i in range(30))
+    (tmp_path / "c.csv").write_text(rows)
+    _, plain, _ = run("exposure", tmp_path / "c.csv", "--json")
+    _, calibrated, _ = run("exposure", tmp_path / "c.csv", "--calibrate", "--json")
+    assert min(json.loads(calibrated)["exposures"]) > max(json.loads(plain)["exposures"]) - 1e-9
+
+
+def test_averaged_ranks_are_refused(run, tmp_path):
+    (tmp_path / "r.csv").write_text("rank\n" + "500.5\n" * 100)
+    code, _, err = run("exposure", tmp_path / "r.csv", "--references", "1000")
+    assert code == 2
+    assert "row 2: a rank must be a whole number" in err
+
+
+def test_a_constant_loss_shows_nothing(run, tmp_path):
+    (tmp_path / "l.json").write_text(json.dumps({"canaries": [1.0] * 100, "references": [1.0] * 1000}))
+    _, out, _ = run("exposure", tmp_path / "l.json", "--json")
+    assert json.loads(out)["estimates"][0]["lower"] == 0
+
+
+def test_one_run_needs_coin_flips_that_can_have_been_fair(run, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "u.npz", members=rng.normal(size=900), nonmembers=rng.normal(size=100))
+    code, out, _ = run("estimate", tmp_path / "u.npz", "--json")
+    assert code == 0
+    assert "one-run" not in {e["method"] for e in json.loads(out)["estimates"]}
+    code, _, err = run("estimate", tmp_path / "u.npz", "--design", "coin-flips")
+    assert code == 2
+    assert "900 members and 100 non-members did not come about by fair coin flips" in err
+
+
+def test_a_maximum_epsilon_is_a_gate(run, golden):
+    assert run("estimate", golden, "--max-epsilon", "4")[0] == 0
+    code, _, err = run("estimate", golden, "--max-epsilon", "1")
+    assert code == 1
+    assert "exceeds 1" in err
+
+
+@pytest.mark.parametrize(("typed", "meant"), [(("repotr",), "report"), (("audit", "one-shto"), "one-shot")])
+def test_a_misspelt_command_gets_one_suggestion(run, typed, meant):
+    code, _, err = run(*typed)
+    assert code == 2
+    assert " ".join(err.split()).count("Did you mean") == 1
+    assert f"'{meant}'" in err
+
+
+def test_a_terminal_without_greek_gets_no_traceback():
+    found = subprocess.run(
+        [sys.executable, "-m", "coalmine", "estimate", "--counts", "9,1,1,9"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
+def test_copies_lower_the_exposures_epsilon(run, tmp_path):
+    (tmp_path / "r.csv").write_text("rank\n" + "1\n" * 50)
+    bounds = []
+    for copies in (1, 5):
+        _, out, _ = run("exposure", tmp_path / "r.csv", "--references", "1000", "--copies", copies, "--json")
+        bounds.append(json.loads(out)["estimates"][0]["lower"])
+    assert bounds[1] == pytest.approx(bounds[0] / 5, rel=1e-6)
+
+
+def test_the_demo_has_all_five_audits(run):
+    from coalmine.runs.demo import demo_settings
+
+    assert demo_settings(3).audits == ["one-shot", "canife", "secret-sharer", "ldp", "exposure"]
+    assert demo_settings(3).training.seed == demo_settings(3).ldp.seed == 3
+
+
+BAD = {
+    "a,b\n1,2\n": ("estimate", "no column 'score'"),
+    "score,member\n1,1\nx,0\n": ("estimate", "row 3: score must be a number, got 'x'"),
+    "score,member\n1,1\nnan,0\n": ("estimate", "score must be finite numbers, got nan in row 3"),
+    "rank\n1.5\n": ("exposure", "--references"),
+    "score,member\n1,1\n2,1\n": ("estimate", "2 members and 0 nonmembers"),
+    "": ("estimate", "is empty"),
+    "rank\n0\n": ("exposure", "say with --references"),
+    "loss,canary\n1,1\n": ("exposure", "1 canaries and 0 references"),
+}
+
+
+@pytest.mark.parametrize("content", BAD)
+def test_bad_files_get_one_sentence_and_exit_code_2(run, tmp_path, content):
+    command, sentence = BAD[content]
+    (tmp_path / "bad.csv").write_text(content)
+    code, out, err = run(command, tmp_path / "bad.csv")
+    assert (code, out) == (2, "")
+    assert err.startswith("coalmine: ")
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["estimate"], "give one of"),
+        (["estimate", "none.csv"], "there is no file none.csv"),
+        (["estimate", "--counts", "1,2,3"], "--counts must be 4 whole numbers"),
+        (["estimate", "--counts", "1,2,3,x"], "--counts must be 4 whole numbers"),
+        (["estimate", "--guesses", "10,20,5"], "more guesses than canaries"),
+        (["estimate", "--counts", "1,1,1,1", "--delta", "1"], "delta must be in [0, 1), got 1.0"),
+        (["estimate", "--counts", "1,1,1,1", "--confidence", "2"], "confidence must be in"),
+        (["estimate", "--counts", "1,1,1,1", "--method", "wald"], "there is no method 'wald'"),
+        (["estimate", "x.npz", "--counts", "1,1,1,1"], "give one of"),
+        (["estimate", "--counts", "1,1,1,1", "--copies", "2"], "--copies goes with a file of scores"),
+        (["account"], "give one of --noise"),
+        (["account", "--local-epsilon", "1", "--sampling", "poisson:0.1"], "--sampling does not go with"),
+        (["account", "--noise", "-1"], "noise_multiplier must be at least 0, got -1.0"),
+        (["account", "--noise", "1", "--sampling", "poison:0.1"], "poisson"),
+        (["account", "--noise", "1", "--sampling", "poisson:2"], "in [0, 1]"),
+        (["account", "--noise", "1", "--rounds", "-3"], "rounds must be a whole number"),
+        (["reproduce", "table-9"], "there is no reproduction 'table-9'"),
+    ],
+)
+def test_bad_arguments_get_one_sentence_and_exit_code_2(run, arguments, sentence):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("null", ["cosine", "cosine:x", "gauss", "normal:1,2,3", "cosine:1", "normal:0,0"])
+def test_bad_nulls_get_a_sentence(run, golden, null):
+    code, _, err = run("estimate", golden, "--null", null)
+    assert code == 2
+    assert err.startswith("coalmine: ")
+
+
+def test_a_known_null_and_nonmembers_together_are_refused(run, golden):
+    code, _, err = run("estimate", golden, "--null", "normal")
+    assert code == 2
+    assert "leave out --null" in err
+
+
+def test_help_and_version(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    for command in ("demo", "estimate", "account", "exposure", "reproduce"):
+        assert command in out
+    assert run("--version")[1] == f"coalmine {__version__}\n"
+
+
+def test_the_installed_command_runs():
+    found = subprocess.run(
+        [sys.executable, "-m", "coalmine", "estimate", "--counts", "1,0,0,1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "clopper-pearson" in found.stdout

@@ -1,0 +1,57 @@
+"""How far something is, said to whoever listens."""
+
+from coalmine.cli import console
+from coalmine.progress import listening, reporting, track
+
+
+def heard():
+    told = []
+
+    def listener(what, total):
+        told.append((what, total))
+        return lambda done, words: told.append((done, words)), lambda: told.append("end")
+
+    return listener, told
+
+
+def test_nobody_listens_unless_asked_to():
+    assert list(track([1, 2, 3], "counting")) == [1, 2, 3]
+
+
+def test_a_listener_hears_of_the_beginning_each_step_and_the_end():
+    listener, told = heard()
+    with listening(listener):
+        assert list(track("ab", "letters")) == ["a", "b"]
+        with reporting("rounds", 5, done=2) as advance:
+            advance(3, "ε̂ 1.2")
+    assert told == [("letters", 2), (1, ""), (2, ""), "end", ("rounds", 5), (2, ""), (3, "ε̂ 1.2"), "end"]
+
+
+def test_the_end_is_told_when_the_work_fails():
+    listener, told = heard()
+
+    def broken():
+        yield 1
+        raise ZeroDivisionError
+
+    with listening(listener):
+        try:
+            list(track(broken(), "broken", 2))
+        except ZeroDivisionError:
+            told.append("failed")
+    assert told[-2:] == ["end", "failed"]
+
+
+def test_without_a_terminal_there_is_a_line_at_each_tenth_of_what_takes_long(capsys, monkeypatch):
+    monkeypatch.setattr(console, "_PATIENCE", -1.0)
+    with console.bars():
+        list(track(range(40), "counting"))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "counting: 10% (4 of 40)"
+    monkeypatch.setattr(console, "_PATIENCE", 60.0)
+    with console.bars():
+        list(track(range(40), "counting"))
+    with console.bars(quiet=True):
+        list(track(range(40), "counting"))
+    assert capsys.readouterr().err == ""

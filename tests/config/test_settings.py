@@ -1,0 +1,123 @@
+import pytest
+
+from coalmine.config import Settings, settings_from_mapping, settings_from_texts
+from coalmine.config.settings import Several
+from coalmine.errors import InputError
+from coalmine.simulation.settings import TrainingSettings
+
+
+class Inner(Settings):
+    size: int = 3
+
+
+class Example(Settings):
+    canaries: int = 10
+    epsilon: Several[float] = (1.0,)
+    inner: Inner = Inner()
+
+
+def test_texts_become_numbers_lists_and_parts_each_in_its_group():
+    training, example = settings_from_texts(
+        ["rounds=7", "epsilon=0.5,1,2", "inner.size=4", "client.learning_rate=0.3"], TrainingSettings, Example
+    )
+    assert (training.rounds, training.client.learning_rate, training.client.epochs) == (7, 0.3, 3)
+    assert (example.epsilon, example.inner.size, example.canaries) == ((0.5, 1.0, 2.0), 4, 10)
+
+
+def test_a_mapping_of_real_values_gives_the_same():
+    given = {"epsilon": [0.5, 1], "inner": {"size": 4}}
+    assert settings_from_mapping(given, Example) == settings_from_texts(["epsilon=0.5,1", "inner.size=4"], Example)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("canary=3", "there is no setting 'canary'; did you mean canaries"),
+        ("inner.siz=3", "there is no setting 'inner.siz'; did you mean inner.size"),
+        ("canaries=many", "the setting canaries = 'many' is wrong: it takes a whole number"),
+        ("epsilon=x", "the setting epsilon = 'x' is wrong: it takes one or several: number"),
+        ("canaries", "a setting is key=value"),
+        ("=3", "a setting is key=value"),
+        ("canaries.size=3", "the setting canaries"),
+        ("xyzzy=3", "there are canaries, epsilon, inner.size"),
+    ],
+)
+def test_wrong_settings_say_what_was_meant(text, message):
+    with pytest.raises(InputError, match=message.replace("'", ".")):
+        settings_from_texts([text], Example)
+
+
+def test_a_setting_with_parts_says_how_to_give_them():
+    with pytest.raises(InputError, match=r"the setting model_settings has parts: give model_settings\.name=value"):
+        settings_from_texts(["model_settings=hidden=64"], TrainingSettings)
+
+
+def test_whole_numbers_may_be_written_in_powers_of_ten():
+    class Counted(Settings):
+        canaries: int = 10
+        several: Several[int] = (1,)
+        either: int | None = None
+        epsilon: float = 1.0
+
+    (read,) = settings_from_texts(["canaries=1e4", "several=1e2,3,2.5e1", "either=2E3", "epsilon=1e-2"], Counted)
+    assert (read.canaries, read.several, read.either, read.epsilon) == (10_000, (100, 3, 25), 2000, 0.01)
+    for text in ("canaries=1.5e0", "canaries=1e-1", "canaries=inf", "several=1,1.5e0"):
+        with pytest.raises(InputError, match=f"the setting {text.split('=')[0]} = .* is wrong"):
+            settings_from_texts([text], Counted)
+    for text in ("canaries=1e30", "canaries=1e999999999", "several=1,1e30"):
+        with pytest.raises(InputError, match="a whole number of at most 19 digits is needed, got 1e"):
+            settings_from_texts([text], Counted)
+
+
+@pytest.mark.parametrize("text", ["epsilon=1,x,2", "pairs=x"])
+def test_a_wrong_value_among_several_is_named_with_its_setting(text):
+    class Listed(Settings):
+        epsilon: Several[float] = (1.0,)
+        pairs: Several[float] | None = None
+
+    with pytest.raises(InputError, match=f"the setting {text.split('=')[0]} = 'x' is wrong"):
+        settings_from_texts([text], Listed)
+
+
+def test_a_setting_given_twice_is_refused():
+    with pytest.raises(InputError, match="canaries is given twice"):
+        settings_from_texts(["canaries=3", "canaries=4"], Example)
+
+
+def test_training_settings_build_the_training_they_describe():
+    (settings,) = settings_from_texts(
+        ["partition=iid:30", "clients=20", "rounds=2", "cohort=epoch:2", "clip=adaptive:0.5", "noise=1",
+         "weights=size:30", "client.batch_size=all", "client.epochs=1", "server.optimizer=adam", "server.momentum=0",
+         "model_settings.hidden=16"],
+        TrainingSettings,
+    )  # fmt: skip
+    splits = settings.splits()
+    training = settings.training(splits, settings.module(splits))
+    assert len(training.data) == 20
+    assert training.dim == 64 * 16 + 16 + 16 * 10 + 10
+    assert len(training.run()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("clip=big", "clip must be a norm"),
+        ("weights=fair", "weights must be equal, size or size:CAP"),
+        ("weights=size:x", "weights must be equal, size or size:CAP"),
+        ("weights=size", "weights by size need a cap"),
+        ("clip=-1", "clip norm"),
+        ("cohort=half", "cohort must be poisson:Q"),
+        ("cohort=poisson:2", "0, 1"),
+        ("clients=0", "it must be at least 1"),
+        ("clients=100000", "clients must be between 1 and"),
+        ("model_settings.depth=3", "has no setting 'depth'"),
+    ],
+)
+def test_wrong_values_of_a_training_are_sentences(text, message):
+    def build():
+        (settings,) = settings_from_texts([text], TrainingSettings)
+        splits = settings.splits()
+        return settings.training(splits, settings.module(splits))
+
+    with pytest.raises(InputError, match=message):
+        build()

@@ -1,0 +1,439 @@
+"""The report: what it says, that nothing in it can run, and how it behaves in a browser."""
+
+import base64
+import json
+import math
+import shutil
+import subprocess
+import sys
+import time
+import types
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gate_runs
+from coalmine.drawing import html
+from coalmine.drawing.charts import Figure
+from coalmine.drawing.pictures import png_uri
+from coalmine.drawing.score_figures import explorer
+from coalmine.drawing.sections import _estimates
+from coalmine.errors import InputError
+from coalmine.report import caveats
+from coalmine.report.first_screen import headline, in_short, odds, sentence
+from coalmine.report.page import report, write_report
+from coalmine.report.picture import picture
+from coalmine.results.groups import Group, Row, groups
+from coalmine.results.saved import read_run_directory
+from coalmine.stats import METHODS
+from saved_runs import write_run
+
+ROOT = Path(__file__).parents[2]
+NASTY = "</script><img src=x onerror=alert(1)>\"'&"
+
+
+class Outline(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.headings, self.ids, self.handlers, self.text = [], [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag in {"h1", "h2", "h3", "h4"}:
+            self.headings.append(int(tag[1]))
+        self.ids += [value for name, value in attrs if name == "id"]
+        self.handlers += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def page(saved):
+    return write_report(saved).read_text(encoding="utf-8")
+
+
+def test_a_report_has_landmarks_headings_in_order_and_a_section_for_each_audit(page):
+    outline = Outline(page)
+    assert [len(outline.all(tag)) for tag in ("main", "header", "nav", "footer", "h1", "title")] == [1] * 6
+    assert all(after - before <= 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
+    assert {"one-shot", "canife", "secret-sharer", "ldp", "exposure", "training", "glossary"} <= set(outline.ids)
+    assert len(outline.ids) == len(set(outline.ids))
+    named = [link["href"][1:] for link in outline.all("a")]
+    assert set(named) <= set(outline.ids)
+
+
+def test_every_figure_has_its_place_and_a_sentence(page):
+    outline = Outline(page)
+    specs = json.loads(page.split('id="figures">')[1].split("</script>")[0])["specs"]
+    places = {a["id"].removeprefix("figure-"): a for a in outline.all("div") if a.get("role") == "img"}
+    assert set(specs) == set(places)
+    assert all(
+        len(a["aria-label"].split()) >= 5 and a["aria-label"].endswith((".", "rightly.")) for a in places.values()
+    )
+
+
+def test_tables_name_their_rows_and_columns(page):
+    outline = Outline(page)
+    assert len(outline.all("caption")) == len(outline.all("table"))
+    assert all(cell.get("scope") in {"col", "row", "rowgroup"} for cell in outline.all("th"))
+
+
+def test_the_same_run_gives_the_same_bytes(saved, page):
+    assert write_report(saved).read_text(encoding="utf-8") == page
+
+
+def test_a_report_is_small_and_has_the_libraries_once(saved, page):
+    assert (saved / "report.html").stat().st_size < 3_000_000
+    assert page.count("Content-Security-Policy") == 1
+    assert page.count('<script type="module">') == 2
+    assert "unsafe" not in page.split('http-equiv="Content-Security-Policy"')[1].split(">")[0]
+
+
+def test_the_first_screen_tells_promise_and_proof(saved):
+    found = groups(read_run_directory(saved).results)
+    assert [group.key for group in found] == ["training", "round", "report", "phrase"]
+    assert headline(found) == "Nothing found contradicts the promises."
+    told = sentence(found[0]).replace("\u00a0", " ")
+    bound = found[0].strongest.bound
+    assert "promises ε ≤ 4.00 to ε ≤ 12.0" in told  # fmt: skip
+    assert f"proves ε ≥ {bound:.2f}" in told
+    assert "95% confidence" in told
+    assert told.endswith("Nothing contradicts these promises.")
+
+
+def test_a_refuted_promise_is_told_first_and_in_red(tmp_path):
+    write_run(tmp_path, promise=0.5, audits=["one-shot", "ldp"])
+    found = groups(read_run_directory(tmp_path).results)
+    assert headline(found).startswith("Promise refuted")
+    page = report(read_run_directory(tmp_path))
+    assert '<div class="verdict refuted">' in page
+    assert "That refutes the promise" in page
+    assert "REFUTED: proved" in page
+
+
+def test_estimates_are_never_shown_as_proved(saved):
+    for group in groups(read_run_directory(saved).results):
+        for row in group.rows:
+            if str(row.estimate_method).startswith("composed"):
+                assert row.bound is None
+                assert row.verdict.startswith("estimate only")
+            assert row.bound is None or row.confidence == 0.95
+    for result in read_run_directory(saved).results:
+        shown = Outline(_estimates(result)).text
+        for one in result["estimates"]:
+            cells = shown[shown.index(one["method"]) :][:5]
+            others = {"estimate", "estimate, doubtful", "bound if Gaussian"}
+            assert cells[1] == "valid bound" if one["valid"] else cells[1] in others
+            assert one["valid"] or not any("at least" in cell for cell in cells)
+
+
+def test_the_largest_of_several_bounds_is_not_told_without_what_that_costs(page):
+    # One-shot, CANIFE, phrase, user, exposure: five bounds at 95%.
+    assert "all of them hold together with at least 75%" in page
+
+
+def test_a_run_of_one_result_without_a_promise_or_scores_can_be_reported(tmp_path):
+    write_run(tmp_path, audits=["exposure"])
+    (tmp_path / "scores-ranks.npz").unlink()
+    (tmp_path / "config.toml").unlink()
+    page = report(read_run_directory(tmp_path))
+    assert "No promise was checked" in page
+    assert 'type="range"' not in page
+
+
+def test_the_threshold_starts_where_most_guesses_are_right(saved):
+    run = read_run_directory(saved)
+    (result,) = run.of("one-shot")
+    found = explorer("one-shot", result, run.scores(result))
+    right = [place.tp / found.members + 1 - place.fp / found.nonmembers for place in found.places]
+    assert right[found.start] == max(right) > 1.5
+
+
+def test_memorized_and_extracted_are_told_apart_and_defined(page):
+    assert "How many of each kind are memorized: likelier to the model than" in page
+    assert "extracted, that is, the first answer of a beam search" in page
+    assert "1 extracted" in page
+
+
+def test_bounds_of_local_reports_are_those_that_hold_together(page):
+    assert "benign: of 1 bounds the largest shows 20% of what was promised" in page
+
+
+def test_every_method_has_a_sentence():
+    assert set(METHODS) <= set(caveats.METHODS)
+    assert caveats.caveat("low-fpr-0.01") == caveats.METHODS["low-fpr"]
+
+
+def test_what_comes_from_files_stays_text(tmp_path):
+    write_run(tmp_path, title=NASTY, view=NASTY, phrase=NASTY.replace('"', "'"))
+    page = report(read_run_directory(tmp_path))
+    outline = Outline(page)
+    assert outline.handlers == []
+    assert all(image["src"].startswith("data:image/png") for image in outline.all("img"))
+    assert len(outline.all("script")) == 4
+    assert NASTY in "".join(outline.text)  # as text, not as tags
+
+
+@settings(max_examples=25)
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_tags_escape_text_and_attributes(text, attribute):
+    made = html.tag("p", {"title": attribute}, text, html.tag("b", None, text))
+    outline = Outline(made)
+    assert [tag for tag, _ in outline.tags] == ["p", "b"]
+    assert outline.tags[0][1]["title"].replace("\r", "\n") == attribute.replace("\r", "\n")
+    assert "".join(outline.text).replace("\r", "\n") == 2 * text.replace("\r", "\n")
+
+
+@settings(max_examples=25)
+@given(st.recursive(st.text(max_size=20) | st.none(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
+def test_data_for_scripts_come_back_as_they_were_and_hold_no_tag(content):
+    made = html.data("x", content)
+    inside = made.removeprefix('<script type="application/json" id="x">').removesuffix("</script>")
+    assert "<" not in inside
+    assert json.loads(inside) == content
+
+
+def test_pictures_are_png_and_other_arrays_are_refused():
+    import numpy as np
+
+    made = base64.b64decode(png_uri(np.arange(30000.0).reshape(1, 150, 200)).removeprefix("data:image/png;base64,"))
+    assert made.startswith(b"\x89PNG")
+    assert int.from_bytes(made[16:20]) == 200
+    assert int.from_bytes(made[20:24]) == 150
+    with pytest.raises(InputError, match="a picture has the shape"):
+        png_uri(np.zeros((2, 5, 5)))
+
+
+def test_charts_of_altair_give_way_to_the_theme():
+    chart = types.SimpleNamespace(to_dict=lambda: {"mark": "bar", "config": {"view": {"continuousWidth": 300}}})
+    figure = Figure(name="x", title="x", caption="", sentence="x.", chart=chart)
+    assert figure.spec == {"mark": "bar"}
+
+
+def test_a_report_needs_no_torch(saved):
+    code = """import sys
+from coalmine.report import page
+page._library = lambda: ""
+page.report(page.read_run_directory(sys.argv[1]))
+sys.exit("torch" in sys.modules)"""
+    assert subprocess.run([sys.executable, "-c", code, str(saved)], check=False).returncode == 0
+
+
+def test_the_command_writes_the_page_and_the_figures(tmp_path, run):
+    write_run(tmp_path, audits=["one-shot"])
+    code, out, _ = run("report", str(tmp_path), "--png", str(tmp_path / "figures"))
+    written = [Path(line) for line in out.split()]
+    assert code == 0
+    assert [path.name for path in written] == [
+        "report.html", "answer.png", "one-shot-1-scores.png", "one-shot-1-roc.png", "one-shot-1-threshold.png",
+        "training-loss.png", "training-quality.png",
+    ]  # fmt: skip
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written[1:])
+
+
+def test_a_run_ends_with_its_report(tmp_path, run):
+    losses = ROOT / "examples" / "losses.csv"
+    (tmp_path / "audit.toml").write_text(f"[exposure]\nfile = '{losses}'\n", encoding="utf-8")
+    code, out, err = run("run", str(tmp_path / "audit.toml"), "--out", str(tmp_path / "out"))
+    assert code == 0, err
+    assert out.endswith(f"written to {tmp_path / 'out' / 'report.html'}\n")
+    assert "Canaries of a score file" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_directory_without_results_gets_a_sentence(tmp_path, run):
+    code, _, err = run("report", str(tmp_path))
+    assert code == 2
+    assert "result.json" in err
+
+
+def test_a_page_that_cannot_be_drawn_loses_no_results(tmp_path, monkeypatch, capsys):
+    from coalmine.cli import runs as cli_runs
+
+    write_run(tmp_path, audits=["one-shot"])
+    content = json.loads((tmp_path / "result.json").read_text())
+    monkeypatch.setattr("coalmine.report.page.report", lambda run: 1 / 0)
+    cli_runs._finish(content, tmp_path, False)
+    out, err = capsys.readouterr()
+    assert "final-change" in out
+    assert "the results are complete" in err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_damaged_file_gets_a_sentence(tmp_path, run):
+    write_run(tmp_path, audits=["secret-sharer"])
+    (tmp_path / "memorization.json").write_text('{"configurations": 3}', encoding="utf-8")
+    code, _, err = run("report", str(tmp_path))
+    assert code == 2
+    assert "damaged" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("audit", ["one-shot", "canife", "secret-sharer", "ldp", "exposure"])
+def test_infinite_and_missing_numbers_can_be_told(tmp_path, audit):
+    write_run(tmp_path, audits=[audit])
+    path = tmp_path / "result.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for result in content.get("results", [content]):
+        result["theory"] = None if result["theory"] is None else result["theory"] | {"epsilon": "inf"}
+        result["estimates"] = [e | {"epsilon": "inf", "lower": "inf", "upper": None} for e in result["estimates"]]
+    content["training"] |= {"history": [], "metrics": {}}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert "∞" in report(read_run_directory(tmp_path))
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser(saved, page):
+    """Chromium with the page open and all its figures drawn."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    binary, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
+    if binary is None or driver is None:
+        pytest.skip("Chromium and its driver are not installed: nothing is tested in a browser")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1280,900",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        opened.get((saved / "report.html").as_uri())
+        deadline = time.monotonic() + 30
+        while opened.execute_script("return document.documentElement.dataset.drawn") != "all":
+            assert time.monotonic() < deadline, opened.get_log("browser")
+            time.sleep(0.05)
+        yield opened
+    finally:
+        opened.quit()
+
+
+def test_every_figure_is_drawn_without_a_word_on_the_console_and_without_a_network(browser):
+    empty = "return [...document.querySelectorAll('.drawing')].filter(d => !d.querySelector('svg path')).map(d => d.id)"
+    assert browser.execute_script(empty) == []
+    assert browser.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+def test_moving_the_threshold_changes_words_and_figures(browser):
+    look = """const part = document.querySelector('[data-explorer]');
+        const dot = document.querySelector('#figure-one-shot-1-threshold .mark-symbol path');
+        return [part.querySelector('output').textContent, dot && dot.getAttribute('transform')]"""
+    before = browser.execute_script(look)
+    slider = browser.find_element("css selector", "[data-explorer] input")
+    slider.send_keys("\ue012" * 10)  # arrow left
+    deadline = time.monotonic() + 10
+    while browser.execute_script(look)[1] == before[1] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    after = browser.execute_script(look)
+    assert after[0] != before[0]
+    assert after[1] != before[1]
+    assert after[0].endswith("an estimate, not a bound.")
+
+
+def test_a_phone_needs_not_scroll_sideways(browser):
+    size = {"width": 320, "height": 640, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    widest = "return Math.max(...[...document.querySelectorAll('.drawing svg')].map(s => s.clientWidth))"
+    deadline = time.monotonic() + 10
+    while browser.execute_script(widest) > 320 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert browser.execute_script(widest) <= 320
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 320
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize(("scheme", "what"), [("light", "{}"), ("dark", "{runOnly: ['color-contrast']}")])
+def test_axe_finds_no_barrier(browser, scheme, what):
+    axe = _axe()
+    feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
+    browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    # Through the debugger, as the page's own policy would refuse a script that is not its own.
+    browser.execute_cdp_cmd("Runtime.evaluate", {"expression": axe.read_text(encoding="utf-8")})
+    found = browser.execute_async_script(
+        f"const done = arguments[0]; axe.run(document, {what}).then(r => done(r.violations.map("
+        "v => [v.id, v.nodes.slice(0, 3).map(n => n.html.slice(0, 150))])))"
+    )
+    assert not found, found
+
+
+def _axe():
+    """axe-core where it is installed, or from npm into a cache."""
+    places = [base / "node_modules/axe-core/axe.min.js" for base in (ROOT, ROOT / ".cache/axe")]
+    if not any(place.is_file() for place in places):
+        if shutil.which("npm") is None:
+            pytest.skip("there is neither axe-core in node_modules nor npm: barriers are not looked for")
+        install = ["npm", "install", "axe-core@4", "--prefix", str(ROOT / ".cache/axe"), "--no-audit", "--no-fund"]
+        if subprocess.run(install, check=False, capture_output=True, timeout=60).returncode != 0:
+            pytest.skip("npm cannot install axe-core: barriers are not looked for")
+    return next(place for place in places if place.is_file())
+
+
+def test_the_box_tells_the_odds_in_words(page):
+    box = page[page.index('<div class="verdict') : page.index('<dl class="tiles"')]
+    assert "In odds: what that adversary sees makes some accusation at least" in box
+    assert "The promise allows up to" in box
+
+
+def test_odds_without_a_bound_are_those_of_the_promise():
+    row = Row(audit="one-shot", view="final", adversary="sees the final model", promise=2.0, delta=1e-5, bound=0.0)
+    assert "the promise allows some accusation to be up to 7.39 times as likely" in odds(_group(row))
+    assert odds(_group(replace(row, promise=math.inf))) == odds(_group(replace(row, promise=None))) == ""
+
+
+def test_a_group_of_several_promises_tells_all_of_them_beside_the_strongest_bounds_own():
+    row = Row(audit="ldp", view="", adversary="sees the report", promise=2.0, delta=0.0, bound=1.9, confidence=0.95)
+    told = in_short(_group(row, replace(row, promise=4.0, bound=3.0))).replace("\u00a0", " ")
+    assert "where ε ≤ 2.00 was promised (2.00 to 4.00, by adversary or setting)" in told
+    assert "promised ε ≤ 2.00: by" in in_short(_group(row)).replace("\u00a0", " ")
+
+
+def test_estimates_beyond_the_promise_and_intervals_beyond_the_axis_are_marked():
+    row = Row(audit="canife", view="", adversary="", promise=2.0, delta=1e-5, estimate=2.5, low=1.0, high=9.0)
+    figure = picture([_group(row)])
+    assert "only a bound refutes" in figure.caption
+    assert "the interval goes on" in figure.caption
+    (arrows,) = [layer for layer in figure.chart["layer"] if layer["mark"].get("shape") == "triangle-right"]
+    assert len(arrows["data"]["values"]) == 1
+    assert row.verdict == "estimate only; an estimate above the promise refutes nothing"
+    whole = picture([_group(replace(row, estimate=1.5, high=2.0))])
+    assert whole.caption.endswith("only rows of one group can be compared.")
+
+
+def _group(*rows):
+    return Group(key="training", title="The whole training", about="the whole training", rows=rows)
+
+
+def test_what_opacus_says_stands_beside_the_promise_of_canaries_in_every_step():
+    theory = {"epsilon": 16.7, "delta": 1e-5, "accountant": "exact", "sampling": "every-round"}
+    found = gate_runs.result(theory=theory, config={"unit": "example"}, metrics={"opacus_epsilon": 1.59})
+    told = sentence(groups([found])[0]).replace("\u00a0", " ")
+    assert "promises ε ≤ 16.7. That is for canaries in every step, without amplification by sampling" in told
+    assert "Opacus says ε = 1.59 for an example drawn at random." in told
+    found["theory"]["accountant"] = "opacus-rdp"
+    assert "Opacus" not in sentence(groups([found])[0])

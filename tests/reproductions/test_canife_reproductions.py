@@ -1,0 +1,147 @@
+"""The figures of the CANIFE paper, tiny: what they rest on, and that they come out whole."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.reproductions import Context, canife, canife_attack, canife_training, find
+from coalmine.reproductions.canife_attack import (
+    Rounds,
+    Scene,
+    at_most,
+    frozen,
+    held,
+    perfect_update,
+    really_held,
+    users,
+)
+
+SCENE = Scene(
+    data="digits",
+    model="mlp",
+    steps=20,
+    client_rate=0.5,
+    options=(("partition", "iid:60"), ("pool_fraction", 0.3)),
+    sizes=(("hidden", 8),),
+    batch_size=8,
+    clients=40,
+)
+SIZE = canife.Size(
+    single=SCENE,
+    several=SCENE,
+    texts=SCENE,
+    resnet=replace(SCENE, clients=12),
+    resnet_pool=6,
+    resnet_iterations=3,
+    resnet_trials=20,
+    canaries=2,
+    cohort=8,
+    pool=6,
+    cohorts=(4, 8),
+    pools=(6,),
+    private_rounds=2,
+    perfect_trials=30,
+    perfect_clients=20,
+    users=8,
+    user_pool=6,
+    user_pools=(3, 6),
+    iterations=(0, 3),
+    text_steps=(5,),
+    constants=(1, 5),
+)
+MONITORED = canife_training.Size(
+    scenes=(replace(SCENE, steps=4, most=5),),
+    epsilons=(50,),
+    cohorts=(8,),
+    every=4,
+    trials=30,
+    more_trials=40,
+    pool=6,
+    iterations=3,
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setitem(canife.SIZES, "quick", SIZE)
+    monkeypatch.setitem(canife_training.SIZES, "quick", MONITORED)
+    monkeypatch.setitem(canife_training.PAPER_GAPS, "digits", "-")
+    for module in (canife, canife_training):
+        for name in ("PAPER", "OURS"):
+            monkeypatch.setattr(module, name, getattr(canife_attack, name).with_design(iterations=3))
+
+
+def whole(table):
+    assert table.rows
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    return table
+
+
+def column(table, name):
+    return [row[table.columns.index(name)] for row in table.rows]
+
+
+def test_rounds_of_kept_updates_have_the_scores_of_rounds_that_are_held():
+    target = frozen(SCENE)
+    canary, rounds = (
+        GivenUpdates(np.arange(1.0, target.updates.shape[1] + 1)),
+        Rounds(cohort=8, noise=0.3, trials=12, score="plain"),
+    )
+    kept, real = (hold(canary, target, rounds, seed=5).periods[0] for hold in (held, really_held))
+    assert np.array_equal(kept.present, real.present)
+    assert np.allclose(kept.scores, real.scores, atol=1e-5)
+    assert kept.scores.std() > 0.1
+
+
+def test_a_perfect_canary_is_orthogonal_to_all_that_clients_send():
+    target = frozen(SCENE)
+    update = perfect_update(target)
+    assert np.linalg.norm(update) == pytest.approx(1, abs=1e-6)
+    assert np.abs(target.updates.numpy() @ update).max() < 1e-6
+    (period,) = held(GivenUpdates(update), target, Rounds(cohort=8, trials=20, score="plain"), seed=0).periods
+    assert np.allclose(period.scores, period.present, atol=1e-5)
+
+
+def test_users_keep_their_first_examples():
+    whole_users, some = users(SCENE).train, at_most(3, users(SCENE).train)
+    assert some.sizes.max() == 3
+    assert np.array_equal(some.client(1).inputs, whole_users.client(1).inputs[:3])
+
+
+def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
+    table = whole(canife.figure_3(Context()))
+    assert column(table, "figure").count("c") == 2
+    perfect = table.rows[column(table, "figure").index("a perfect canary")]
+    assert 0.3 < float(perfect[8]) < 0.55  # the noise is 0.423
+    assert "the Gaussian mechanism has 12.31" in table.note
+
+
+def test_ablations_share_what_they_have_in_common(tiny, tmp_path):
+    context = Context(directory=tmp_path)
+    table = whole(canife.figure_5(context))
+    assert [row[0] for row in table.rows] == ["a"] * 4 + ["b"] * 3 + ["c"]
+    files = {file.name for file in tmp_path.iterdir()}
+    whole(canife.losses(context))
+    added = {file.name for file in tmp_path.iterdir()} - files
+    assert len(added) == 2  # those of Loss 1: Loss 2 was there
+    whole(canife.figure_9(context))
+    assert len(list(tmp_path.iterdir())) == len(files) + 3
+
+
+def test_trainings_are_attacked_along_the_way_and_shared_by_figures(tiny, tmp_path):
+    context = Context(directory=tmp_path)
+    table = whole(canife_training.figure_4(context))
+    assert column(table, "canary") == ["Loss 2", "coalmine", "coalmine", "perfect"]
+    assert column(table, "trials") == ["30", "30", "40", "30"]
+    assert all(text.startswith("0: ") for text in column(table, table.columns[8]))
+    assert all(float(gap) > 1 for gap in column(table, "ε / ε̂"))
+    before = (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns
+    assert whole(canife_training.figure_8(context)).rows[-1][0] == "b, c"
+    assert (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns == before
+
+
+def test_figures_of_canife_are_found_by_their_short_names():
+    for number in (3, 4, 5, 8, 9):
+        assert find(f"canife-fig{number}") == f"canife-figure-{number}"

@@ -1,0 +1,111 @@
+"""``coalmine compare``: which differences are more than noise."""
+
+import numpy as np
+import pytest
+
+from coalmine.results.saved import read_run_directory
+from coalmine.runs.comparison import DIFFERS, WITHIN, Shift, compare, intervals_differ
+from gate_runs import directory, measured, result
+
+
+@pytest.mark.parametrize("kind", ["normal", "heavy", "skewed"])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_runs_that_do_not_differ_are_said_to_in_five_per_cent_of_cases(kind, shift):
+    """500 pairs: 5% and 3.5 standard deviations of that count are 8.4% (one case in 2,000 beyond, each)."""
+    rng = np.random.default_rng([len(kind), int(shift)])
+    draw = {
+        "normal": lambda: rng.normal(size=60),
+        "heavy": lambda: rng.standard_t(5, size=60),
+        "skewed": lambda: rng.gamma(2, size=60),
+    }[kind]
+    alarms = sum(Shift.of(shift + draw(), draw()).differs(Shift.of(shift + draw(), draw())) for _ in range(500))
+    assert alarms <= 500 * 0.05 + 3.5 * np.sqrt(500 * 0.05 * 0.95)
+
+
+def test_half_the_noise_is_told_apart():
+    rng = np.random.default_rng(0)
+    noisy = Shift.of(rng.normal(1, 1, 200), rng.normal(0, 1, 200))
+    calm = Shift.of(rng.normal(2, 1, 200), rng.normal(0, 1, 200))
+    assert noisy.differs(calm)
+    assert calm.differs(noisy)
+    assert not noisy.differs(noisy)
+
+
+def test_the_jackknife_agrees_with_its_definition():
+    rng = np.random.default_rng(1)
+    members, nonmembers = rng.normal(1, 2, 30), rng.gamma(2, size=25)
+
+    def shift(others):
+        return (members.mean() - others.mean()) / others.std(ddof=1)
+
+    left_out = np.array([shift(np.delete(nonmembers, i)) for i in range(25)])
+    variance = 24 / 25 * np.sum((left_out - left_out.mean()) ** 2)
+    variance += members.var(ddof=1) / 30 / nonmembers.var(ddof=1)
+    found = Shift.of(members, nonmembers)
+    assert (found.value, found.variance) == (pytest.approx(shift(nonmembers)), pytest.approx(variance))
+
+
+@pytest.mark.parametrize("members", [[1.0, 2.0], [1.0] * 10, [1e200, 2e200, 3e200, 1.0]])
+def test_scores_that_say_nothing_have_no_shift(members):
+    assert Shift.of(np.array(members), np.ones(10)) is None
+
+
+def test_intervals_that_overlap_a_little_may_still_differ():
+    def interval(low, mid, high):
+        return {"epsilon": mid, "lower": low, "upper": high}
+
+    assert intervals_differ(interval(0.9, 1.0, 1.1), interval(1.05, 1.2, 1.3))
+    assert not intervals_differ(interval(0.8, 1.0, 1.2), interval(0.9, 1.1, 1.3))
+    assert intervals_differ(interval(0.9, 1.0, 1.1), interval(2.0, "inf", "inf"))
+    assert not intervals_differ(interval(0.9, 1.0, 2.5), interval(2.0, "inf", "inf"))
+
+
+@pytest.fixture
+def three(tmp_path):
+    rng = np.random.default_rng(2)
+    paths = []
+    for name, shift, noise in (("a", 1.0, 2.0), ("b", 1.0, 2.0), ("c", 4.0, 0.5)):
+        scores = rng.normal(shift, 1, 150), rng.normal(0, 1, 150)
+        config = f"[training]\nnoise = {noise}\nrounds = 40\n"
+        found = measured("updates", *scores), result("exposure", "ranks", bound=0.1)
+        paths.append(directory(tmp_path / name, *found, config=config, scores={"updates": scores}))
+    return paths
+
+
+def test_settings_and_results_stand_side_by_side(three, run, tmp_path):
+    code, out, _ = run("compare", *map(str, three), "--html", str(tmp_path / "page.html"))
+    assert code == 0
+    assert "training.noise" in out
+    assert "training.rounds" not in out
+    found = compare([read_run_directory(path) for path in three])
+    assert [row.difference for row in found.rows if row.audit == "one-shot"] == ["", WITHIN, DIFFERS]
+    assert all("not judged" in row.difference for row in found.rows if row.audit == "exposure" and row.difference)
+    assert "1 of 2 comparisons" in found.sentence
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page
+    assert "prefers-color-scheme: dark" in page
+    assert DIFFERS in page
+
+
+def test_the_page_escapes_what_the_runs_say(tmp_path):
+    from coalmine.runs.comparison_page import comparison_page
+
+    odd = "<script>alert(1)</script>"
+    paths = [directory(tmp_path / name, result(view=odd), config=f'[run]\nx = "{odd}{name}"\n') for name in "ab"]
+    page = comparison_page(compare([read_run_directory(path) for path in paths]))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(("count", "message"), [(1, "two runs or more"), (2, "is given twice")])
+def test_nothing_to_compare_is_refused(tmp_path, run, count, message):
+    directory(tmp_path, result())
+    code, _, err = run("compare", *[str(tmp_path)] * count)
+    assert (code, message in err) == (2, True)
+
+
+def test_another_delta_is_not_compared(tmp_path):
+    other = result()
+    other["estimates"][0]["delta"] = 1e-6
+    runs = [read_run_directory(directory(tmp_path / name, r)) for name, r in (("a", result()), ("b", other))]
+    assert compare(runs).rows[1].difference == "not judged: another δ"

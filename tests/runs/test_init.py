@@ -1,0 +1,126 @@
+"""``coalmine init``, the settings' reference, and ``coalmine.run``."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import coalmine as cm
+from coalmine.errors import InputError
+from coalmine.runs.presets import PRESETS, adapted, written
+from coalmine.runs.settings import SECTIONS, run_from_mapping, run_from_text
+from coalmine.runs.settings_reference import reference
+
+TINY = {
+    "training": ["rounds=2", "client.epochs=1", "noise=0", "cohort=poisson:1.0"],
+    "one-shot": ["canaries=20"],
+    "canife": ["every=2", "trials=8", "design.iterations=2"],
+    "secret-sharer": ["references=500", "each=2", "p_u=0.1", "p_e=1.0"],
+    "ldp": ["trials=60", "crafter=dummy-gradient", "epsilon=2"],
+}
+SHORT = ["training.vocabulary_size=60", "training.positions=8", "training.clients=30"]
+SHORT += ["training.model_settings.units=8", "training.model_settings.embedding=8"]
+SMALLER = {
+    "digits": ["training.partition=iid:10", "training.model_settings.hidden=16"],
+    "images": ["training.data=digits", "training.partition=iid:10", "run.baseline=false"],
+    "text": SHORT,
+    "all": SHORT,
+    "local": [],
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_file_says_what_the_preset_does_and_explains_it(name):
+    text, settings = written(PRESETS[name]), run_from_mapping(PRESETS[name].tables)
+    assert run_from_text(text, name) == settings
+    for table, given in PRESETS[name].tables.items():
+        assert f"[{table}]" in text
+        for key in given:
+            assert type(settings.table(table)).model_fields[key].description[:40] in text.replace("\n# ", " ")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_setting_that_is_commented_out_is_a_line_of_its_own_that_can_be_let_in(name):
+    lines = written(PRESETS[name]).splitlines()
+    settings = [i for i, line in enumerate(lines) if re.match(r"# [a-z_]+ =", line)]
+    assert len(settings) > 5
+    for i in settings:
+        assert lines[i - 1].startswith("# ")
+        run_from_text("\n".join([*lines[:i], lines[i].removeprefix("# "), *lines[i + 1 :]]), name)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_file_of_each_preset_runs(name, run, tmp_path, monkeypatch):
+    # Composing rounds takes seconds, and tests of its own.
+    monkeypatch.setattr("coalmine.methods.canife.result.compose", lambda *periods, **terms: ([], []))
+    file = tmp_path / "audit.toml"
+    assert run("init", str(file), "--preset", name)[0] == 0
+    tiny = [f"{table}.{text}" for table, texts in TINY.items() if table in PRESETS[name].tables for text in texts]
+    words = [word for text in [*tiny, *SMALLER[name]] for word in ("--set", text)]
+    code, out, err = run("run", str(file), "--out", str(tmp_path / "run"), "--quiet", *words)
+    assert (code, err) == (0, "")
+    assert all(audit in out for audit in PRESETS[name].tables if audit not in ("run", "training"))
+
+
+def test_nothing_is_overwritten(run, tmp_path):
+    file = tmp_path / "audit.toml"
+    file.write_text("mine")
+    code, _, err = run("init", str(file), "--preset", "digits")
+    assert (code, "is there already" in err) == (2, True)
+    assert file.read_text() == "mine"
+
+
+def test_without_a_terminal_the_case_must_be_given(run, tmp_path):
+    code, _, err = run("init", str(tmp_path / "audit.toml"))
+    assert (code, "--preset digits, text, images, local, all" in err) == (2, True)
+
+
+def test_a_terminal_is_asked_for_data_model_and_mechanism(run, tmp_path, monkeypatch):
+    answers = iter(["digits", "mnist", "cnn", "0.8", "1.0"])
+    asked = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.prompt", lambda question, default: asked.append(question) or next(answers))
+    file = tmp_path / "audit.toml"
+    assert run("init", str(file))[0] == 0
+    found = run_from_text(file.read_text(), "written")
+    assert (found.training.data, found.training.model, found.training.noise) == ("mnist", "cnn", 0.8)
+    assert len(asked) == 5
+
+
+def test_answers_that_are_wrong_are_refused_before_a_file_is_there():
+    with pytest.raises(InputError, match="noise"):
+        written(adapted(PRESETS["digits"], {"training.noise": "much"}))
+
+
+def test_the_committed_reference_is_what_the_settings_say():
+    committed = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    assert committed == reference(), "write it again: make docs"
+
+
+def test_every_setting_is_in_the_reference():
+    text = reference()
+    for name, group in SECTIONS.items():
+        assert f"## [{name}]" in text
+        for path, _, description in group.described():
+            assert f"`{path.rpartition('.')[2]}`" in text
+            assert description.replace("|", "\\|") in text
+
+
+def test_a_run_is_a_function_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text("[ldp]\ntrials = 60\ncrafter = 'dummy-gradient'\nepsilon = 2\n")
+    found = cm.run("mine.toml")
+    assert found.directory == Path("runs/mine")
+    assert (found.directory / "result.json").is_file()
+    assert len(found.content["results"]) == 4
+    with pytest.raises(InputError, match="the path of a file"):
+        cm.run(3)
+    with pytest.raises(InputError, match="there is no file"):
+        cm.run("nowhere.toml")
+
+
+def test_a_report_needs_a_directory():
+    found = cm.run(run_from_text("[ldp]\ntrials = 60\ncrafter = 'dummy-gradient'\nview = 'white-box'", "text"))
+    assert found.directory is None
+    with pytest.raises(InputError, match="run's directory"):
+        found.report("report.html")

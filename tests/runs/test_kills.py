@@ -1,0 +1,126 @@
+"""A run that is killed goes on to the same bytes, and nobody else may have its directory meanwhile."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coalmine import __version__, files
+from coalmine.errors import InputError
+from coalmine.results.directory import FORMAT, RunDirectory
+from coalmine.runs.running import run as run_all
+from coalmine.runs.settings import run_from_text
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # processes of their own must find it too
+import kills
+
+TINY = """
+[training]
+partition = "iid:10"
+rounds = 3
+noise = 0
+model_settings = {hidden = 4}
+client = {epochs = 1, batch_size = "all"}
+[one-shot]
+canaries = 10
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A run that nobody disturbs."""
+    root = tmp_path_factory.mktemp("alone")
+    file = root / "audit.toml"
+    file.write_text(kills.SETTINGS)
+    kills.finished(file, root / "run")
+    return file, root / "run"
+
+
+def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
+    file, run = alone
+    out, rng = tmp_path / "run", np.random.default_rng(5)
+    for event in ('"running"', '"round": 2,', '"part": "one-shot"', '"part": "canife"'):
+        kills.killed_after(file, out, event, float(rng.uniform(0, 0.05)))
+        assert json.loads((out / "run.json").read_text())["state"] == "running"
+    kills.finished(file, out)
+    assert kills.written(out) == kills.written(run)
+    assert len(kills.written(out)) == 5
+
+
+def test_a_second_process_is_refused_while_the_first_goes_on(alone, tmp_path, run):
+    file, out = alone[0], tmp_path / "run"
+    first = kills.start(file, out)
+    deadline = time.monotonic() + 60
+    while not (out / "run.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    code, _, err = run("resume", str(out))
+    assert RunDirectory(out).in_use()
+    first.kill()
+    first.join()
+    assert (code, "in use by another process" in err) == (2, True)
+    assert not RunDirectory(out).in_use()
+
+
+def test_asking_whether_a_directory_is_in_use_never_makes_it_so(tmp_path):
+    directory, config = RunDirectory(tmp_path), run_from_text(TINY, "tiny").to_toml()
+    with directory.claimed(config):
+        assert directory.in_use()
+    with (tmp_path / ".lock").open("r+") as asking:
+        from coalmine.results.directory import _locked
+
+        assert _locked(asking)
+        started = time.monotonic()
+        with pytest.raises(InputError, match="in use"), directory.claimed(config):
+            pass
+        assert time.monotonic() - started > 0.3  # it waits for whoever only asks
+
+
+def test_a_full_disk_is_a_sentence_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
+    settings, out = run_from_text("[run]\ncheckpoint_every = 1\n" + TINY, "tiny"), tmp_path / "run"
+    run_all(settings, out=tmp_path / "whole")
+    written, real = 0, files.os.fsync
+
+    def full(handle):
+        nonlocal written
+        written += 1
+        if written > 8:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(InputError, match=r"cannot be written: No space left on device"):
+        run_all(settings, out=out)
+    monkeypatch.setattr(files.os, "fsync", real)
+    assert not list(out.rglob(".*.new"))
+    assert (out / "checkpoint" / "checkpoint.json").is_file()
+    run_all(settings, out=out)
+    assert (out / "result.json").read_bytes() == (tmp_path / "whole" / "result.json").read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are others on Windows")
+def test_a_directory_that_cannot_be_written_to_is_a_sentence(tmp_path, monkeypatch, run):
+    file = tmp_path / "audit.toml"
+    file.write_text(TINY)
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = run("run", str(file), "--out", str(tmp_path / "file" / "run"))
+    assert (code, "cannot be written to" in err) == (2, True)
+
+    def refused(*arguments, **names):
+        raise PermissionError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    code, _, err = run("run", str(file), "--out", str(tmp_path / "run"))
+    assert (code, "cannot be written to: Read-only file system" in err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["resume", "check", "compare"])
+def test_a_directory_of_a_newer_version_is_refused_with_both_versions(tmp_path, run, command):
+    (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT + 1, "coalmine": "9.8.7", "state": "done"}))
+    code, _, err = run(command, str(tmp_path), *([str(tmp_path / "other")] if command == "compare" else []))
+    assert code == 2
+    assert "coalmine 9.8.7" in err
+    assert f"coalmine {__version__}" in err

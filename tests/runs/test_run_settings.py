@@ -1,0 +1,147 @@
+"""One file, one training, several audits: what is read, and what is said where it is wrong."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coalmine.config import toml
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
+from coalmine.runs.settings import RunOptions, RunSettings, read_run, run_from_text
+from coalmine.simulation.settings import TrainingSettings
+
+FILE = """\
+[run]
+title = "ours"
+
+[training]
+data = "digits"
+rounds = 7
+clip = 0.5
+client.epochs = 2
+
+[training.server]
+learning_rate = 0.25
+
+[one-shot]
+view = ["final", "updates"]
+canaries = 50
+"""
+
+
+def test_a_file_gives_its_settings_and_defaults_for_the_rest():
+    found = run_from_text(FILE, "audit.toml")
+    assert found.run.title == "ours"
+    assert found.training is not None
+    assert (found.training.rounds, found.training.clip, found.training.client.epochs) == (7, "0.5", 2)
+    assert found.training.server.learning_rate == 0.25
+    assert found.training.noise == TrainingSettings().noise
+    assert found.one_shot is not None
+    assert found.one_shot.view == ("final", "updates")
+    assert found.audits == ["one-shot"]
+
+
+def test_settings_written_are_the_settings_read():
+    found = run_from_text(FILE, "audit.toml", ["training.noise=0.25", "one-shot.delta=1e-6"])
+    assert run_from_text(found.to_toml(), "again") == found
+    everything = RunSettings(
+        run=RunOptions(title='a "quoted" \\ title\nin two lines'),
+        training=TextTrainingSettings(),
+        one_shot=OneShotSettings(canary_norm=1.0),
+        secret_sharer=SecretSharerSettings(),
+    )
+    assert run_from_text(everything.to_toml(), "again") == everything
+
+
+def test_a_setting_on_the_command_line_goes_over_the_file():
+    found = run_from_text(FILE, "audit.toml", ["training.rounds=3", "training.client.epochs=9"])
+    assert found.training is not None
+    assert (found.training.rounds, found.training.client.epochs, found.training.clip) == (3, 9, "0.5")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "rounds = 7",
+            "rouds = 7",
+            r"audit.toml, line 6: in \[training\] there is no setting 'rouds'; did you mean rounds",
+        ),
+        ("rounds = 7", "rounds = 'many'", r"audit.toml, line 6: in \[training\] the setting rounds = 'many' is wrong"),
+        ("learning_rate = 0.25", "learning_rate = 'x'", r"line 11: .*server.learning_rate"),
+        ("client.epochs = 2", "client.epoch = 2", r"line 8: .*client.epoch.*did you mean client.epochs"),
+        ("[one-shot]", "[oneshot]", r"line 13: there is no table \[oneshot\]; did you mean \[one-shot\]"),
+        ("[one-shot]", "[one-shot", r"audit.toml is not TOML: .*line 13"),
+        ("[run]", "run = 3\n[other]", r"line 1: run must be a table|line 2: there is no table"),
+        ("canaries = 50", "canaries = 50\ncanaries = 60", "is not TOML"),
+        ('data = "digits"', "data = [1]", r"line 5: in \[training\] the setting data"),
+        ("rounds = 7", "noise = -1.0", r"line 6: in \[training\] the setting noise = -1.0 .*: it must be at least 0"),
+        ("rounds = 7", "cohort = 'poisson:7'", r"line 6: in \[training\] the setting cohort: .* in \(0, 1\], got 7"),
+        (
+            'view = ["final", "updates"]',
+            "view = 'finel'",
+            r"line 14: in \[one-shot\] the setting view: there is no view 'finel'",
+        ),
+        ("canaries = 50", "participation = 'x'", r"line 15: in \[one-shot\] the setting participation: .*every-round"),
+        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: in \[ldp\] the setting epsilon: .*got -2.0"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(old, new, sentence):
+    with pytest.raises(InputError, match=sentence):
+        run_from_text(FILE.replace(old, new), "audit.toml")
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("rounds=3", "did you mean training.rounds"),
+        ("nonsense=3", "begins with one of run, training"),
+        ("training.rounds=x", r"--set: in \[training\] the setting rounds = 'x'"),
+        ("training.rounds", "key=value"),
+    ],
+)
+def test_a_wrong_override_is_named_as_such(override, sentence):
+    with pytest.raises(InputError, match=sentence):
+        run_from_text(FILE, "audit.toml", [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "nothing to audit: add one of the tables"),
+        ("[one-shot]\n", r"\[one-shot\] audits a training"),
+        ("[exposure]\n", "needs a file of losses"),
+        ("[training]\n[one-shot]\n[secret-sharer]\nregime = 'central'", "line 4: central training has no sum"),
+        ("[training]\nnoise = 0\n[one-shot]\n[canife]\nmode = 'running'", "line 5: without noise the random canaries"),
+    ],
+)
+def test_audits_that_cannot_be_done_together_are_refused(text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        run_from_text(text, "audit.toml")
+
+
+def test_a_file_that_is_not_there_or_no_text_is_a_sentence(tmp_path):
+    with pytest.raises(InputError, match="there is no file"):
+        read_run(tmp_path / "x.toml")
+    (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read as text"):
+        read_run(tmp_path / "x.toml")
+
+
+SCALARS = st.one_of(st.booleans(), st.integers(-(2**60), 2**60), st.floats(allow_nan=False), st.text())
+
+
+@given(st.one_of(SCALARS, st.lists(SCALARS), st.dictionaries(st.text(min_size=1), SCALARS)))
+def test_values_come_back_from_toml(content):
+    assert tomllib.loads(f"x = {toml.value(content)}") == {"x": content}
+
+
+def test_an_explained_table_comments_out_what_is_not_shown():
+    text = toml.explained_table("training", TrainingSettings(), ["data", "rounds", "client.epochs"])
+    found = tomllib.loads(text)
+    assert found == {"training": {"data": "digits", "rounds": 40, "client": {"epochs": 3}}}
+    assert "# number of rounds" in text
+    assert "# noise = 2.0" in text

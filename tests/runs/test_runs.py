@@ -1,0 +1,174 @@
+"""Runs: several audits of one training, and what they leave in a directory."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coalmine.errors import InputError
+from coalmine.results.directory import RunDirectory
+from coalmine.results.saved import read_run_directory
+from coalmine.runs.running import run
+from coalmine.runs.settings import run_from_text
+
+TOGETHER = """\
+[run]
+title = "together"
+baseline = true
+checkpoint_every = 2
+
+[training]
+data = "generated-text"
+vocabulary_size = 120
+positions = 6
+clients = 40
+rounds = 4
+cohort = "poisson:1.0"
+clip = 0.5
+noise = 1.0
+model_settings = {embedding = 8, units = 12}
+
+[one-shot]
+view = ["final-change", "updates"]
+canaries = 40
+
+[canife]
+every = 2
+trials = 12
+design.iterations = [5]
+
+[secret-sharer]
+references = 2000
+each = 4
+twins = 2
+
+[ldp]
+trials = 300
+epsilon = [1.0]
+crafter = ["dummy-gradient"]
+view = ["white-box"]
+
+[exposure]
+"""
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "together"
+    return run(run_from_text(TOGETHER, "audit.toml"), out=directory), directory
+
+
+def test_all_audits_share_one_training(together):
+    found, directory = together
+    saved = read_run_directory(directory)
+    assert [r["audit"] for r in saved.results] == [r.audit for r in found.results]
+    assert {r["audit"] for r in saved.results} == {"one-shot", "canife", "secret-sharer", "ldp", "exposure"}
+    assert saved.title == "together"
+    assert saved.training is not None
+    assert len(saved.training["history"]) == 4
+    assert "recall@1 without canaries" in saved.training["metrics"]
+    assert list(saved.meanings) == ["ldp"]
+    assert saved.memorization is not None
+    assert saved.config == run_from_text(TOGETHER, "").to_toml()
+
+
+def test_scores_and_trials_are_kept_for_each_view(together):
+    found, directory = together
+    saved = read_run_directory(directory)
+    for result, stored in zip(found.results, saved.results, strict=True):
+        if result.audit == "ldp":
+            continue
+        scores = saved.scores(stored)
+        assert scores is not None
+        assert np.array_equal(scores["members"], result.scores.members)
+    (canife,) = saved.of("canife")
+    trials = saved.trials(canife)
+    assert trials is not None
+    assert len(trials["scores"]) == 24
+
+
+def test_the_result_has_no_clock_in_it(together):
+    found, directory = together
+    text = (directory / "result.json").read_text()
+    assert "timing" not in text
+    assert all("audit_s" in result.timing for result in found.results)
+
+
+def test_a_run_that_is_done_is_read_and_not_run_again(together):
+    found, directory = together
+    before = (directory / "result.json").read_bytes()
+    again = run(run_from_text(TOGETHER, "audit.toml"), out=directory)
+    assert again.results == []
+    assert (directory / "result.json").read_bytes() == before
+    assert again.content["results"] == json.loads(json.dumps([r.to_dict() for r in found.results]))
+
+
+def test_another_config_is_refused_and_named(together):
+    _, directory = together
+    with pytest.raises(InputError, match=r"other settings \(noise = 1.0 there, noise = 0.5 here\)"):
+        run(run_from_text(TOGETHER, "audit.toml", ["training.noise=0.5"]), out=directory)
+    run(run_from_text(TOGETHER, "audit.toml", ["training.workers=2"]), out=directory)
+
+
+def test_a_directory_in_use_is_refused(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    with directory.claimed("x = 1"):
+        assert directory.in_use()
+        with (
+            pytest.raises(InputError, match="in use by another process"),
+            RunDirectory(tmp_path / "run").claimed("x = 1"),
+        ):
+            pass
+    assert not directory.in_use()
+    assert directory.about()["state"] == "done"
+
+
+def test_a_failure_is_written_down(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(ZeroDivisionError), directory.claimed("x = 1"):
+        raise ZeroDivisionError("by zero")
+    assert directory.about()["state"] == "failed"
+    assert directory.about()["message"] == "by zero"
+    with pytest.raises(InputError, match=r"no results yet \(failed: by zero\); `coalmine resume"):
+        read_run_directory(tmp_path)
+
+
+def test_a_run_whose_process_was_killed_is_not_said_to_go_on(tmp_path):
+    directory = RunDirectory(tmp_path)
+    with directory.claimed("x = 1"):
+        with pytest.raises(InputError, match=r"no results yet \(running\); wait for it"):
+            read_run_directory(tmp_path)
+        kept = (tmp_path / "run.json").read_bytes()
+    (tmp_path / "run.json").write_bytes(kept)  # as a kill leaves it
+    with pytest.raises(InputError, match=r"no results yet \(stopped: its process is gone\); `coalmine resume"):
+        read_run_directory(tmp_path)
+
+
+def test_a_directory_of_a_newer_version_is_refused_with_both_versions(tmp_path):
+    (tmp_path / "run.json").write_text('{"format": 2, "coalmine": "9.1"}')
+    with pytest.raises(
+        InputError, match=r"written by coalmine 9.1 \(format 2\); this is coalmine \S+, which reads format 1"
+    ):
+        RunDirectory(tmp_path).about()
+
+
+def test_files_of_somebody_else_are_not_overwritten(tmp_path):
+    (tmp_path / "result.json").write_text("precious")
+    with pytest.raises(InputError, match=r"holds result\.json"), RunDirectory(tmp_path).claimed("x = 1"):
+        pass
+    assert (tmp_path / "result.json").read_text() == "precious"
+
+
+def test_what_an_audit_would_say_now_is_logged(together):
+    _, directory = together
+    rounds = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines() if '"round"' in line]
+    assert any("ε̂ᵣ" in word for entry in rounds for word in entry.get("live", []))
+    assert any("(updates)" in word for entry in rounds for word in entry.get("live", []))
+
+
+def test_a_directory_in_which_nothing_was_computed_can_be_used_again(tmp_path):
+    wrong = run_from_text(TOGETHER, "audit.toml", ["training.rounds=0"])
+    with pytest.raises(InputError, match="rounds must be"):
+        run(wrong, out=tmp_path / "run")
+    with RunDirectory(tmp_path / "run").claimed("x = 1"):
+        pass

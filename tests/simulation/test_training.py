@@ -1,0 +1,758 @@
+import json
+import math
+import multiprocessing
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coalmine import accounting
+from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson
+from coalmine.errors import InputError
+from coalmine.protocol import Audit, Contribution, View
+from coalmine.simulation import (
+    SGD,
+    Adam,
+    AdaptiveClipping,
+    CentralTraining,
+    FixedClipping,
+    FixedSizeCohorts,
+    LocalTraining,
+    Mechanism,
+    PoissonCohorts,
+    ScheduledCohorts,
+    ShuffledCohorts,
+    Training,
+    WeightsBySize,
+    WithReplacementCohorts,
+    evaluate,
+    flat,
+)
+from federations import cnn, federation, mlp, texts, word_model
+
+DATA = federation([3, 9, 4, 12, 5, 7, 6, 2, 8, 5], learnable=True)
+PRIVATE = Mechanism(clipping=AdaptiveClipping(initial=0.5), noise_multiplier=0.8)
+
+
+class Spy(Audit):
+    """An audit that plants what it is told to and remembers what it is shown."""
+
+    def __init__(self, *views, plants=None, frozen=0):
+        self.views, self._plants, self._frozen = views, plants, frozen
+        self.seen, self.asked = [], []
+
+    def plant(self, round, *, clip_norm, trial=None):
+        self.asked.append((round, trial, clip_norm))
+        return None if self._plants is None else self._plants(round, clip_norm, trial)
+
+    def observe(self, release):
+        self.seen.append(release)
+
+    def frozen_rounds(self, round):
+        return self._frozen if round == 1 else 0
+
+
+def training(**changes):
+    if "test" in changes:
+        changes.setdefault("evaluate_every", None)
+    settings = {
+        "model": mlp(),
+        "data": DATA,
+        "rounds": 6,
+        "cohorts": PoissonCohorts(0.6),
+        "client": LocalTraining(optimizer=SGD(learning_rate=0.2), batch_size=4),
+        "mechanism": PRIVATE,
+        "server": Adam(learning_rate=0.05),
+        "test": DATA,
+        "evaluate_every": 2,
+        "seed": 3,
+    }
+    return Training(**(settings | changes))
+
+
+def same(one, other):
+    """Whether two trainings are in the same state, to the bit."""
+    a, b = one.state, other.state
+    assert a.optimizer.keys() == b.optimizer.keys()
+    pairs = [(a.model, b.model)]
+    pairs += [pair for key in a.optimizer for pair in zip(a.optimizer[key], b.optimizer[key], strict=True)]
+    return all(torch.equal(*pair) for pair in pairs) and (a.clip_norm, a.round, a.history) == (
+        b.clip_norm,
+        b.round,
+        b.history,
+    )
+
+
+def finished(**changes):
+    run = training(**changes)
+    run.run()
+    return run
+
+
+KERNELS = {
+    "Stacked": {},
+    "OneStep": {"client": LocalTraining(optimizer=SGD(learning_rate=0.2))},
+    "Loop": {"client": LocalTraining(optimizer=Adam(learning_rate=0.01), batch_size=4, epochs=2)},
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_two_workers_give_the_bits_of_one(kernel):
+    one, two = finished(**KERNELS[kernel]), finished(**KERNELS[kernel], workers=2)
+    assert one.kernel == kernel
+    assert same(one, two)
+    assert not same(one, finished(**KERNELS[kernel], seed=4))
+
+
+def test_two_workers_give_the_bits_of_one_where_threads_share_the_vectors():
+    """A model of three pieces, noise of two streams, a step that is rounded."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 36_000), nn.ReLU(), nn.Linear(36_000, 3))
+    settings = {"model": model, "client": KERNELS["OneStep"]["client"], "server": SGD(learning_rate=0.37), "rounds": 2}
+    one, two = finished(**settings), finished(**settings, workers=2)
+    assert one.dim > 1 << 21
+    assert same(one, two)
+
+
+def test_dropout_too_is_the_same_with_any_number_of_workers():
+    torch.manual_seed(0)
+    model = nn.Sequential(*mlp()[:3], nn.Dropout(0.5), mlp()[3])
+    one, two = finished(model=model), finished(model=model, workers=3)
+    assert one.kernel == "Loop"
+    assert same(one, two)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_a_training_resumed_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(kernel, stop, tmp_path):
+    whole = finished(**KERNELS[kernel])
+    training(**KERNELS[kernel]).run(until=stop, checkpoints=tmp_path)
+    resumed = training(**KERNELS[kernel]).load(tmp_path)
+    assert resumed.state.round == stop
+    resumed.run()
+    assert same(whole, resumed)
+
+
+def test_an_audit_that_only_looks_changes_nothing():
+    spy = Spy(View("model"), View("update"), frozen=3)
+    assert same(finished(), finished(audits=[spy]))
+    assert len(spy.seen) == 6 * 2 + 3
+
+
+def test_the_users_own_generator_and_threads_are_left_alone():
+    run = training()
+    torch.manual_seed(5)
+    before, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    run.run()
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.get_num_threads() == threads
+
+
+def test_the_users_module_is_left_alone():
+    model = mlp()
+    before = flat.parameter_vector(model)
+    run = training(model=model)
+    run.run()
+    assert torch.equal(before, flat.parameter_vector(model))
+    assert torch.equal(flat.parameter_vector(run.module()), run.state.model)
+    assert not torch.equal(before, run.state.model)
+
+
+def test_views_show_what_they_should_and_nothing_else():
+    final, updates, some = Spy(View("model", every=None)), Spy(View("update")), Spy(View("model", every=4))
+    run = finished(audits=[final, updates, some])
+    assert [release.round for release in final.seen] == [5]
+    np.testing.assert_array_equal(final.seen[0].vector, run.state.model.numpy())
+    assert [(release.round, release.kind) for release in updates.seen] == [(i, "update") for i in range(6)]
+    assert [release.round for release in some.seen] == [3, 5]
+    with pytest.raises(ValueError, match="read-only"):
+        final.seen[0].vector[0] = 1
+
+
+def test_releases_stay_what_they_were():
+    spy = Spy(View("model"))
+    run = training(audits=[spy])
+    run.run(until=2)
+    first = spy.seen[0].vector.copy()
+    run.run()
+    np.testing.assert_array_equal(first, spy.seen[0].vector)
+
+
+def test_what_is_planted_is_added_to_the_sum_and_counted():
+    dim = training().dim
+    canary = np.zeros(dim, dtype=np.float32)
+    canary[7] = 0.3
+    plain, spied = Spy(View("update")), Spy(View("update"), plants=lambda *_: Contribution(canary))
+    for noise in (0.0, 0.5):
+        mechanism = Mechanism(clipping=FixedClipping(0.3), noise_multiplier=noise)
+        plain, spied = Spy(View("update")), Spy(View("update"), plants=lambda *_: Contribution(canary))
+        for spy in (plain, spied):
+            training(audits=[spy], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+        np.testing.assert_allclose(spied.seen[0].vector * 6 - plain.seen[0].vector * 5, canary, atol=1e-6)
+        assert spied.asked == [(0, None, 0.3)]
+
+
+def test_several_audits_plant_in_one_training():
+    dim = training().dim
+    vectors = [np.full(dim, v, dtype=np.float32) for v in (1e-3, 2e-3)]
+    spies = [Spy(plants=lambda *_, v=v: Contribution(v, clients=0)) for v in vectors]
+    watcher, plain = Spy(View("update")), Spy(View("update"))
+    mechanism = Mechanism(clipping=FixedClipping(10.0))
+    training(audits=[*spies, watcher], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+    training(audits=[plain], mechanism=mechanism, rounds=1, cohorts=ShuffledCohorts(2)).run()
+    np.testing.assert_allclose(watcher.seen[0].vector - plain.seen[0].vector, 3e-3 / 5, atol=1e-6)
+
+
+def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
+    spy, other = Spy(frozen=4), Spy(frozen=2)
+    run = finished(audits=[spy, other])
+    assert same(run, finished())
+    assert [(r.round, r.trial, r.kind) for r in spy.seen] == [(1, i, "update") for i in range(4)]
+    assert [trial for _, trial, _ in spy.asked if trial is not None] == [0, 1, 2, 3]
+    shown = [release.vector for release in spy.seen + other.seen]
+    for i, one in enumerate(shown):
+        for another in shown[:i]:
+            assert not np.array_equal(one, another)
+
+
+@pytest.mark.parametrize(
+    ("vector", "clients", "message"),
+    [
+        (np.zeros(3, dtype=np.float32), 1, "shape"),
+        ("nan", 1, "not finite"),
+        ("long", 1, "norm"),
+        ("short", -1, "0 clients or more"),
+    ],
+)
+def test_a_bad_contribution_is_refused(vector, clients, message):
+    if isinstance(vector, str):
+        filling = {"nan": math.nan, "long": 1.0, "short": 1e-9}[vector]
+        vector = np.full(training().dim, filling, dtype=np.float32)
+    spy = Spy(plants=lambda *_: Contribution(vector, clients))
+    with pytest.raises(InputError, match=message):
+        training(audits=[spy]).run()
+
+
+def test_a_client_whose_loss_is_not_a_number_is_named_and_the_round_does_not_count(tmp_path):
+    model = mlp()
+    poisoned = federation([3] * 6)
+    poisoned.inputs[3 * 4] = 3e38  # user-4, finite and yet too large
+    for name, kernel in KERNELS.items():
+        for workers in (1, 2):
+            directory = tmp_path / f"{name}-{workers}"
+            run = training(
+                model=model,
+                data=poisoned,
+                cohorts=ScheduledCohorts([[0, 1], [2, 3], [3, 4]]),
+                rounds=3,
+                test=None,
+                workers=workers,
+                **kernel,
+            )
+            with pytest.raises(InputError, match=r"client 'user-4' has a loss of .* in round 2"):
+                run.run(checkpoints=directory, checkpoint_every=1)
+            assert run.state.round == 2
+            assert len(run.history) == 2
+            assert json.loads((directory / "checkpoint.json").read_text())["round"] == 2
+
+
+def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
+    class Deadly(nn.Linear):
+        parent = os.getpid()
+        armed = True
+
+        def forward(self, inputs):
+            if Deadly.armed and os.getpid() != Deadly.parent:
+                os._exit(9)
+            return super().forward(inputs.flatten(1))
+
+    torch.manual_seed(0)
+    run = training(model=Deadly(64, 3), workers=2)
+    with pytest.raises(InputError, match="a worker process ended by itself with exit code 9"):
+        run.run()
+    assert run.state.round == 0
+    Deadly.armed = False
+    run.run()
+    assert run.state.round == 6
+
+
+def test_a_worker_that_dies_between_two_rounds_gets_a_sentence_too():
+    def kill(metrics):
+        if metrics["round"] == 2 and not killed:
+            for process in multiprocessing.active_children():
+                os.kill(process.pid, signal.SIGKILL)
+                process.join()
+            killed.append(True)
+
+    killed, run = [], training(workers=2)
+    with pytest.raises(InputError, match="a worker process ended by itself with exit code -9"):
+        run.run(progress=kill)
+    assert run.state.round == 3
+    run.run()
+    assert same(run, finished())
+
+
+def test_an_error_in_a_worker_arrives():
+    class Broken(nn.Linear):
+        calls = 0
+
+        def forward(self, inputs):
+            Broken.calls += 1
+            if self.training and Broken.calls > 60:
+                raise RuntimeError("out of order")
+            return super().forward(inputs.flatten(1))
+
+    with pytest.raises(RuntimeError, match="out of order"):
+        training(model=Broken(64, 3), workers=2, rounds=60, test=None).run()
+
+
+def test_an_empty_cohort_moves_nothing_without_noise():
+    run = training(cohorts=ScheduledCohorts([[], [0]]), rounds=2, mechanism=Mechanism(), server=SGD(learning_rate=1.0))
+    before = run.state.model.clone()
+    run.run(until=1)
+    assert torch.equal(before, run.state.model)
+    assert run.history[0] == {"round": 0, "clients": 0}
+
+
+def test_one_client_can_train_alone():
+    run = finished(data=federation([5]), cohorts=FixedSizeCohorts(1), test=None)
+    assert [metrics["clients"] for metrics in run.history] == [1] * 6
+
+
+def test_it_learns():
+    data = federation([20] * 40, learnable=True)
+    for cohorts in (PoissonCohorts(0.5), FixedSizeCohorts(20), WithReplacementCohorts(20), ShuffledCohorts(2)):
+        run = training(
+            data=data,
+            test=data,
+            rounds=60,
+            cohorts=cohorts,
+            mechanism=Mechanism(clipping=FixedClipping(1.0)),
+            server=SGD(learning_rate=1.0, momentum=0.8),
+        )
+        run.run()
+        assert run.history[-1]["accuracy"] > 0.85, cohorts
+
+
+def test_with_test_data_alone_the_last_round_is_evaluated():
+    history = finished(test=DATA).history
+    assert [metrics["round"] for metrics in history if "accuracy" in metrics] == [5]
+    with pytest.raises(InputError, match="evaluate_every needs test data"):
+        training(test=None, evaluate_every=2)
+
+
+def test_evaluation_is_every_so_many_rounds_and_at_the_end():
+    history = finished(evaluate_every=4).history
+    assert [metrics["round"] for metrics in history if "accuracy" in metrics] == [3, 5]
+
+
+def test_language_models_are_evaluated_by_recall_and_perplexity():
+    data = texts([4] * 6)
+    run = training(model=word_model(), data=data, test=data)
+    metrics = run.evaluate()
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+    logits = word_model()(torch.from_numpy(data.inputs)).argmax(-1).numpy()
+    counted = data.targets != 0
+    assert metrics["recall@1"] == pytest.approx(float((logits == data.targets)[counted].mean()))
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "sampling"),
+    [
+        (PoissonCohorts(0.6), Poisson(0.6)),
+        (ShuffledCohorts(2), OncePerEpoch(2)),
+        (ScheduledCohorts([[0, 1]] * 6), AtMost(6)),
+    ],
+)
+def test_theory_follows_from_the_configuration(cohorts, sampling):
+    found = training(cohorts=cohorts).theory(1e-5)
+    expected = accounting.theory(noise_multiplier=0.8, sampling=sampling, rounds=6, delta=1e-5)
+    assert found == expected
+
+
+def test_a_fixed_cohort_is_accounted_for_replacing_a_client():
+    found = training(cohorts=FixedSizeCohorts(4)).theory(1e-5)
+    assert found == accounting.theory(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
+
+
+def test_without_noise_epsilon_is_infinite():
+    for mechanism in (Mechanism(), Mechanism(clipping=FixedClipping(1.0))):
+        for cohorts in (PoissonCohorts(0.5), WithReplacementCohorts(3)):
+            assert training(mechanism=mechanism, cohorts=cohorts).theory(1e-5).epsilon == math.inf
+
+
+def test_sampling_with_replacement_is_refused_and_its_bound_accepted():
+    run = training(cohorts=WithReplacementCohorts(4))
+    with pytest.raises(InputError, match=r"has no analysis here.*AtMost\(times=\d+\)") as refused:
+        run.theory(1e-5)
+    times = int(str(refused.value).rpartition("times=")[2].rstrip(")"))
+    bound = run.theory(1e-5, sampling=AtMost(times))
+    alone = accounting.theory(noise_multiplier=0.8, sampling=AtMost(times), rounds=times, delta=1e-5)
+    assert (bound.epsilon, bound.rounds) == (alone.epsilon, 6)
+    with pytest.raises(InputError, match=rf"is no upper bound for WithReplacement.*AtMost\(times={times}\) is"):
+        run.theory(1e-5, sampling=AtMost(times - 1))
+
+
+def test_a_sampling_that_promises_more_than_the_cohorts_keep_is_refused():
+    run = training()
+    assert run.theory(1e-5, sampling=EveryRound()).epsilon > run.theory(1e-5).epsilon
+    assert run.theory(1e-5, sampling=Poisson(0.6)) == run.theory(1e-5)
+    for sampling in (Poisson(0.1), AtMost(5), OncePerEpoch(2), FixedSize(4, 10)):
+        with pytest.raises(InputError, match=r"is no upper bound for PoissonCohorts\(q=0.6\): AtMost\(times=6\) is"):
+            run.theory(1e-5, sampling=sampling)
+    assert training(cohorts=ShuffledCohorts(4)).theory(1e-5, sampling=AtMost(2)).sampling == "at-most:2"
+
+
+def test_batch_norm_is_refused_under_privacy_with_its_remedy_and_works_without():
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 3))
+    with pytest.raises(InputError, match=r"BatchNorm2d at '1'.*GroupNorm"):
+        training(model=model)
+    run = finished(model=model, mechanism=Mechanism())
+    assert same(run, finished(model=model, mechanism=Mechanism(), workers=2))
+
+
+def test_models_that_cannot_be_trained_are_refused():
+    whole = mlp()
+    whole.register_parameter("counts", nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False))
+    with pytest.raises(InputError, match=r"parameter 'counts' must hold floating-point numbers, it holds torch.int64"):
+        training(model=whole)
+    with pytest.raises(InputError, match="no trainable parameters"):
+        training(model=mlp().requires_grad_(False))
+    broken = mlp()
+    broken[1].weight.data[0, 0] = math.nan
+    with pytest.raises(InputError, match=r"parameter '1.weight' is not finite"):
+        training(model=broken)
+    with pytest.raises(InputError, match=r"Sequential gives logits of the shape \(2, 5\) .* the task needs \(2, 3\)"):
+        training(model=mlp(classes=5))
+    with pytest.raises(InputError, match=r"Linear fails on inputs of the shape \(2, 1, 8, 8\)"):
+        training(model=nn.Linear(3, 3))
+
+
+def test_frozen_parameters_stay_frozen():
+    model = mlp()
+    model[1].requires_grad_(False)
+    run = training(model=model)
+    run.run()
+    assert run.dim == 16 * 3 + 3
+    assert torch.equal(run.module()[1].weight, model[1].weight)
+
+
+def test_a_double_precision_module_is_trained_in_single():
+    assert finished(model=mlp().double()).state.model.dtype == torch.float32
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    training().run(until=1, checkpoints=tmp_path)
+    with pytest.raises(InputError, match="is of another training: there seed is 3, here 4"):
+        training(seed=4).load(tmp_path)
+    with pytest.raises(InputError, match="there mechanism is"):
+        training(mechanism=Mechanism()).load(tmp_path)
+    with pytest.raises(InputError, match="there the number of parameters is"):
+        training(model=cnn()).load(tmp_path)
+
+
+def test_a_checkpoint_that_is_missing_cut_short_or_newer_is_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no checkpoint"):
+        training().load(tmp_path)
+    training().run(until=1, checkpoints=tmp_path)
+    tensors = next(tmp_path.glob("*.safetensors"))
+    whole = tensors.read_bytes()
+    tensors.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="cannot be read"):
+        training().load(tmp_path)
+    tensors.unlink()
+    with pytest.raises(InputError, match=r"is not whole: round-000001.safetensors is missing"):
+        training().load(tmp_path)
+    path = tmp_path / "checkpoint.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(InputError, match="has format 2, this version of coalmine reads format 1"):
+        training().load(tmp_path)
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(InputError, match="cannot be read"):
+        training().load(tmp_path)
+
+
+def test_a_kill_between_the_two_files_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    from coalmine.simulation import checkpoint
+
+    run = training()
+    run.run(until=2, checkpoints=tmp_path)
+    monkeypatch.setattr(checkpoint, "write_json", lambda path, content: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run.run(until=4, checkpoints=tmp_path)
+    monkeypatch.undo()
+    resumed = training().load(tmp_path)
+    assert resumed.state.round == 2
+    resumed.run()
+    assert same(resumed, finished())
+
+
+@pytest.mark.parametrize("order", ["shuffled", "by-user"])
+@pytest.mark.parametrize(
+    "optimizer", [SGD(learning_rate=0.5), SGD(learning_rate=0.05, momentum=0.9), Adam(learning_rate=0.01)]
+)
+def test_central_training_learns_and_resumes(order, optimizer, tmp_path):
+    data = federation([20] * 20, learnable=True)
+
+    def central():
+        return CentralTraining(
+            model=mlp(), data=data, rounds=6, steps=50, optimizer=optimizer, order=order, test=data, evaluate_every=3
+        )
+
+    whole = central()
+    spy = Spy(View("model", every=2))
+    whole.audits = (spy,)
+    whole.run()
+    assert whole.history[-1]["accuracy"] > 0.85
+    assert [release.round for release in spy.seen] == [1, 3, 5]
+    central().run(until=4, checkpoints=tmp_path)
+    resumed = central().load(tmp_path)
+    resumed.run()
+    assert same(whole, resumed)
+    assert whole.theory(1e-5).epsilon == math.inf
+
+
+def test_central_batches_follow_the_order_asked_for():
+    data = federation([5] * 8)
+    data.targets[:] = np.arange(40) % 3
+    for order, users_in_batch in (("by-user", 1), ("shuffled", None)):
+        central = CentralTraining(model=mlp(), data=data, rounds=1, steps=8, batch_size=5, order=order)
+        rows = [central._batch(step).inputs.tobytes() for step in range(8)]
+        of_users = {data.client(i).inputs.tobytes() for i in range(8)}
+        assert (set(rows) == of_users) is (users_in_batch == 1)
+        everything = np.concatenate([central._batch(step).inputs for step in range(8)])
+        assert sorted(map(bytes, everything)) == sorted(map(bytes, data.inputs))
+
+
+def test_central_training_refuses_an_order_it_does_not_know():
+    with pytest.raises(InputError, match="order must be shuffled or by-user, got 'sorted'"):
+        CentralTraining(model=mlp(), data=DATA, rounds=1, order="sorted")
+
+
+def test_a_rerun_goes_on_from_its_own_checkpoint(tmp_path):
+    whole = finished()
+    training().run(until=3, checkpoints=tmp_path)
+    again = training()
+    rounds = []
+    again.run(checkpoints=tmp_path, progress=lambda metrics: rounds.append(metrics["round"]))
+    assert rounds == [3, 4, 5]
+    assert same(whole, again)
+    with pytest.raises(InputError, match="there seed is 3, here 4"):
+        training(seed=4).run(checkpoints=tmp_path)
+    with pytest.raises(InputError, match="holds a checkpoint of 6 rounds, which is past round 2"):
+        training().run(until=2, checkpoints=tmp_path)
+
+
+def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(tmp_path):
+    training().run(until=1, checkpoints=tmp_path)
+    shuffled = DATA.regrouped(bounds=DATA.bounds, names=DATA.names, rows=np.arange(len(DATA.inputs))[::-1].copy())
+    with pytest.raises(InputError, match="there data is"):
+        training(data=shuffled).load(tmp_path)
+    with pytest.raises(InputError, match="there the first model is"):
+        training(model=mlp(seed=1)).load(tmp_path)
+    with pytest.raises(InputError, match=r"there audits is \[\], here \[Spy\]"):
+        training(audits=[Spy()]).load(tmp_path)
+    with pytest.raises(InputError, match="there kind is Training, here CentralTraining"):
+        CentralTraining(model=mlp(), data=DATA, rounds=6).load(tmp_path)
+
+
+class Counter(Audit):
+    """Remembers how much it has seen."""
+
+    views = (View("update"),)
+    count = 0
+
+    def observe(self, release):
+        self.count += 1
+
+    def state(self):
+        return {"count": np.array(self.count)}
+
+    def restore(self, state):
+        self.count = int(state["count"])
+
+
+def test_a_checkpoint_keeps_what_the_audits_must_remember(tmp_path):
+    training(audits=[Spy(), Counter()]).run(until=4, checkpoints=tmp_path)
+    counter = Counter()
+    training(audits=[Spy(), counter]).load(tmp_path).run()
+    assert counter.count == 6
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        training().run(checkpoints=tmp_path / "file")
+
+
+def test_a_model_that_diverges_is_noticed_in_its_own_round():
+    run = training(server=SGD(learning_rate=1e30), test=DATA, evaluate_every=1)
+    with pytest.raises(InputError, match="the model diverged in round 0, which does not count"):
+        run.run()
+    assert run.state.round == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": None}, "data must be FederatedData, such as train"),
+        ({"model": "mlp"}, "model must be a torch.nn.Module"),
+        ({"model": nn.Linear}, "model must be a torch.nn.Module.*got the class Linear"),
+        ({"cohorts": 0.5}, "cohorts must be such as PoissonCohorts"),
+        ({"cohorts": PoissonCohorts}, "cohorts must be such as PoissonCohorts.*got the class"),
+        ({"client": SGD(learning_rate=0.1)}, "client must be LocalTraining"),
+        ({"server": torch.optim.SGD}, "server must be SGD"),
+        ({"mechanism": FixedClipping(1.0)}, "mechanism must be Mechanism"),
+        ({"audits": Spy()}, "audits must be a list"),
+        ({"audits": [3]}, "an audit must be an object of a subclass of coalmine.protocol.Audit, got int"),
+        ({"test": 3}, "test must be FederatedData, such as test"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        training(**changes)
+
+
+def test_parts_of_another_kind_are_refused():
+    with pytest.raises(InputError, match="clipping must be such as FixedClipping"):
+        Mechanism(clipping=1.0)
+    with pytest.raises(InputError, match="optimizer must be SGD"):
+        LocalTraining(optimizer=torch.optim.SGD)
+    with pytest.raises(InputError, match="learning_rate must be at most 1e30"):
+        SGD(learning_rate=1e39)
+    spy = Spy(plants=lambda *_: np.zeros(3))
+    with pytest.raises(InputError, match="what an audit plants must be a Contribution or None, got ndarray"):
+        training(audits=[spy]).run()
+
+
+def test_a_resumed_training_reads_the_same_memory_layout(tmp_path):
+    data = federation([1], shape=(100,), classes=10)
+    torch.manual_seed(0)
+    model = nn.Linear(100, 10)
+    run = {"model": model, "data": data, "test": None, "evaluate_every": None, "client": LocalTraining()}
+    whole = finished(**run)
+    training(**run).run(until=2, checkpoints=tmp_path)
+    rest = training(**run).load(tmp_path)
+    assert rest.state.model.data_ptr() % 64 == 0  # the last bits of a product may depend on it
+    rest.run()
+    assert same(whole, rest)
+
+
+def test_a_huge_learning_rate_ends_in_a_sentence():
+    for kernel in ({}, {"batch_size": 4}):
+        run = training(client=LocalTraining(optimizer=SGD(learning_rate=1e20), **kernel), mechanism=Mechanism())
+        with pytest.raises(InputError, match="does not count"):
+            run.run()
+
+
+def test_central_training_refuses_what_it_cannot_plant():
+    dim = training().dim
+    for spy in (Spy(plants=lambda *_: Contribution(np.zeros(dim, dtype=np.float32))), Spy(frozen=1)):
+        with pytest.raises(InputError, match="Spy plants updates or asks for frozen rounds"):
+            CentralTraining(model=mlp(), data=DATA, rounds=3, steps=2, audits=[spy]).run()
+
+
+def test_federated_test_data_is_evaluated_as_all_examples_of_its_clients():
+    some = DATA.subset([2, 5])
+    module = mlp()
+    assert evaluate(module, DATA.task, some) == evaluate(module, DATA.task, some.pooled())
+    assert evaluate(module, DATA.task, some) != evaluate(module, DATA.task, DATA)
+
+
+def test_a_module_that_keeps_something_of_what_it_sees_gives_the_same_bits(tmp_path):
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 3))
+    model = nn.Sequential(nn.Flatten(), layer)
+    for kernel in KERNELS.values():
+        one, two = finished(model=model, **kernel), finished(model=model, workers=2, **kernel)
+        assert one.kernel == "Loop"
+        assert same(one, two)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_dropout_never_goes_to_a_kernel_that_does_not_seed_it(seed):
+    model = nn.Sequential(*mlp()[:3], nn.Dropout(0.01), mlp()[3])
+    data = federation([1] * 12)
+    torch.manual_seed(seed)
+    run = training(model=model, data=data, test=None, client=LocalTraining())
+    assert run.kernel == "Loop"
+
+
+def test_a_client_scheduled_m_times_in_a_round_counts_as_m_squared_rounds():
+    for cohort, times in (([0, 0, 0, 1], 9), ([0, 1], 1)):
+        run = training(cohorts=ScheduledCohorts([cohort]), rounds=1)
+        expected = accounting.theory(noise_multiplier=0.8 / times**0.5, sampling=EveryRound(), rounds=1, delta=1e-5)
+        assert run.theory(1e-5).epsilon == pytest.approx(expected.epsilon, rel=1e-3)
+
+
+def test_what_a_private_training_divides_by_does_not_depend_on_sizes():
+    small, large = Spy(View("update")), Spy(View("update"))
+    mechanism = Mechanism(clipping=FixedClipping(1e-6), noise_multiplier=1.0, weighting=WeightsBySize(50))
+    for spy, size in ((small, 1), (large, 50)):
+        data = federation([size, 5, 5, 5])
+        training(data=data, test=None, rounds=1, cohorts=PoissonCohorts(1.0), mechanism=mechanism, audits=[spy]).run()
+    np.testing.assert_allclose(np.std(small.seen[0].vector), np.std(large.seen[0].vector), rtol=0.05)
+
+
+def test_a_central_training_of_many_tensors_resumes(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *[nn.Linear(8, 8) for _ in range(6)], nn.Linear(8, 3))
+
+    def central():
+        optimizer = SGD(learning_rate=0.1, momentum=0.9)
+        return CentralTraining(model=model, data=DATA, rounds=4, steps=5, batch_size=4, optimizer=optimizer)
+
+    whole = central()
+    whole.run()
+    central().run(until=2, checkpoints=tmp_path)
+    resumed = central().load(tmp_path)
+    resumed.run()
+    assert same(whole, resumed)
+
+
+def test_an_audit_cannot_write_into_the_training():
+    class Vandal(Audit):
+        views = (View("model"), View("update"))
+
+        def observe(self, release):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, that the array is not writable
+                torch.from_numpy(release.vector).zero_()
+
+    model = finished().state.model
+    assert torch.equal(finished(audits=[Vandal()]).state.model, model)
+
+
+def test_an_audits_own_coins_differ_from_training_to_training():
+    class Gambler(Audit):
+        def __init__(self):
+            self.coins = []
+
+        def plant(self, round, *, clip_norm, trial=None):
+            self.coins.append(float(torch.rand(())))
+
+    gamblers = [Gambler(), Gambler()]
+    for run in [training(audits=[gambler]) for gambler in gamblers]:
+        run.run()
+    assert len(set(gamblers[0].coins + gamblers[1].coins)) == 12
+
+
+def test_an_audits_frozen_rounds_do_not_depend_on_others():
+    alone, accompanied = Spy(frozen=2), Spy(frozen=2)
+    training(audits=[alone]).run(until=2)
+    training(audits=[accompanied, Spy(View("model"))]).run(until=2)
+    for one, other in zip(alone.seen, accompanied.seen, strict=True):
+        np.testing.assert_array_equal(one.vector, other.vector)
+
+
+def test_an_empty_round_leaves_an_adaptive_clip_norm_alone():
+    run = finished(cohorts=ScheduledCohorts([[0], [], [1], [2], [3], [4]]))
+    assert run.history[2]["clip_norm"] == run.history[1]["clip_norm"]
+
+
+def test_a_schedule_of_broken_numbers_is_refused():
+    with pytest.raises(InputError, match="a client of the schedule must be a whole number"):
+        ScheduledCohorts([[0.7, 1.9]])
