@@ -122,7 +122,7 @@ def main() -> None:
         print("\n| audit | effective σ | of that, drift | accuracy | measured | Gaussian shift ε̂ᵣ |")
         print("|---|---|---|---|---|---|")
         for noise in given.noise:
-            texts = [*given.settings, f"rounds={given.rounds}", f"noise={noise}"]
+            texts = [*given.settings, f"rounds={given.rounds}", f"noise_multiplier={noise}"]
             quality(f"as by default, noise {noise}", texts)
             quality(f"with long designs, noise {noise}", [*texts, *LONG])
 

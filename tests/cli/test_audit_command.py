@@ -69,7 +69,7 @@ def test_settings_are_listed_with_defaults(run):
 
 def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
     code, out, _ = run(
-        "audit", "one-shot", *FAST, "--set", "noise=0", "--view", "updates", "--set", "participation=every-round",
+        "audit", "one-shot", *FAST, "--set", "noise_multiplier=0", "--view", "updates", "--set", "participation=every-round",
         "--set", "score=likelihood-ratio", "--json",
     )  # fmt: skip
     found = json.loads(out)
@@ -85,9 +85,9 @@ def test_a_training_without_noise_has_no_promise_and_a_large_bound(run):
         (["--set", "canaries=0"], "the setting canaries = 0 is wrong: it must be at least 1"),
         (["--view", "everything"], "there is no view 'everything'"),
         (["--set", "score=max"], "does not go with the view final"),
-        (["--set", "clip=none", "--set", "noise=0"], "canary_norm"),
-        (["--set", "clip=none", "--set", "canary_norm=1"], "set clip to a norm, or noise=0"),
-        (["--set", "noise=-1"], "the setting noise = '-1' is wrong: it must be at least 0"),
+        (["--set", "clip_norm=none", "--set", "noise_multiplier=0"], "norm"),
+        (["--set", "clip_norm=none", "--set", "norm=1"], "noise_multiplier"),
+        (["--set", "noise=-1"], "the setting noise_multiplier = '-1' is wrong: it must be at least 0"),
         (["--set", "view=updates", "--view", "final"], "the view is given twice"),
         (["--view", "rounds:3,99"], "asks for round 99"),
         (["--set", "canaries=1"], "leaves nothing to compare"),

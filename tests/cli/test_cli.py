@@ -91,7 +91,17 @@ def test_losses_and_known_nulls(run, tmp_path):
 
 
 def test_account_prints_the_secret_sharer_papers_settings(run):
-    arguments = ("account", "--noise", "1", "--sampling", "poisson:5000/392000", "--rounds", "800", "--delta", "1e-7")
+    arguments = (
+        "account",
+        "--noise-multiplier",
+        "1",
+        "--sampling",
+        "poisson:5000/392000",
+        "--rounds",
+        "800",
+        "--delta",
+        "1e-7",
+    )
     _, out, _ = run(*arguments, "--json")
     epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["theory"]}
     assert epsilon["pld"] == pytest.approx(2.8113, abs=5e-3)
@@ -104,7 +114,16 @@ def test_account_prints_the_secret_sharer_papers_settings(run):
 @pytest.mark.parametrize(("rounds", "printed"), [("7840", 18.8), ("784", 5.6)])
 def test_account_gives_the_secret_sharer_papers_epsilons(run, rounds, printed):
     _, out, _ = run(
-        "account", "--noise", "1", "--sampling", "fixed:5000/392000", "--rounds", rounds, "--delta", "1e-7", "--json"
+        "account",
+        "--noise-multiplier",
+        "1",
+        "--sampling",
+        "fixed:5000/392000",
+        "--rounds",
+        rounds,
+        "--delta",
+        "1e-7",
+        "--json",
     )
     epsilon = {t["accountant"]: t["epsilon"] for t in json.loads(out)["theory"]}
     assert round(epsilon["rdp-mironov"], 1) == printed
@@ -116,7 +135,7 @@ def test_account_finds_noise_and_local_epsilons(run):
     assert noise["pld"] == pytest.approx(1.0, rel=2e-3)
     _, out, _ = run("account", "--local-epsilon", "0.5", "--rounds", "4", "--delta", "0", "--json")
     assert json.loads(out)["theory"][0]["epsilon"] == 2.0
-    _, out, _ = run("account", "--noise", "0")
+    _, out, _ = run("account", "--noise-multiplier", "0")
     assert "ε is infinite" in out
 
 
@@ -263,10 +282,10 @@ def test_bad_files_get_one_sentence_and_exit_code_2(run, tmp_path, content):
         (["estimate", "--counts", "1,1,1,1", "--copies", "2"], "--copies goes with a file of scores"),
         (["account"], "give one of --noise"),
         (["account", "--local-epsilon", "1", "--sampling", "poisson:0.1"], "--sampling does not go with"),
-        (["account", "--noise", "-1"], "noise_multiplier must be at least 0, got -1.0"),
-        (["account", "--noise", "1", "--sampling", "poison:0.1"], "poisson"),
-        (["account", "--noise", "1", "--sampling", "poisson:2"], "in [0, 1]"),
-        (["account", "--noise", "1", "--rounds", "-3"], "rounds must be a whole number"),
+        (["account", "--noise-multiplier", "-1"], "noise_multiplier must be at least 0, got -1.0"),
+        (["account", "--noise-multiplier", "1", "--sampling", "poison:0.1"], "poisson"),
+        (["account", "--noise-multiplier", "1", "--sampling", "poisson:2"], "in [0, 1]"),
+        (["account", "--noise-multiplier", "1", "--rounds", "-3"], "rounds must be a whole number"),
         (["reproduce", "table-9"], "there is no reproduction 'table-9'"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_setting_given_twice_is_refused():
 
 def test_training_settings_build_the_training_they_describe():
     (settings,) = settings_from_texts(
-        ["partition=iid:30", "clients=20", "rounds=2", "cohort=epoch:2", "clip=adaptive:0.5", "noise=1",
+        ["partition=iid:30", "clients=20", "rounds=2", "cohort=epoch:2", "clip_norm=adaptive:0.5", "noise_multiplier=1",
          "weights=size:30", "client.batch_size=all", "client.epochs=1", "server.optimizer=adam", "server.momentum=0",
          "model_settings.hidden=16"],
         TrainingSettings,
@@ -101,11 +101,11 @@ def test_training_settings_build_the_training_they_describe():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("clip=big", "clip must be a norm"),
+        ("clip_norm=big", "clip_norm"),
         ("weights=fair", "weights must be equal, size or size:CAP"),
         ("weights=size:x", "weights must be equal, size or size:CAP"),
         ("weights=size", "weights by size need a cap"),
-        ("clip=-1", "clip norm"),
+        ("clip_norm=-1", "clip norm"),
         ("cohort=half", "cohort must be poisson:Q"),
         ("cohort=poisson:2", "0, 1"),
         ("clients=0", "it must be at least 1"),

@@ -75,7 +75,7 @@ def three(tmp_path):
 def test_settings_and_results_stand_side_by_side(three, run, tmp_path):
     code, out, _ = run("compare", *map(str, three), "--html", str(tmp_path / "page.html"))
     assert code == 0
-    assert "training.noise" in out
+    assert "training.noise_multiplier" in out
     assert "training.rounds" not in out
     found = compare([read_run_directory(path) for path in three])
     assert [row.difference for row in found.rows if row.audit == "one-shot"] == ["", WITHIN, DIFFERS]

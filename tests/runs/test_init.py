@@ -12,7 +12,7 @@ from coalmine.runs.settings import SECTIONS, run_from_mapping, run_from_text
 from coalmine.runs.settings_reference import reference
 
 TINY = {
-    "training": ["rounds=2", "client.epochs=1", "noise=0", "cohort=poisson:1.0"],
+    "training": ["rounds=2", "client.epochs=1", "noise_multiplier=0", "cohort=poisson:1.0"],
     "one-shot": ["canaries=20"],
     "canife": ["every=2", "trials=8", "design.iterations=2"],
     "secret-sharer": ["references=500", "each=2", "p_u=0.1", "p_e=1.0"],
@@ -83,13 +83,13 @@ def test_a_terminal_is_asked_for_data_model_and_mechanism(run, tmp_path, monkeyp
     file = tmp_path / "audit.toml"
     assert run("init", str(file))[0] == 0
     found = run_from_text(file.read_text(), "written")
-    assert (found.training.data, found.training.model, found.training.noise) == ("mnist", "cnn", 0.8)
+    assert (found.training.data, found.training.model, found.training.noise_multiplier) == ("mnist", "cnn", 0.8)
     assert len(asked) == 5
 
 
 def test_answers_that_are_wrong_are_refused_before_a_file_is_there():
     with pytest.raises(InputError, match="noise"):
-        written(adapted(PRESETS["digits"], {"training.noise": "much"}))
+        written(adapted(PRESETS["digits"], {"training.noise_multiplier": "much"}))
 
 
 def test_the_committed_reference_is_what_the_settings_say():

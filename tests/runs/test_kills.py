@@ -22,7 +22,7 @@ TINY = """
 [training]
 partition = "iid:10"
 rounds = 3
-noise = 0
+noise_multiplier = 0
 model_settings = {hidden = 4}
 client = {epochs = 1, batch_size = "all"}
 [one-shot]

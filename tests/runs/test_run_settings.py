@@ -20,7 +20,7 @@ title = "ours"
 [training]
 data = "digits"
 rounds = 7
-clip = 0.5
+clip_norm = 0.5
 client.epochs = 2
 
 [training.server]
@@ -36,21 +36,21 @@ def test_a_file_gives_its_settings_and_defaults_for_the_rest():
     found = run_from_text(FILE, "audit.toml")
     assert found.run.title == "ours"
     assert found.training is not None
-    assert (found.training.rounds, found.training.clip, found.training.client.epochs) == (7, "0.5", 2)
+    assert (found.training.rounds, found.training.clip_norm, found.training.client.epochs) == (7, "0.5", 2)
     assert found.training.server.learning_rate == 0.25
-    assert found.training.noise == TrainingSettings().noise
+    assert found.training.noise_multiplier == TrainingSettings().noise_multiplier
     assert found.one_shot is not None
     assert found.one_shot.view == ("final", "updates")
     assert found.audits == ["one-shot"]
 
 
 def test_settings_written_are_the_settings_read():
-    found = run_from_text(FILE, "audit.toml", ["training.noise=0.25", "one-shot.delta=1e-6"])
+    found = run_from_text(FILE, "audit.toml", ["training.noise_multiplier=0.25", "one-shot.delta=1e-6"])
     assert run_from_text(found.to_toml(), "again") == found
     everything = RunSettings(
         run=RunOptions(title='a "quoted" \\ title\nin two lines'),
         training=TextTrainingSettings(),
-        one_shot=OneShotSettings(canary_norm=1.0),
+        one_shot=OneShotSettings(norm=1.0),
         secret_sharer=SecretSharerSettings(),
     )
     assert run_from_text(everything.to_toml(), "again") == everything
@@ -59,7 +59,7 @@ def test_settings_written_are_the_settings_read():
 def test_a_setting_on_the_command_line_goes_over_the_file():
     found = run_from_text(FILE, "audit.toml", ["training.rounds=3", "training.client.epochs=9"])
     assert found.training is not None
-    assert (found.training.rounds, found.training.client.epochs, found.training.clip) == (3, 9, "0.5")
+    assert (found.training.rounds, found.training.client.epochs, found.training.clip_norm) == (3, 9, "0.5")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,11 @@ def test_a_setting_on_the_command_line_goes_over_the_file():
         ("[run]", "run = 3\n[other]", r"line 1: run must be a table|line 2: there is no table"),
         ("canaries = 50", "canaries = 50\ncanaries = 60", "is not TOML"),
         ('data = "digits"', "data = [1]", r"line 5: in \[training\] the setting data"),
-        ("rounds = 7", "noise = -1.0", r"line 6: in \[training\] the setting noise = -1.0 .*: it must be at least 0"),
+        (
+            "rounds = 7",
+            "noise = -1.0",
+            r"line 6: in \[training\] the setting noise_multiplier = -1.0 .*: it must be at least 0",
+        ),
         ("rounds = 7", "cohort = 'poisson:7'", r"line 6: in \[training\] the setting cohort: .* in \(0, 1\], got 7"),
         (
             'view = ["final", "updates"]',

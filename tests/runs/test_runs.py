@@ -24,8 +24,8 @@ positions = 6
 clients = 40
 rounds = 4
 cohort = "poisson:1.0"
-clip = 0.5
-noise = 1.0
+clip_norm = 0.5
+noise_multiplier = 1.0
 model_settings = {embedding = 8, units = 12}
 
 [one-shot]
@@ -106,7 +106,7 @@ def test_a_run_that_is_done_is_read_and_not_run_again(together):
 def test_another_config_is_refused_and_named(together):
     _, directory = together
     with pytest.raises(InputError, match=r"other settings \(noise = 1.0 there, noise = 0.5 here\)"):
-        run(run_from_text(TOGETHER, "audit.toml", ["training.noise=0.5"]), out=directory)
+        run(run_from_text(TOGETHER, "audit.toml", ["training.noise_multiplier=0.5"]), out=directory)
     run(run_from_text(TOGETHER, "audit.toml", ["training.workers=2"]), out=directory)
 
 

@@ -218,7 +218,7 @@ def estimate_command(
 
 @app.command()
 def account(
-    noise: Annotated[
+    noise_multiplier: Annotated[
         float | None,
         typer.Option(
             help="Noise multiplier: noise on the sum of a round over how far one client can move it.",
@@ -236,10 +236,10 @@ def account(
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
     delta: Delta = 1e-5,
     epsilon: Annotated[
-        float | None, typer.Option(help="Instead of --noise: the ε to reach; prints the noise it needs.")
+        float | None, typer.Option(help="Instead of --noise-multiplier: the ε to reach; prints the noise it needs.")
     ] = None,
     local_epsilon: Annotated[
-        float | None, typer.Option(help="Instead of --noise: ε of one locally randomized report (LDP).")
+        float | None, typer.Option(help="Instead of --noise-multiplier: ε of one locally randomized report (LDP).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -248,8 +248,8 @@ def account(
     from coalmine.accounting.sampling import parse_sampling
     from coalmine.results import words
 
-    if sum(given is not None for given in (noise, epsilon, local_epsilon)) != 1:
-        raise InputError("give one of --noise, --epsilon (to get the noise it needs) or --local-epsilon")
+    if sum(given is not None for given in (noise_multiplier, epsilon, local_epsilon)) != 1:
+        raise InputError("give one of --noise-multiplier, --epsilon (to get the noise it needs) or --local-epsilon")
     if local_epsilon is not None:
         if sampling is not None:
             raise InputError("--sampling does not go with --local-epsilon: every report is randomized on its device")
@@ -258,7 +258,7 @@ def account(
         parsed = parse_sampling(sampling or "every-round")
         with console.busy("composing the rounds"):
             found = accounting.all_theories(
-                noise_multiplier=noise, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
+                noise_multiplier=noise_multiplier, epsilon=epsilon, sampling=parsed, rounds=rounds, delta=delta
             )
     if as_json:
         console.print_json({"theory": [t.to_dict() for t in found], "meaning": words.theory(found, epsilon)})

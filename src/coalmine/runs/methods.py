@@ -108,8 +108,8 @@ class CanifeMethod(Method):
     def __post_init__(self) -> None:
         self.settings.check_pool()
         self.pool_fraction = self.settings.pool_fraction
-        if self.training.clip == "none":
-            raise InputError("CANIFE's canaries are as long as the clip norm: set clip to a norm")
+        if self.training.clip_norm == "none":
+            raise InputError("CANIFE's canaries are as long as the clip norm: set clip_norm to a number")
 
     def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
         """One for each adversary."""

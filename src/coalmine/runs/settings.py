@@ -86,7 +86,7 @@ class RunSettings:
             raise SettingError(
                 "exposure needs a file of losses, or the phrases of a table [secret-sharer]", ["exposure", "file"]
             )
-        noise = 0.0 if self.training is None else self.training.noise
+        noise = 0.0 if self.training is None else self.training.noise_multiplier
         if self.one_shot and self.canife and self.canife.mode == "running" and noise == 0:
             raise SettingError(
                 "without noise the random canaries of [one-shot] would be what hides CANIFE's in a running training: "

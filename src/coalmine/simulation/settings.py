@@ -93,8 +93,8 @@ class TrainingSettings(Settings):
     )
     client: ClientSettings = Field(default_factory=ClientSettings, description="what a client does")
     server: ServerSettings = Field(default_factory=ServerSettings, description="what the server does")
-    clip: str = Field("1.0", description="clip norm; or none, or adaptive:START (follows the median norm)")
-    noise: float = Field(2.0, ge=0, description="noise multiplier: noise on the sum over the clip norm")
+    clip_norm: str = Field("1.0", description="clip norm; or none, or adaptive:START (follows the median norm)")
+    noise_multiplier: float = Field(2.0, ge=0, description="noise multiplier: noise on the sum over the clip norm")
     weights: str = Field("equal", description="how clients are weighed: equal, size, or size:CAP, which noise needs")
     evaluate_every: int | None = Field(
         None, examples=[10], ge=1, description="rounds between evaluations; the last only if not given"
@@ -102,11 +102,11 @@ class TrainingSettings(Settings):
     seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
     workers: int = Field(1, ge=1, description="processes")
 
-    @field_validator("clip", "cohort", "weights")
+    @field_validator("clip_norm", "cohort", "weights")
     @classmethod
     def _readable(cls, value: str, info: ValidationInfo) -> str:
         """Refuse here, where its line is known, what could not be read later."""
-        {"clip": _clipping, "cohort": _cohorts, "weights": _weighting}[str(info.field_name)](value)
+        {"clip_norm": _clipping, "cohort": _cohorts, "weights": _weighting}[str(info.field_name)](value)
         return value
 
     def splits(self, *, pool_fraction: float = 0.0) -> Splits:
@@ -141,9 +141,13 @@ class TrainingSettings(Settings):
         """Clipping, weights and noise."""
         from coalmine.simulation import Mechanism
 
-        if self.clip == "none" and self.noise > 0:
-            raise InputError("noise is measured by the clip norm: set clip to a norm, or noise=0")
-        return Mechanism(clipping=_clipping(self.clip), noise_multiplier=self.noise, weighting=_weighting(self.weights))
+        if self.clip_norm == "none" and self.noise_multiplier > 0:
+            raise InputError("noise is measured by the clip norm: set clip_norm to a number, or noise_multiplier to 0")
+        return Mechanism(
+            clipping=_clipping(self.clip_norm),
+            noise_multiplier=self.noise_multiplier,
+            weighting=_weighting(self.weights),
+        )
 
     def cohorts(self) -> Cohorts:
         """Who comes."""
@@ -190,7 +194,7 @@ def _clipping(text: str) -> Clipping:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"clip must be a norm such as 1.0, adaptive:START or none, got {text!r}") from error
+        raise InputError(f"clip_norm must be a norm such as 1.0, adaptive:START or none, got {text!r}") from error
 
 
 def _weighting(text: str) -> Weighting:

@@ -37,7 +37,7 @@ def test_several_adversaries_of_a_running_training_come_as_json(run):
     code, out, err = run(
         "audit",
         "canife",
-        *sets(*FAST, "mode=running", "trials=4", "canaries=3", "pool_clients=3,8", "noise=0"),
+        *sets(*FAST, "mode=running", "trials=4", "canaries=3", "pool_clients=3,8", "noise_multiplier=0"),
         "--json",
     )
     assert (code, err) == (0, "")
@@ -92,7 +92,7 @@ def test_settings_are_listed_with_defaults(run):
         ("mode=thawed", "mode"),
         ("trials=1", "the setting trials = 1 is wrong: it must be at least 2"),
         ("trials=0", "it must be at least 2"),
-        ("clip=none", "clip"),
+        ("clip_norm=none", "clip"),
         ("canaries=1e6", "canaries must be at most 1,000"),
         ("pool_fraction=0", "pool_fraction must be in (0, 1)"),
         ("pool_clients=999", "pool_clients must be between 1 and"),
@@ -101,7 +101,7 @@ def test_settings_are_listed_with_defaults(run):
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(run, setting, message):
-    code, _, err = run("audit", "canife", *sets(*FAST, setting, "noise=0"))
+    code, _, err = run("audit", "canife", *sets(*FAST, setting, "noise_multiplier=0"))
     assert code == 2
     assert message in err
     assert "Traceback" not in err

@@ -356,16 +356,20 @@ def test_wrong_settings_are_sentences(run, setting, sentence):
 
 def test_central_training_and_shuffled_users_are_regimes(tmp_path):
     texts = [s for s in SMALL if s != "--set"]
-    for more in (["regime=central", "steps=5"], ["users=shuffled"], ["clip=0.5", "noise=1.0", "reference_share=0.3"]):
+    for more in (
+        ["regime=central", "steps=5"],
+        ["users=shuffled"],
+        ["clip_norm=0.5", "noise_multiplier=1.0", "reference_share=0.3"],
+    ):
         training, audit = settings_from_texts([*texts, *more], TextTrainingSettings, SecretSharerSettings)
         found = run_all(RunSettings(training=training, secret_sharer=audit))
         views = [result.view for result in found.results]
         assert ("users" in views) == ("users=shuffled" not in more)
         assert ("calibrated:user" in views) == ("reference_share=0.3" in more)
         private = next(result for result in found.results if result.view == "exposure:user").theory
-        assert (private is not None) == ("noise=1.0" in more)
+        assert (private is not None) == ("noise_multiplier=1.0" in more)
     training, audit = settings_from_texts(
-        [*texts, "regime=central", "clip=1"], TextTrainingSettings, SecretSharerSettings
+        [*texts, "regime=central", "clip_norm=1"], TextTrainingSettings, SecretSharerSettings
     )
     with pytest.raises(InputError, match="neither clips"):
         run_all(RunSettings(training=training, secret_sharer=audit))
@@ -392,7 +396,7 @@ def test_the_paper_s_settings_are_all_there():
 def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
     tiny = reproduction.Size(
         users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},
-        references=300, clip=0.5, noise=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
+        references=300, clip_norm=0.5, noise_multiplier=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
         source="generated-text", test_clients=3,
     )  # fmt: skip
     monkeypatch.setitem(reproduction.SIZES, "quick", tiny)

@@ -49,7 +49,7 @@ class OneShotSettings(Settings):
         examples=["gaussian"],
         description="how canaries are made: hadamard or gaussian; by the model's size if not given",
     )
-    canary_norm: float | None = Field(
+    norm: float | None = Field(
         None,
         examples=[1.0],
         gt=0,
@@ -76,8 +76,8 @@ class OneShotSettings(Settings):
 
     def audits(self, training: TrainingSettings, initial: npt.ArrayLike, population: int) -> list[OneShot]:
         """The audits of such a training, one a view, whose model starts as ``initial``."""
-        if training.clip == "none" and self.canary_norm is None:
-            raise InputError("nothing is clipped, so canaries have no length to take: give canary_norm=")
+        if training.clip_norm == "none" and self.norm is None:
+            raise InputError("nothing is clipped, so canaries have no length to take: give norm=")
         start = np.asarray(initial, dtype=np.float32)
         first, *others = self.view
         audit = OneShot(
@@ -90,7 +90,7 @@ class OneShotSettings(Settings):
             design=self.design,
             family=self.family,
             initial=start if _compares(first) else None,
-            norm=self.canary_norm,
+            norm=self.norm,
             seed=training.seed,
         )
         return [audit] + [

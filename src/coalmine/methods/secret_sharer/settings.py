@@ -42,8 +42,8 @@ class TextTrainingSettings(TrainingSettings):
     server: ServerSettings = Field(
         default_factory=lambda: ServerSettings(learning_rate=1.0, momentum=0.0), description="what the server does"
     )
-    clip: str = Field("none", description="clip norm; or none, or adaptive:START (follows the median norm)")
-    noise: float = Field(0.0, ge=0, description="noise multiplier: noise on the sum over the clip norm")
+    clip_norm: str = Field("none", description="clip norm; or none, or adaptive:START (follows the median norm)")
+    noise_multiplier: float = Field(0.0, ge=0, description="noise multiplier: noise on the sum over the clip norm")
 
 
 class SecretSharerSettings(Settings):
@@ -106,8 +106,8 @@ class SecretSharerSettings(Settings):
 
         if self.regime == "federated":
             return settings.training(splits, module, audits)
-        if settings.clip != "none" or settings.noise:
-            raise InputError("central training neither clips nor adds noise: leave clip and noise out")
+        if settings.clip_norm != "none" or settings.noise_multiplier:
+            raise InputError("central training neither clips nor adds noise: leave clip_norm and noise_multiplier out")
         return CentralTraining(
             model=module,
             data=splits.train,
