@@ -19,7 +19,7 @@ Spec = Mapping[str, Any]
 
 PAPER, INK, MUTED, LINE = "var(--paper)", "var(--ink)", "var(--muted)", "var(--line)"
 THEORY, BOUND, ESTIMATE = "var(--theory)", "var(--bound)", "var(--estimate)"
-PLANTED, HELD_OUT = "var(--planted)", "var(--held-out)"
+INSERTED, HELD_OUT = "var(--inserted)", "var(--held-out)"
 REFUTED = "var(--refuted)"
 
 LIGHT = {
@@ -30,7 +30,7 @@ LIGHT = {
     "--theory": "#4b5563",
     "--bound": "#1760a8",
     "--estimate": "#b45309",
-    "--planted": "#0f766e",
+    "--inserted": "#0f766e",
     "--held-out": "#7b8494",
     "--refuted": "#b3261e",
 }
@@ -44,7 +44,7 @@ DARK = {
     "--theory": "#c3c9d1",
     "--bound": "#76b5f2",
     "--estimate": "#f0a85a",
-    "--planted": "#4fd1c0",
+    "--inserted": "#4fd1c0",
     "--held-out": "#8d96a3",
     "--refuted": "#ff8f86",
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coalmine.drawing import numbers
-from coalmine.drawing.charts import BOUND, ESTIMATE, INK, LINE, PLANTED, THEORY, Figure, unit
+from coalmine.drawing.charts import BOUND, ESTIMATE, INK, INSERTED, LINE, THEORY, Figure, unit
 from coalmine.results.summary import line, number
 
 Result = Mapping[str, Any]
@@ -236,9 +236,9 @@ def training_curve(history: Sequence[Mapping[str, Any]], name: str) -> list[Figu
                 {
                     "mark": {
                         "type": "line",
-                        "color": PLANTED,
+                        "color": INSERTED,
                         "strokeWidth": 2,
-                        "point": len(values) < 30 and {"color": PLANTED, "size": 30},
+                        "point": len(values) < 30 and {"color": INSERTED, "size": 30},
                     },
                     "encoding": {
                         "x": {"field": "round", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}},
