@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.errors import InputError, check_count, check_kind
+
+if TYPE_CHECKING:
+    from coalmine.accounting.claims import TrainingClaim
+    from coalmine.results.result import AuditResult
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
 
@@ -92,6 +96,9 @@ class Audit:
     plants_as: str | None = None
     """What it plants, in words: two audits of one training that plant the same would double it, and are refused."""
 
+    family: str | None = None
+    """Distribution of the updates it plants, such as ``"gaussian"``; None if it plants none."""
+
     notes: Sequence[str] = ()
     """What happened during the training that whoever reads the result should know."""
 
@@ -145,6 +152,10 @@ class Audit:
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go back to what ``state`` gave."""
+
+    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+        """Return the result beside the part of a training's claim that applies to these canaries; for integrations."""
+        raise InputError(f"{type(self).__name__} cannot be compared with a training's claim: define result_for")
 
     def live(self) -> str | None:
         """What it would say now, in a few words beside a progress bar; None where it cannot know yet."""
