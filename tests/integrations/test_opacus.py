@@ -115,7 +115,7 @@ def test_empty_batches_are_ordinary_steps():
     assert audit.audits[0].notes == ()
 
 
-# False-alarm rate: at most 5% for a correct training, whose bounds are far below its claim (benchmarks/opacus_audit.py).
+# False-alarm rate of a correct training: at most 5%, and its bounds are far below the claim (benchmarks/opacus_audit.py).
 @pytest.mark.parametrize(
     ("kind", "refuted"), [(None, False), (HalfNoise, True), (NoNoise, True), (NoClipping, True)], ids=str
 )
@@ -193,7 +193,7 @@ def test_per_layer_clipping_rescales_canaries():
     audit = private.audit(2 * BATCHES, canaries=60, participation="every-round", views=["updates"])
     for _ in range(2 * BATCHES):
         private.step_without_gradients()
-    # Canaries have the norm of all clip norms together, and releases are projected alike: in pure noise their scores are
+    # Canaries have the norm of all clip norms together, and releases are projected alike: in pure noise the scores are
     # those of a single clip norm. Four standard errors of the mean of about sixty scores: fails with probability 1e-4.
     members, nonmembers = audit.audits[0].scores()
     std = DIM**-0.5
@@ -224,7 +224,7 @@ def test_trainings_that_cannot_be_audited_raise():
     plain = torch.optim.SGD(private.model.parameters(), lr=0.1)
     with pytest.raises(InputError, match=r"optimizer must be .*, got SGD"):
         OpacusAudit(private.engine, plain, private.loader, audits=[OneShot(dim=DIM, rounds=3)], steps=3)
-    with pytest.raises(InputError, match="4 rounds.* 3 steps"):
+    with pytest.raises(InputError, match=r"4 rounds.* 3 steps"):
         OpacusAudit(private.engine, private.optimizer, private.loader, audits=[OneShot(dim=DIM, rounds=4)], steps=3)
     with pytest.raises(InputError, match="got none"):
         private.audit(3, canaries=None)
