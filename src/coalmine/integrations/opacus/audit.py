@@ -112,8 +112,8 @@ class OpacusAudit:
         """Continue from a checkpoint, with the same settings."""
         self.steps.restore(state)
         accumulated, *trained = state["passes"].tolist()
-        # The new loader counts its passes from 1 again, so earlier passes get negative numbers to stay distinct. 0, which
-        # stands for another loader, stays 0.
+        # The new loader counts its passes from 1 again, so earlier passes get negative numbers to stay distinct.
+        # 0, which stands for another loader, stays 0.
         last = max(trained, default=0)
         earlier = {number and number - max(last, 0) - 1 for number in trained}
         self.loading.accumulated, self.loading.trained = bool(accumulated), earlier
