@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--noise", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=Path("runs/flower"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop everything that was started, as after Ctrl-C
     simulated = arguments.engine == "simulation"
     nodes = arguments.nodes or (10 if simulated else 2)
     ports = free_ports(1 + nodes)
