@@ -1,10 +1,10 @@
-"""What Flower costs beside coalmine's simulator, what the audit costs on Flower, and whether both give the same scores.
+"""Cost of Flower compared with coalmine's simulator, cost of the audit on Flower, and agreement of their scores.
 
-    python benchmarks/flower.py cost        # CPU time of the digits model: simulator, plain loop, LocalGrid
-    python benchmarks/flower.py overhead    # the audit's share of a LocalGrid training
-    python benchmarks/flower.py same [SCORES.npz]   # scores: simulator against LocalGrid, and against a run's file
+    python benchmarks/flower.py cost                # CPU time per round: simulator, plain loop, LocalGrid
+    python benchmarks/flower.py overhead            # the audit's share of a LocalGrid training
+    python benchmarks/flower.py same [SCORES.npz]   # scores of the simulator against LocalGrid and a run's file
 
-The app is that of examples/flower. For `same` with a file, make that with as little noise:
+The app is examples/flower. To make a file for `same`, run the app with hardly any noise:
 python examples/flower/demo.py --engine simulation --nodes 10 --rounds 3 --noise 1e-6 --out DIR
 """
 
@@ -42,7 +42,7 @@ CLIP = 0.5
 
 
 def federation(clients: int) -> FederatedData:
-    """The app's partitions as coalmine has them."""
+    """Return the app's partitions as federated data."""
     parts = [task.partition(i, clients) for i in range(clients)]
     stops = np.cumsum([len(x) for x, _ in parts])
     return FederatedData(
@@ -55,13 +55,16 @@ def federation(clients: int) -> FederatedData:
 
 
 def audit_of(rounds: int, canaries: int, participation: str = "every-round") -> OneShot:
-    """As in the app."""
+    """Return the audit of the app."""
     dim = Layout.of(ArrayRecord(task.build().state_dict())).dim
     return OneShot(dim=dim, rounds=rounds, canaries=canaries, view="updates", participation=participation)
 
 
 def simulator(clients: int, rounds: int, audit: OneShot | None = None, data: FederatedData | None = None) -> Training:
-    """The same training in coalmine: Flower counts canaries that are held out too, which the server's rate makes up."""
+    """Return the same training in the simulator.
+
+    Flower's divisor counts held-out canaries too, which the server's learning rate makes up for.
+    """
     rate = 1.0 if audit is None else (clients + audit.canaries) / (clients + 2 * audit.canaries)
     return Training(
         model=task.build(),
@@ -76,7 +79,7 @@ def simulator(clients: int, rounds: int, audit: OneShot | None = None, data: Fed
 
 
 def flower(clients: int, rounds: int, audit: OneShot | None = None, seats: int = 0) -> Callable[[], None]:
-    """The same on a LocalGrid."""
+    """Return a function that runs the same training on a LocalGrid."""
     strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(fraction_evaluate=0.0), 0.0, CLIP, clients + seats)
     inner = LocalGrid(app, nodes=clients)
     grid = inner if audit is None else CanaryGrid(inner, audit, clip_norm=CLIP, length=5.0)
@@ -86,7 +89,7 @@ def flower(clients: int, rounds: int, audit: OneShot | None = None, seats: int =
 
 
 def plain_loop(clients: int, rounds: int) -> None:
-    """FedAvg with clipping as anybody would write it with PyTorch."""
+    """Run FedAvg with clipping in plain PyTorch."""
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
     model = task.build()
@@ -102,19 +105,19 @@ def plain_loop(clients: int, rounds: int) -> None:
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """CPU seconds, the least of a few: the machine may be busy."""
-    found = []
+    """Return CPU seconds, the best of a few runs, since the machine may be busy."""
+    times = []
     for _ in range(repeats):
         start = time.process_time()
         with quiet():
             work()
-        found.append(time.process_time() - start)
-    return min(found)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No logging, seeded."""
+    """Seed Flower's global generators and silence its output."""
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -123,20 +126,18 @@ def quiet() -> Iterator[None]:
 
 
 def cost(clients: int = 50, rounds: int = 4) -> None:
-    """CPU time of a round."""
+    """Print the CPU time per round."""
     data = federation(clients)
     training = seconds(lambda: simulator(clients, rounds, data=data).run())
     loop = seconds(lambda: plain_loop(clients, rounds))
     local = seconds(flower(clients, rounds))
-    print(f"digits, {clients} clients a round, CPU time of a round")
-    for name, found in (("simulator", training), ("plain PyTorch loop", loop), ("LocalGrid", local)):
-        print(
-            f"{name:<22}{1e3 * found / rounds:>9.1f} ms{found / training:>8.1f} x simulator{found / loop:>8.1f} x loop"
-        )
+    print(f"digits, {clients} clients per round, CPU time per round")
+    for name, cpu in (("simulator", training), ("plain PyTorch loop", loop), ("LocalGrid", local)):
+        print(f"{name:<22}{1e3 * cpu / rounds:>9.1f} ms{cpu / training:>8.1f} x simulator{cpu / loop:>8.1f} x loop")
 
 
 def overhead(clients: int = 50, rounds: int = 10, canaries: int = 25) -> None:
-    """What the audit adds to a training on Flower: with as many nodes more that send nothing, and with canaries."""
+    """Print what the audit adds to a training on Flower, compared with the same number of real nodes."""
     audit = audit_of(rounds, canaries, "epochs:1")
     seats = 2 * canaries // rounds
     plain = seconds(flower(clients + seats, rounds))
@@ -144,14 +145,14 @@ def overhead(clients: int = 50, rounds: int = 10, canaries: int = 25) -> None:
     with quiet():
         flower(clients, rounds, audit, seats)()
     audited = time.process_time() - start
-    own = audit.result().timing["audit_s"]
-    print(f"{clients} clients and {seats} canaries a round: {1e3 * audited / rounds:.1f} ms CPU a round")
+    audit_seconds = audit.result().timing["audit_s"]
+    print(f"{clients} clients and {seats} canaries per round: {1e3 * audited / rounds:.1f} ms CPU per round")
     print(f"the same with {clients + seats} clients: {1e3 * plain / rounds:.1f} ms, so {audited / plain - 1:+.1%}")
-    print(f"in the audit itself (planting and scoring, wall time): {1e3 * own / rounds:.1f} ms a round")
+    print(f"in the audit itself (inserting and scoring, wall time): {1e3 * audit_seconds / rounds:.1f} ms per round")
 
 
 def same(path: str | None, clients: int = 10, rounds: int = 3, canaries: int = 20) -> None:
-    """The largest difference between canary scores."""
+    """Print the largest difference between canary scores."""
     ours, theirs = audit_of(rounds, canaries), audit_of(rounds, canaries)
     with quiet():
         simulator(clients, rounds, ours).run()
@@ -161,14 +162,14 @@ def same(path: str | None, clients: int = 10, rounds: int = 3, canaries: int = 2
         stored = np.load(path)
         pairs[path] = np.concatenate([stored["members"], stored["nonmembers"]])
     expected = np.concatenate(ours.scores())
-    for name, found in pairs.items():
+    for name, scores in pairs.items():
         # Files hold sorted scores.
-        gap = np.abs(np.sort(expected) - np.sort(found)).max()
-        print(f"{name}: {len(found)} scores up to {expected.max():.2f}, at most {gap:.1e} from the simulator's")
+        gap = np.abs(np.sort(expected) - np.sort(scores)).max()
+        print(f"{name}: {len(scores)} scores up to {expected.max():.2f}, at most {gap:.1e} from the simulator's")
 
 
 def main() -> None:
-    """Choose."""
+    """Run the chosen benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("cost", "overhead", "same"))
     parser.add_argument("scores", nargs="?")

@@ -48,7 +48,7 @@ def first_model():
 
 
 def local_step(model, partition):
-    """What a client makes of a model: a flat vector in, a flat vector out."""
+    """Return what a client's training makes of a model, both as flat vectors."""
     direction = np.random.default_rng(partition).normal(0, 0.2, DIM).astype(np.float32)
     return (0.9 * model + direction).astype(np.float32)
 
@@ -59,16 +59,16 @@ def client_app(mods=(), fails=lambda partition: None):
     @app.train()
     def train(message, context):
         partition = context.node_config["partition-id"]
-        odd = fails(partition)
-        if odd == "dies":
+        failure = fails(partition)
+        if failure == "dies":
             raise RuntimeError("out of memory")
-        if odd == "silent":
+        if failure == "silent":
             return None
         arrays = message.content["arrays"]
         layout = Layout.of(arrays)
         before = layout.vector(arrays)
         update = local_step(before, partition) - before
-        if odd == "nan":
+        if failure == "nan":
             update[7] = np.nan
         metrics = MetricRecord({"num-examples": 8, "loss": float(partition)})
         return Message(RecordDict({"arrays": layout.moved(arrays, update), "metrics": metrics}), reply_to=message)
@@ -117,7 +117,7 @@ def plain_loop(audit, noise=1.0):
     return model
 
 
-def test_the_scores_of_a_flower_training_are_those_of_a_plain_loop():
+def test_flower_gives_the_scores_of_a_plain_loop():
     flower, plain = one_shot(), one_shot()
     result, _ = train(server_side(CLIENTS + 12), flower)
     np.random.seed(0)
@@ -128,7 +128,7 @@ def test_the_scores_of_a_flower_training_are_those_of_a_plain_loop():
     assert flower.notes == ()
 
 
-def test_canaries_that_are_too_long_are_clipped_like_any_update():
+def test_long_canaries_are_clipped_like_any_update():
     short, long = one_shot(), one_shot()
     train(server_side(CLIENTS + 12), short)
     np.random.seed(0)
@@ -136,7 +136,7 @@ def test_canaries_that_are_too_long_are_clipped_like_any_update():
     np.testing.assert_allclose(short.scores()[0], long.scores()[0], atol=1e-4)
 
 
-def test_accounted_mode_works_unchanged_and_both_views_see_the_same_training():
+def test_accounted_mode_works_with_two_views():
     audit = one_shot()
     final = audit.seen_by("final-change", initial=Layout.of(first_model()).vector(first_model()))
     strategy = server_side(CLIENTS + 12, noise=2.0, accountant=accountant(CLIENTS + 12))
@@ -145,9 +145,9 @@ def test_accounted_mode_works_unchanged_and_both_views_see_the_same_training():
     assert spent.num_releases == ROUNDS
     assert audit.theory(noise_multiplier=2.0, delta=1e-5, accountant="rdp").epsilon == pytest.approx(spent.epsilon)
     for seen in (audit, final):
-        found = seen.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
-        assert not found.refuted
-        assert found.warnings == []
+        result = seen.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+        assert not result.refuted
+        assert result.warnings == []
 
 
 def test_only_canaries_that_are_due_are_nodes_and_none_in_evaluation():
@@ -172,24 +172,24 @@ def test_only_canaries_that_are_due_are_nodes_and_none_in_evaluation():
     assert audit.result().metrics["inserted"] + audit.result().metrics["held_out"] == 12
 
 
-def test_a_strategy_that_draws_at_random_is_accounted_as_drawing():
+def test_observed_participation_is_accounted_as_sampling_without_replacement():
     audit = one_shot(participation=ObservedParticipation(size=8, population=CLIENTS + 12))
     strategy = server_side(8, noise=2.0, inner=FedAvg(fraction_train=0.5, fraction_evaluate=0.0))
     train(strategy, audit)
-    drawn = [len(audit.participation.present(12, ROUNDS, 0, t)) for t in range(ROUNDS)]
-    assert all(0 < count <= 8 for count in drawn)
+    sampled = [len(audit.participation.present(12, ROUNDS, 0, t)) for t in range(ROUNDS)]
+    assert all(0 < count <= 8 for count in sampled)
     assert str(audit.sampling) == "fixed:8/16"
     assert audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).warnings == []
 
 
-def test_a_strategy_that_leaves_out_canaries_that_are_due_is_refused():
+def test_a_strategy_that_leaves_out_due_canaries_raises():
     strategy = server_side(8, inner=FedAvg(fraction_train=0.5, fraction_evaluate=0.0))
     with pytest.raises(InputError, match=r"fraction_train=1\.0"):
         train(strategy, one_shot())
 
 
 @pytest.mark.parametrize(
-    ("odd", "wrapped", "said"),
+    ("failure", "wrapped", "warning"),
     [
         ("dies", False, "1 of 16 nodes failed"),
         ("dies", True, "did not change"),
@@ -197,14 +197,14 @@ def test_a_strategy_that_leaves_out_canaries_that_are_due_is_refused():
         ("nan", False, "1 of 310 parameters are not finite"),
     ],
 )
-def test_the_audit_goes_on_after_a_client_that(odd, wrapped, said):
-    times = iter([odd] + [None] * 100)
-    app = client_app(fails=lambda partition: next(times) if partition == 2 else None)
+def test_the_audit_continues_after_a_client_that(failure, wrapped, warning):
+    failures = iter([failure] + [None] * 100)
+    app = client_app(fails=lambda partition: next(failures) if partition == 2 else None)
     audit = one_shot()
     train(server_side(CLIENTS + 12) if wrapped else FedAvg(fraction_evaluate=0.0), audit, app=app)
-    found = audit.result()
-    assert any(said in warning and warning.startswith("round 0") for warning in found.warnings)
-    assert np.isfinite(found.bound.epsilon)
+    result = audit.result()
+    assert any(warning in text and text.startswith("round 0") for text in result.warnings)
+    assert np.isfinite(result.bound.epsilon)
 
 
 def test_hosts_send_the_same_canaries_and_no_vector_travels():
@@ -213,12 +213,12 @@ def test_hosts_send_the_same_canaries_and_no_vector_travels():
     np.random.seed(0)
     sizes = []
 
-    def weighed(message, context, call_next):
+    def measured(message, context, call_next):
         configs = list(message.content.config_records.values())
         sizes.append(sum(len(str(value)) for config in configs for value in config.values()))
         return call_next(message, context)
 
-    train(server_side(CLIENTS + 12), far, app=client_app(mods=[weighed, canary_mod]), hosts=[3, 4])
+    train(server_side(CLIENTS + 12), far, app=client_app(mods=[measured, canary_mod]), hosts=[3, 4])
     for ours, theirs in zip(near.scores(), far.scores(), strict=True):
         np.testing.assert_allclose(theirs, ours, atol=2e-5)
     assert max(sizes) < 120
@@ -250,9 +250,9 @@ def test_frozen_rounds_leave_model_accountant_and_clip_norm_as_they_were():
     assert private.privacy_spent().num_releases == ROUNDS
     assert [number for number, _ in seen] == [0, 1, 2, 3]
     assert len({value for _, value in seen}) == 4
-    found = audit.result(noise_multiplier=0.3)
-    assert found.metrics["attack_accuracy"] > 0.85
-    assert found.warnings == [w for w in found.warnings if "frozen round" not in w]
+    result = audit.result(noise_multiplier=0.3)
+    assert result.metrics["attack_accuracy"] > 0.85
+    assert result.warnings == [w for w in result.warnings if "frozen round" not in w]
 
 
 def test_running_canife_scores_the_trainings_own_rounds():
@@ -265,7 +265,7 @@ def test_running_canife_scores_the_trainings_own_rounds():
     assert audit.result(noise_multiplier=0.1).metrics["attack_accuracy"] > 0.8
 
 
-def test_a_layout_keeps_to_parameters_and_copies():
+def test_a_layout_covers_floating_point_arrays_and_copies():
     arrays = ArrayRecord(
         {
             "half": Array(np.ones((2, 2), dtype=np.float16)),
@@ -289,7 +289,7 @@ def test_a_layout_keeps_to_parameters_and_copies():
         layout.vector(ArrayRecord({"half": Array(np.ones(3, dtype=np.float16))}))
 
 
-def test_what_cannot_be_is_refused():
+def test_settings_that_do_not_fit_raise():
     with pytest.raises(InputError, match=r"311 parameters.* 310"):
         train(server_side(4), OneShot(dim=311, rounds=ROUNDS, canaries=2, view="updates", seed=1))
     with pytest.raises(InputError, match="got NoneType"):
@@ -303,7 +303,7 @@ def test_what_cannot_be_is_refused():
         CanaryGrid(LocalGrid(client_app(), nodes=2), canife, hosts=[1])
 
 
-def test_a_canary_comes_through_secure_aggregation():
+def test_a_canary_passes_secure_aggregation():
     from flwr.app import ConfigRecord, Context
     from flwr.client import NumPyClient
     from flwr.client.mod import secaggplus_mod
@@ -364,30 +364,30 @@ def test_a_canary_comes_through_secure_aggregation():
 def test_arrays_of_the_local_grid_read_what_flower_reads(values):
     theirs = Array(values)
     ours = copied(RecordDict({"arrays": ArrayRecord({"a": theirs})}))["arrays"]["a"]
-    expected, found = theirs.numpy(), ours.numpy()
-    assert np.array_equal(found, expected)
-    assert (found.dtype, found.shape, found.flags.writeable) == (expected.dtype, expected.shape, True)
+    expected, read = theirs.numpy(), ours.numpy()
+    assert np.array_equal(read, expected)
+    assert (read.dtype, read.shape, read.flags.writeable) == (expected.dtype, expected.shape, True)
     assert ours == theirs
     assert theirs == ours
     assert ours != Array(np.zeros(1))
     assert ours.object_id == theirs.object_id
     again = ours.numpy()
-    assert not np.shares_memory(again, found)
+    assert not np.shares_memory(again, read)
 
 
-def test_arrays_of_the_local_grid_fail_as_flower_s_do():
+def test_arrays_of_the_local_grid_fail_like_flowers():
     for data, stype in ((b"", "numpy.ndarray"), (b"nonsense of some length", "numpy.ndarray"), (b"", "other")):
         theirs = Array("float32", (2,), stype, data)
         ours = copied(RecordDict({"arrays": ArrayRecord({"a": theirs})}))["arrays"]["a"]
         errors = []
-        for one in (theirs, ours):
+        for array in (theirs, ours):
             with pytest.raises(Exception) as caught:
-                one.numpy()
+                array.numpy()
             errors.append((caught.type, str(caught.value)))
         assert errors[0] == errors[1]
 
 
-def test_frozen_rounds_have_as_many_nodes_as_the_others():
+def test_frozen_rounds_have_the_same_number_of_nodes():
     canife = Canife(canaries=GivenUpdates(np.eye(DIM)[0]), rounds=ROUNDS, every=ROUNDS, trials=8, seed=1)
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), [canife, one_shot()], clip_norm=CLIP)
     strategy = FrozenRounds(server_side(CLIENTS + 12 + 1), grid)
@@ -397,7 +397,7 @@ def test_frozen_rounds_have_as_many_nodes_as_the_others():
     assert {divisor for divisor in seen if divisor} == {CLIENTS + 12 + 1}
 
 
-def test_parameters_are_found_by_name_in_whatever_order_they_come():
+def test_parameters_are_matched_by_name_in_any_order():
     layout = Layout.of(first_model())
     other = ArrayRecord(dict(sorted(first_model().items())))
     update = np.arange(DIM, dtype=np.float32)
@@ -405,7 +405,7 @@ def test_parameters_are_found_by_name_in_whatever_order_they_come():
     np.testing.assert_allclose(layout.vector(layout.moved(other, update)) - layout.vector(other), update, atol=1e-4)
 
 
-def test_the_share_that_was_really_drawn_is_accounted():
+def test_the_share_that_was_sampled_is_accounted():
     audit = one_shot(participation=ObservedParticipation(2, 1000))
     train(FedAvg(fraction_evaluate=0.0), audit)
     assert str(audit.sampling) == f"fixed:{CLIENTS + 12}/{CLIENTS + 12}"
@@ -426,7 +426,7 @@ def test_metrics_are_averaged_as_flower_does():
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(np.average(np.arange(CLIENTS), weights=sizes))
 
 
-def test_replies_come_in_the_order_asked():
+def test_replies_keep_the_order_of_the_messages():
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), one_shot(), clip_norm=CLIP)
     grid.audited.begin(first_model())
     asked = [n for n in grid.get_node_ids() if n < 0]
@@ -435,7 +435,7 @@ def test_replies_come_in_the_order_asked():
     assert [reply.metadata.src_node_id for reply in replies] == asked
 
 
-def test_a_step_that_is_not_small_is_refused():
+def test_a_large_held_out_step_raises():
     half = ArrayRecord({"weight": Array(np.ones(DIM, dtype=np.float16))})
     layout = Layout.of(half)
     assert layout.representable_step(half, 1e-9) > 1e-3
