@@ -253,7 +253,7 @@ class CanaryGrid(Grid):
         timeout: float | None,
     ) -> Iterator[Message]:
         """Have real nodes send the canaries, each host in turn."""
-        requests = []
+        requests: list[Message] = []
         for number, ((audit, seat), message) in enumerate(asked.items()):
             contribution = planted.get(audit)
             assert isinstance(contribution, SeededContribution)

@@ -207,8 +207,8 @@ class AuditedSteps:
 
     def _observe(self, audit: Audit, kind: Kind, round: int, vector: Vector, divisor: float | None) -> None:
         # Gaussian canaries were rescaled layer by layer before they were inserted; the release is projected alike.
-        rescaled = self._layer_scale is not None and audit.family is not None
-        shown = vector * self._layer_scale if rescaled else np.array(vector)
+        scale = None if audit.family is None else self._layer_scale
+        shown = np.array(vector) if scale is None else vector * scale
         audit.observe(Release(round=round, kind=kind, vector=shown, divisor=divisor))
 
     def _update(self) -> Vector:
