@@ -9,7 +9,7 @@ import numpy as np
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Splits
 from coalmine.simulation.data.splitting import Cut
-from coalmine.simulation.data.text import Tokenised, language_splits
+from coalmine.simulation.data.text import Tokenized, language_splits
 
 if TYPE_CHECKING:
     from coalmine.arrays import Floats, Ints
@@ -55,14 +55,14 @@ def generated_text(
     agrees = rng.random(len(owners)) < _P_AGREES
     closers = np.where(agrees, openers, rng.permutation(openers)) + _pairs(words)
     body[np.arange(len(owners)), lengths - 1] = closers
-    tokenised = Tokenised(
+    tokenized = Tokenized(
         users=[f"user-{i}" for i in range(users)],
         owners=owners,
         lengths=lengths,
         ids=body[np.arange(body.shape[1]) < lengths[:, None]],
         words=[made_up_word(i) for i in range(words)],
     )
-    return language_splits(tokenised, cut, level="words", positions=positions, vocabulary_size=vocabulary_size)
+    return language_splits(tokenized, cut, level="words", positions=positions, vocabulary_size=vocabulary_size)
 
 
 def made_up_word(number: int) -> str:
