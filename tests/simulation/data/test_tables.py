@@ -72,6 +72,12 @@ def test_data_without_users_is_assigned_to_clients(datasets):
         from_datasets(both, partition="natural")
 
 
+def test_a_user_in_train_and_in_test_raises(datasets):
+    part = pictures(datasets, count=20, user=[f"u{i % 4}" for i in range(20)])
+    with pytest.raises(InputError, match="user u0 in train and in test"):
+        from_datasets(datasets.DatasetDict(train=part, test=part))
+
+
 def test_texts_become_language_or_classification_data(datasets):
     rows = {"who": [f"u{i % 20}" for i in range(100)], "text": [f"these are words number {i}" for i in range(100)]}
     spoken = from_datasets(datasets.Dataset.from_dict(rows), user="who", positions=6)

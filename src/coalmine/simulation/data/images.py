@@ -70,13 +70,12 @@ def array_data(source: str, parts: Sequence[tuple[Array, Array, ArrayLike | None
         else:
             data.append(FederatedData.from_users(inputs=x, targets=y, users=users, task=task))
         first += len(x)
-    if all(users is not None for _, _, users in parts[:2]) and len(data) == 2:
-        shared = set(data[0].names) & set(data[1].names)
-        if shared:
-            raise InputError(
-                f"{source} has user {min(shared)} in train and in test, but no user may be in both: rename the test"
-                " users, or put all examples together to have them split by user"
-            )
+    has_users = all(users is not None for _, _, users in parts)
+    if has_users and len(data) == 2 and (shared := set(data[0].names) & set(data[1].names)):
+        raise InputError(
+            f"{source} has user {min(shared)} in train and in test, but no user may be in both: rename the test users,"
+            " or put all examples together to have them split by user"
+        )
     return ArrayData(data=data[0], test=data[1] if len(data) == 2 else None, has_users=parts[0][2] is not None)
 
 
