@@ -49,6 +49,9 @@ class Job(ABC):
     pool_fraction: float = 0.0
     """Share of the users to set aside from the training, as a pool."""
 
+    needs_training: bool = True
+    """Whether the training has to be run; False where a finished model is audited."""
+
     reads: Sequence[str] = ()
     """Names of earlier methods of the run whose jobs this one reads from."""
 
@@ -73,5 +76,5 @@ class Job(ABC):
             metrics: Quality of the final model, to be kept beside the results.
         """
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path) -> None:  # noqa: B027 (most methods need nothing more)
         """Write files that the results do not cover, such as weights needed to ask the model again."""
