@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from coalmine import accounting
 from coalmine.accounting import Theory
+from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind, check_positive
@@ -108,7 +109,7 @@ class OneShot(Audit):
         check_canaries(self.canaries)
         self._count = 2 * self.canaries
         self.participation.check(self._count, self.rounds)
-        self.family = family or family_for(self.dim, self._count)
+        self.family: str = family or family_for(self.dim, self._count)
         check_room(self.family, self.dim, self._count)
         self._updates = update_canaries(self.family, dim=self.dim, count=self._count, seed=self.seed)
         self.members = draw_members(self.canaries, design=self.design, seed=self.seed)
@@ -336,6 +337,16 @@ class OneShot(Audit):
             timing={"audit_s": self._seconds},
             config=self._config(),
         )
+
+    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+        """Return the result beside the claim for canaries that take part as these do; for integrations."""
+        like_members = self.participation == parse_participation(claim.participation)
+        # A score that uses each canary's rounds forgoes the amplification that secret sampling gives.
+        if like_members and not (claim.secret and self.knows_rounds):
+            theory = claim.theory
+        else:
+            theory = claim.for_sampling(self.sampling)
+        return self.result(confidence=confidence, theory=theory, metrics=metrics)
 
     # The claim
 
