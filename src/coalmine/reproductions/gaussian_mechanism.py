@@ -49,7 +49,7 @@ def canary_cosines(*, dim: int, canaries: int, noise_multiplier: float, rng: np.
 
     Example:
         >>> canary_cosines(dim=100, canaries=2, noise_multiplier=0.0, rng=np.random.default_rng(0)).round(2)
-        array([0.7, 0.7])
+        array([0.73, 0.73])
     """
     d, k = check_count("dim", dim), check_count("canaries", canaries)
     if k > d:

@@ -10,7 +10,7 @@ from coalmine.methods.registry import Method
 
 
 def _job(context: JobContext) -> Job:
-    from coalmine.methods.mechanism.job import MechanismJob  # noqa: PLC0415 (only when it runs)
+    from coalmine.methods.mechanism.job import MechanismJob
 
     return MechanismJob(context)
 
@@ -23,7 +23,7 @@ def _check(run: Any) -> None:
 METHOD = Method(
     name="mechanism",
     title="One application of a mechanism",
-    question="Does a mechanism keep its claimed ε? One application to a sum of random updates, as a black box.",
+    question="Does a mechanism keep its claimed ε, applied once to a sum of random updates as a black box?",
     description=(
         "Random unit vectors were summed and the sum went through the mechanism once; others were held out. In so many "
         "dimensions random directions are nearly orthogonal, so the cosine of a canary with the output shows how much "

@@ -391,7 +391,7 @@ class OneShot(Audit):
         Example:
             >>> audit = OneShot(dim=5_000, rounds=10, canaries=100, view="updates", participation="every-round")
             >>> round(audit.theory(noise_multiplier=4.0, delta=1e-5).epsilon, 2)
-            3.37
+            3.34
         """
         sampling = self.sampling
         # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which is

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def _training() -> type[TrainingSettings]:
-    from coalmine.simulation.settings import TrainingSettings  # noqa: PLC0415 (imports torch)
+    from coalmine.simulation.settings import TrainingSettings
 
     return TrainingSettings
 
 
 def _job(context: JobContext) -> Job:
-    from coalmine.methods.one_shot.job import OneShotJob  # noqa: PLC0415 (imports torch)
+    from coalmine.methods.one_shot.job import OneShotJob
 
     return OneShotJob(context)
 
@@ -38,7 +38,7 @@ def _check(run: Any) -> None:
 METHOD = Method(
     name="one-shot",
     title="Random updates as canaries",
-    question="How much does a training leak about one user? Random updates as extra clients of a single training run.",
+    question="How much does a training reveal about one user, measured with random updates in a single run?",
     description=(
         "Random updates were inserted into the training as extra clients; others, chosen by coin flips, were held out. "
         "In so many dimensions a random direction is nearly orthogonal to every client's update, so whatever a release "

@@ -33,7 +33,7 @@ class Participation(ABC):
 
     Example:
         >>> PoissonParticipation(0.2).present(count=10, rounds=5, seed=0, round=3)
-        array([3])
+        array([8])
     """
 
     knowledge: ClassVar[Knowledge]
