@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.errors import InputError, check_count, check_kind
+
+if TYPE_CHECKING:
+    from coalmine.accounting.claims import TrainingClaim
+    from coalmine.results.result import AuditResult
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
 
@@ -118,6 +122,9 @@ class Audit:
     plants_as: str | None = None
     """What the audit inserts, in words. Two audits of one training that insert the same canaries are refused."""
 
+    family: str | None = None
+    """Distribution of the updates it plants, such as ``"gaussian"``; None if it plants none."""
+
     notes: Sequence[str] = ()
     """Sentences about the training that the result repeats as warnings."""
 
@@ -175,6 +182,10 @@ class Audit:
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what `state` returned."""
+
+    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+        """Return the result beside the part of a training's claim that applies to these canaries; for integrations."""
+        raise InputError(f"{type(self).__name__} cannot be compared with a training's claim: define result_for")
 
     def live(self) -> str | None:
         """Return a few words for the progress bar, or None."""
