@@ -120,6 +120,7 @@ def train(cell: Cell) -> dict[str, Any]:
     found: dict[str, Any] = {"recall": last["recall@1"], "dim": training.dim, "clients": len(data)}
     for audit in audits:
         result = audit.result(delta=len(data) ** -1.1)
+        assert result.scores is not None
         figures = {e.method: e.epsilon for e in result.estimates}
         found[audit.view] = {
             "estimate": figures["gaussian-fit"],
