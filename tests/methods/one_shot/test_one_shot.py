@@ -310,7 +310,7 @@ def test_a_round_that_failed_may_be_planted_again():
     data = federation([4] * 20)
     audit = OneShot(dim=parameter_vector(mlp()).numel(), rounds=ROUNDS, canaries=30, view="updates")
     bad = training([audit], data=data, server=SGD(learning_rate=1e30))
-    with pytest.raises(InputError, match="does not count"):
+    with pytest.raises(InputError, match="aborted"):
         bad.run()
     failed = bad.state.round
     assert audit.plant(failed, clip_norm=0.5) is not None
@@ -447,7 +447,7 @@ def test_where_nothing_is_clipped_canaries_need_a_length():
 
 def test_two_audits_that_would_plant_the_same_canaries_are_refused():
     first, second = (OneShot(dim=1091, rounds=ROUNDS, canaries=30, view=view) for view in ("final", "updates"))
-    with pytest.raises(InputError, match="two audits would plant the same gaussian canaries of seed 0"):
+    with pytest.raises(InputError, match="gaussian canaries of seed 0"):
         training([first, second])
     training([first, first.seen_by("updates"), OneShot(dim=1091, rounds=ROUNDS, canaries=30, seed=1)])
 
