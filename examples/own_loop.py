@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import coalmine as cm
+from coalmine.methods.one_shot.planted import PlantedCanaries
 
 ROUNDS, CLIP, NOISE, RATE = 10, 0.5, 3.16, 0.5
 BUGS = ("half-noise", "forgotten-noise", "no-clipping")
@@ -47,7 +48,7 @@ def flat(model: nn.Module) -> np.ndarray:
     return nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
 
 
-def planted_sum(planted: cm.one_shot.PlantedCanaries, clipped: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def planted_sum(planted: PlantedCanaries, clipped: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Canaries ten times as long as they may be, clipped like any update: they are cut to CLIP, if clipping works."""
     return sum(clipped(update) for update in planted.each(norm=10 * CLIP))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import SupportsFloat
 
 
@@ -69,3 +70,12 @@ def check_count(name: str, value: float, least: int = 1) -> int:
     if not whole or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
     return int(value)
+
+
+def did_you_mean(name: str, available: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the nearest one that exists, and all of them."""
+    import difflib  # only needed once something is wrong
+
+    names = list(available)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    return f"{f'Did you mean {chr(34)}{near[0]}{chr(34)}? ' if near else ''}Available: {', '.join(names)}."

@@ -1,32 +1,29 @@
-"""What the scores of one view show: how they lie, how planted canaries are told from others, and ε by threshold.
+"""Figures of one result's scores: histogram, ROC curve, and ε by threshold.
 
-A threshold can be moved; what is shown there is the ratio of two counted rates, an estimate and never a bound.
+The reader can move the threshold. The ε shown there is the ratio of two counted rates: an estimate, never a bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from coalmine.drawing import numbers
-from coalmine.drawing.charts import BOUND, ESTIMATE, HELD_OUT, INK, PLANTED, THEORY, Figure, unit
-from coalmine.errors import InputError
-from coalmine.report.caveats import kinds
-from coalmine.results.summary import number
+from coalmine.drawing.charts import BOUND, ESTIMATE, HELD_OUT, INK, INSERTED, THEORY, Figure, unit
+from coalmine.results.result import AuditResult
 from coalmine.stats import CosineNull, Null, Scores
+from coalmine.stats.nulls import parse_null
 from coalmine.stats.same_data import epsilon_by_threshold
 
 _PLACES = 120
-_EXACT = "their null distribution is exact"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What happens at one threshold. ``epsilon`` is None where no error at all was counted."""
+    """The counts at one threshold. ``epsilon`` is None where it is infinite."""
 
     threshold: float
     tp: int
@@ -36,10 +33,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Explorer:
-    """A view's scores at thresholds that can be moved through; ``start`` is where most guesses are right."""
+    """A result's scores at thresholds to move through; ``start`` is where TPR − FPR is largest."""
 
     name: str
-    kinds: tuple[str, str]
+    sides: tuple[str, str]
     members: int
     nonmembers: int
     places: list[Place]
@@ -47,9 +44,9 @@ class Explorer:
     figures: list[Figure]
 
     def to_dict(self) -> dict[str, Any]:
-        """What the page's script needs."""
+        """Return what the page's script needs."""
         return {
-            "kinds": self.kinds,
+            "sides": self.sides,
             "members": self.members,
             "nonmembers": self.nonmembers,
             "places": [[p.threshold, p.tp, p.fp, p.epsilon] for p in self.places],
@@ -57,48 +54,33 @@ class Explorer:
         }
 
 
-def explorer(name: str, result: Mapping[str, Any], arrays: Mapping[str, Any]) -> Explorer | None:
-    """Figures of one view from its scores; None where there are no scores of both kinds."""
-    if "members" not in arrays or "nonmembers" not in arrays:
+def explorer(name: str, result: AuditResult) -> Explorer | None:
+    """Return the figures of a result's scores, or None if it has no scores of both sides."""
+    scores = result.scores
+    if scores is None or scores.nonmembers is None:
         return None
-    try:
-        scores = Scores(arrays["members"], arrays["nonmembers"])
-    except InputError:
-        return None
-    null = known_null(result)
-    delta = next((e.get("delta") or 0.0 for e in result["estimates"]), 0.0)
+    null = parse_null(result.null)
+    delta = result.estimates[0].delta if result.estimates else 0.0
     places = _places(scores, delta)
-    members, others = scores.members.size, scores.observed.size
-    start = int(np.argmax([p.tp / members - p.fp / others for p in places]))
-    figures = [
-        _histogram(name, kinds(result), scores, null, places[start]),
-        _roc(name, result, scores, null, places, start),
-        _by_threshold(name, result, places, start),
-    ]
+    members, nonmembers = scores.members.size, scores.observed.size
+    start = int(np.argmax([p.tp / members - p.fp / nonmembers for p in places]))
     return Explorer(
         name=name,
-        kinds=kinds(result),
+        sides=result.side_names,
         members=members,
-        nonmembers=others,
+        nonmembers=nonmembers,
         places=places,
         start=start,
-        figures=figures,
+        figures=[
+            _histogram(name, result, scores, null, places[start]),
+            _roc(name, result, scores, null, places, start),
+            _by_threshold(name, result, places, start),
+        ],
     )
 
 
-def known_null(result: Mapping[str, Any]) -> Null | None:
-    """The law of a held-out canary's score, where the result rests on it and says that it is exact."""
-    exact = next((e for e in result["estimates"] if e["method"] == "exact-null"), None)
-    config, planted = result["config"], result["metrics"].get("planted")
-    if result["audit"] != "one-shot" or exact is None or _EXACT not in exact.get("assumes", "") or planted is None:
-        return None
-    # Orthogonal canaries are scored against a release less its components along the other planted ones.
-    others = int(planted) - 1 if config.get("family") == "hadamard" else 0
-    return CosineNull(int(config["dim"]) - others)
-
-
 def _places(scores: Scores, delta: float) -> list[Place]:
-    """All thresholds from the lowest up, or as many as a slider can take."""
+    """Return all thresholds from the lowest up, thinned to what a slider can take."""
     thresholds, epsilons = epsilon_by_threshold(scores, delta=delta)
     _, tp, fp = scores.all_counts
     kept = np.unique(np.linspace(0, thresholds.size - 1, _PLACES).round().astype(int))
@@ -115,7 +97,8 @@ def _places(scores: Scores, delta: float) -> list[Place]:
     ]
 
 
-def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | None, start: Place) -> Figure:
+def _histogram(name: str, result: AuditResult, scores: Scores, null: Null | None, start: Place) -> Figure:
+    sides = result.side_names
     members, others = scores.members, scores.observed
     edges = np.linspace(
         float(min(members[0], others[0])),
@@ -131,15 +114,15 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
             {"from": _short(a), "to": _short(b), "share": _short(share), "who": who}
             for a, b, share in zip(edges, edges[1:], shares, strict=False)
         ]
-    domain, colors = list(sides), [PLANTED, HELD_OUT]
+    domain, colors = list(sides), [INSERTED, HELD_OUT]
     x = {
         "field": "from",
         "type": "quantitative",
-        "title": "score",
+        "title": result.score_name,
         "scale": {"zero": False, "nice": False},
         "axis": {"tickCount": 5},
     }
-    share = {"field": "share", "type": "quantitative", "title": "share of canaries", "axis": {"format": "%"}}
+    share = {"field": "share", "type": "quantitative", "title": "share of scores", "axis": {"format": "%"}}
     color = {
         "field": "who",
         "type": "nominal",
@@ -158,7 +141,7 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
             },
         }
     ]
-    words = f"Those {sides[0]} beside those {sides[1]}" if sides[0] != "canaries" else "Canaries beside references"
+    caption = f"Scores of members ({sides[0]}) and non-members ({sides[1]})"
     if null is not None:
         fine = np.linspace(edges[0], edges[-1], 121)
         step = float(edges[1] - edges[0])
@@ -166,7 +149,7 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
             {
                 "score": _short(t),
                 "share": _short(_between(null, float(t) - step / 2, float(t) + step / 2)),
-                "law": "exact law",
+                "law": "exact null",
             }
             for t in fine
         ]
@@ -180,20 +163,20 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
                     "stroke": {
                         "field": "law",
                         "type": "nominal",
-                        "scale": {"domain": ["exact law"], "range": [INK]},
+                        "scale": {"domain": ["exact null"], "range": [INK]},
                         "legend": {"title": None, "symbolType": "stroke"},
                     },
                 },
             }
         )
-        words += ", and the exact law that these follow"
+        caption += ", and the exact distribution of the latter"
     layers.append(_threshold_rule(start.threshold))
     spec = unit(data, layers, height=210, more={"params": [{"name": "threshold", "value": start.threshold}]})
     spec["resolve"] = {"scale": {"stroke": "independent"}}
     return Figure(
         name=f"{name}-scores",
         title="Scores.",
-        caption=f"{words}. The further apart, the more is told.",
+        caption=f"{caption}. The less the histograms overlap, the more the release leaks.",
         sentence=(
             f"Histogram of scores: {members.size} {sides[0]} have a median of {np.median(members):.3g}, "
             f"{others.size} {sides[1]} a median of {np.median(others):.3g}."
@@ -203,7 +186,7 @@ def _histogram(name: str, sides: tuple[str, str], scores: Scores, null: Null | N
 
 
 def _threshold_rule(threshold: float) -> dict[str, Any]:
-    """A line at the threshold that the reader moves."""
+    """Return a line at the threshold that the reader moves."""
     return {
         "data": {"values": [{"at": threshold}]},
         "mark": {"type": "rule", "color": ESTIMATE, "strokeWidth": 2},
@@ -212,9 +195,7 @@ def _threshold_rule(threshold: float) -> dict[str, Any]:
     }
 
 
-def _roc(
-    name: str, result: Mapping[str, Any], scores: Scores, null: Null | None, places: list[Place], start: int
-) -> Figure:
+def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, places: list[Place], start: int) -> Figure:
     m, n = scores.members.size, scores.observed.size
     floor = 10.0 ** math.floor(math.log10(0.6 / max(m, n)))
     counted = [
@@ -230,12 +211,11 @@ def _roc(
     }
     y = {**x, "field": "tpr", "title": "true positive rate"}
     layers: list[dict[str, Any]] = []
-    theory, words = result.get("theory"), ""
-    if theory is not None and math.isfinite(number(theory["epsilon"])):
-        limit = number(theory["epsilon"])
+    theory, notes = result.theory, ""
+    if theory is not None and math.isfinite(theory.epsilon):
         layers.append(
             {
-                "data": {"values": _allowed(limit, float(theory.get("delta") or 0.0), floor)},
+                "data": {"values": _allowed(theory.epsilon, theory.delta, floor)},
                 "mark": {
                     "type": "area",
                     "opacity": 0.16,
@@ -246,8 +226,10 @@ def _roc(
                 "encoding": {"x": x, "y": y, "y2": {"datum": floor}},
             }
         )
-        allowed = f"The shaded region is what {numbers.at_most(limit)} allows"
-        words = f" {allowed}; whether points above it refute it, the valid bound says."
+        notes = (
+            f" Shaded: what the claim of {numbers.at_most(theory.epsilon)} allows. Single points above it can be "
+            "chance; the lower bound accounts for that."
+        )
     chance = [{"fpr": t, "tpr": t} for t in (floor, 1.0)]
     layers.append(
         {
@@ -270,10 +252,10 @@ def _roc(
                 "encoding": {"x": x, "y": y, "order": {"field": "fpr"}},
             }
         )
-        words += " Dashed: false positives by the exact law, not by counting."
+        notes += " Long dashes: FPR from the exact null distribution instead of counts."
     layers += [
         {
-            "mark": {"type": "line", "color": PLANTED, "strokeWidth": 2, "clip": True},
+            "mark": {"type": "line", "color": INSERTED, "strokeWidth": 2, "clip": True},
             "encoding": {"x": x, "y": y, "order": {"field": "i"}},
         },
         {
@@ -286,28 +268,26 @@ def _roc(
     at = float(scores.tpr_at(0.01))
     return Figure(
         name=f"{name}-roc",
-        title="Told apart.",
-        caption=f"Rightly accused over wrongly accused, by threshold; dotted: chance.{words}",
+        title="ROC curve.",
+        caption=f"True positive rate against false positive rate, both logarithmic; dotted: chance.{notes}",
         sentence=(
-            f"ROC curve in logarithmic axes: area {scores.auroc:.3f}; where 1% are wrongly accused, "
-            f"{numbers.percent(at)} are rightly.{words}"
+            f"ROC curve with logarithmic axes: area under the curve {scores.auroc:.3f}; TPR {numbers.percent(at)} at "
+            f"1% FPR.{notes}"
         ),
         chart=spec,
     )
 
 
-def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], start: int) -> Figure:
+def _by_threshold(name: str, result: AuditResult, places: list[Place], start: int) -> Figure:
     data = [
         {"i": i, "threshold": p.threshold, "epsilon": None if p.epsilon is None else _short(p.epsilon)}
         for i, p in enumerate(places)
     ]
     lines: list[dict[str, Any]] = []
-    bound = next((e for e in result["estimates"] if e["valid"]), None)
-    theory = result.get("theory")
-    if bound is not None and bound.get("lower") is not None:
-        lines.append({"value": number(bound["lower"]), "what": "valid bound"})
-    if theory is not None:
-        lines.append({"value": number(theory["epsilon"]), "what": "promise"})
+    if result.bound is not None:
+        lines.append({"value": result.bound.epsilon, "what": "lower bound"})
+    if result.theory is not None:
+        lines.append({"value": result.theory.epsilon, "what": "claim"})
     lines = [line for line in lines if math.isfinite(line["value"])]
     x = {
         "field": "threshold",
@@ -318,7 +298,7 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
     }
     y = {"field": "epsilon", "type": "quantitative", "title": "ε"}
     names = ["estimate", *(str(line["what"]) for line in lines)]
-    colors, dashes = {"estimate": ESTIMATE, "valid bound": BOUND, "promise": THEORY}, {"promise": [6, 4]}
+    colors, dashes = {"estimate": ESTIMATE, "lower bound": BOUND, "claim": THEORY}, {"claim": [6, 4]}
     color = {
         "field": "what",
         "type": "nominal",
@@ -350,11 +330,11 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
     ]
     spec = unit(data, layers, height=210, more={"params": [{"name": "place", "value": start}]})
     best = max((p for p in places if p.epsilon is not None), key=lambda p: p.epsilon or 0.0, default=None)
-    largest = "no threshold shows any" if best is None else f"the largest is {best.epsilon:.3g} at {best.threshold:.3g}"
+    largest = "infinite everywhere" if best is None else f"the largest is {best.epsilon:.3g} at {best.threshold:.3g}"
     return Figure(
         name=f"{name}-threshold",
         title="ε by threshold.",
-        caption="The ratio of counted rates at each threshold: an estimate. Choosing the largest overstates it.",
+        caption="Log-ratio of the counted rates at each threshold: an estimate. Picking the largest overstates ε.",
         sentence=f"Estimated ε at each threshold: {largest}. "
         + " ".join(f"The {line['what']} is {line['value']:.3g}." for line in lines),
         chart=spec,
@@ -362,28 +342,29 @@ def _by_threshold(name: str, result: Mapping[str, Any], places: list[Place], sta
 
 
 def _allowed(epsilon: float, delta: float, floor: float) -> list[dict[str, float]]:
-    """The largest true positive rate that (ε, δ) allows at each false positive rate."""
+    """Return the largest TPR that (ε, δ)-DP allows at each FPR."""
     fpr = np.geomspace(floor, 1, 80)
     with np.errstate(over="ignore"):
-        one = np.exp(min(epsilon, 700)) * fpr + delta
-    other = 1 - np.exp(-epsilon) * (1 - delta - fpr)
+        rising = np.exp(min(epsilon, 700)) * fpr + delta
+    falling = 1 - np.exp(-epsilon) * (1 - delta - fpr)
     return [
         {"fpr": _short(float(f)), "tpr": _short(float(t))}
-        for f, t in zip(fpr, np.minimum(np.minimum(one, other), 1), strict=True)
+        for f, t in zip(fpr, np.minimum(np.minimum(rising, falling), 1), strict=True)
     ]
 
 
 def _between(null: Null, low: float, high: float) -> float:
-    """P(low ≤ null < high), of a cosine."""
-    below = np.exp(null.log_cdf(np.clip([low, high], -1, 1)))
+    """Return P(low ≤ null < high)."""
+    ends = np.clip([low, high], -1, 1) if isinstance(null, CosineNull) else np.array([low, high])
+    below = np.exp(null.log_cdf(ends))
     return max(0.0, float(below[1] - below[0]))
 
 
 def _bins(count: int) -> int:
-    """Few where there are few scores."""
+    """Return a number of bins that suits the number of scores."""
     return min(28, max(6, round(1.5 * math.sqrt(count))))
 
 
 def _short(value: float) -> float:
-    """As many digits as a figure shows."""
+    """Round to what a figure can show, to keep the page small."""
     return float(f"{value:.5g}")

@@ -1,4 +1,4 @@
-// Draws the figures after the text is there, and moves thresholds. Everything shown is data, set as text.
+// Draws the figures once the text is there, and moves thresholds. Everything shown is data, set as text.
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const { theme, specs } = read("figures");
 const explorers = read("explorers");
@@ -21,7 +21,7 @@ function draw(name) {
       name,
       window.vegaEmbed(place, specs[name], options).then(({ view }) => {
         place.classList.add("drawn");
-        place.querySelector("svg").setAttribute("aria-hidden", "true"); // its place has the sentence
+        place.querySelector("svg").setAttribute("aria-hidden", "true"); // its container carries the description
         if (place.scrollWidth > place.clientWidth) place.tabIndex = 0; // so that keys can scroll it
         return view;
       }),
@@ -44,12 +44,12 @@ async function move(name, place) {
 const short = (value) => String(Number(value.toPrecision(4)));
 const percent = (part, whole) => `${((100 * part) / whole).toFixed(1)}%`;
 
-function words({ kinds, members, nonmembers, places }, place) {
+function words({ sides, members, nonmembers, places }, place) {
   const [threshold, tp, fp, epsilon] = places[place];
-  const shown = epsilon === null ? "no finite ε" : `ε ≈ ${epsilon.toFixed(2)}`;
+  const estimate = epsilon === null ? "no finite ε" : `ε ≈ ${epsilon.toFixed(2)}`;
   return (
-    `Accusing whoever scores ${short(threshold)} or more: ${tp} of ${members} ${kinds[0]} (${percent(tp, members)}) and ` +
-    `${fp} of ${nonmembers} ${kinds[1]} (${percent(fp, nonmembers)}). ${shown} here: an estimate, not a bound.`
+    `Threshold ${short(threshold)} flags ${tp} of ${members} ${sides[0]} (TPR ${percent(tp, members)}) and ` +
+    `${fp} of ${nonmembers} ${sides[1]} (FPR ${percent(fp, nonmembers)}). ${estimate} here: an estimate, not a bound.`
   );
 }
 
@@ -71,7 +71,7 @@ const near = new IntersectionObserver(
 );
 for (const name of names) near.observe(document.getElementById(`figure-${name}`));
 
-// What is further down is drawn when there is time, so that the page can be printed as a whole.
+// Figures further down are drawn in idle time, so that the whole page can be printed.
 const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
 async function drawAll() {
   for (const name of names) {

@@ -1,0 +1,24 @@
+"""What audits return: results, verdicts, the gate, and the files they are written to."""
+
+from coalmine.results.directory import RunDirectory
+from coalmine.results.files import results_to_dict, save
+from coalmine.results.gate import Gate, judge
+from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.results.units import Unit
+from coalmine.results.verdict import ClaimTest, Verdict
+
+__all__ = [
+    "AuditResult",
+    "ClaimTest",
+    "Gate",
+    "MethodResults",
+    "RunDirectory",
+    "SavedRun",
+    "Unit",
+    "Verdict",
+    "judge",
+    "read_run_directory",
+    "results_to_dict",
+    "save",
+]

@@ -1,4 +1,4 @@
-"""The files of results: ``result.json`` and, for each view, ``scores-VIEW.npz``."""
+"""The files of results: ``result.json``, and ``scores-METHOD-VIEW.npz`` for each result."""
 
 from __future__ import annotations
 
@@ -10,46 +10,81 @@ import numpy.typing as npt
 
 from coalmine import __version__
 from coalmine.files import write_arrays, write_json
-from coalmine.results.result import AuditResult, file_name
+from coalmine.results.result import AuditResult, MethodResults
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version of the result format; ``schema.json`` describes it."""
 
-
-def results_to_dict(results: Sequence[AuditResult]) -> dict[str, Any]:
-    """JSON-ready: one result as it is, several as a list."""
-    return merged([result.to_dict() for result in results])
+RESULT = "result.json"
 
 
-def merged(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One result as it is, several as a list."""
-    return dict(results[0]) if len(results) == 1 else {"results": [dict(result) for result in results]}
+def envelope(results: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+    """Return the one shape of all JSON that coalmine writes: schema, version, results, and what else there is."""
+    return {"schema": SCHEMA, "coalmine": __version__, "results": [dict(result) for result in results], **more}
 
 
-def save(results: Sequence[AuditResult], directory: Path) -> None:
-    """Write ``result.json`` and, for each view, ``scores-VIEW.npz``: each whole or not at all."""
-    for result in results:
-        write_scores(result, directory)
-    write_result(results_to_dict(results), directory)
+def results_to_dict(results: Sequence[AuditResult], **more: Any) -> dict[str, Any]:
+    """Return results as they are written to ``result.json`` and printed by ``--json``."""
+    return envelope([result.to_dict() for result in results], **more)
 
 
-def write_result(content: Mapping[str, Any], directory: Path) -> None:
-    """Write ``result.json``, with the schema and the version.
+def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) -> None:
+    """Write results to a directory that ``coalmine report``, ``check`` and ``compare`` read.
 
-    Seconds are left out, so that the same run gives the same bytes however often it was stopped: they are in the log.
+    Args:
+        results: One result or several.
+        directory: Where to write ``result.json`` and the scores. It is created if needed.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from coalmine import audit_mechanism
+        >>> result = audit_mechanism(lambda total: total, dim=500, canaries=20)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     save(result, directory)
+        ...     sorted(path.name for path in Path(directory).iterdir())
+        ['result.json', 'scores-mechanism-release.npz']
     """
-    write_json(directory / "result.json", {"schema": SCHEMA, "coalmine": __version__, **_timeless(content)})
+    several = [results] if isinstance(results, AuditResult) else list(results)
+    directory = Path(directory)
+    for result in several:
+        write_scores(result, directory)
+    write_content(results_to_dict(several), directory)
+
+
+def write_method_results(found: MethodResults, directory: Path) -> None:
+    """Write a method's scores, arrays and extra documents."""
+    for result in found.results:
+        write_scores(result, directory)
+    for name, document in found.extras.items():
+        write_json(directory / f"{name}.json", document)
+
+
+def write_content(content: Mapping[str, Any], directory: Path) -> None:
+    """Write ``result.json``.
+
+    Seconds are left out, so that a run gives the same bytes however often it was stopped. They are in the log.
+    """
+    results = [{key: value for key, value in result.items() if key != "timing"} for result in content["results"]]
+    write_json(directory / RESULT, {**content, "results": results})
 
 
 def write_scores(result: AuditResult, directory: Path) -> None:
-    """Write ``scores-VIEW.npz``, which ``coalmine estimate`` reads."""
-    scores: dict[str, npt.ArrayLike] = {"members": result.scores.members}
-    if result.scores.nonmembers is not None:
-        scores["nonmembers"] = result.scores.nonmembers
-    write_arrays(directory / f"scores-{file_name(result.view)}.npz", scores)
+    """Write a result's scores, which ``coalmine estimate`` reads too, and its further arrays."""
+    if result.scores is not None:
+        scores: dict[str, npt.ArrayLike] = {"members": result.scores.members}
+        if result.scores.nonmembers is not None:
+            scores["nonmembers"] = result.scores.nonmembers
+        write_arrays(scores_path(result, directory), scores)
+    if result.arrays:
+        write_arrays(arrays_path(result, directory), dict(result.arrays))
 
 
-def _timeless(content: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: value for key, value in content.items() if key != "timing"}
-    if "results" in found:
-        found["results"] = [_timeless(result) for result in found["results"]]
-    return found
+def scores_path(result: AuditResult, directory: Path) -> Path:
+    """Return the path of a result's scores."""
+    return directory / f"scores-{result.file_stem}.npz"
+
+
+def arrays_path(result: AuditResult, directory: Path) -> Path:
+    """Return the path of a result's further arrays."""
+    return directory / f"arrays-{result.file_stem}.npz"

@@ -1,233 +1,258 @@
-"""A gate for releases: are a run's valid bounds below what is allowed, and below what was promised?
+"""The gate: do the lower bounds exceed a limit or the claims? Shared by ``estimate``, ``audit`` and ``check``.
 
-Many bounds exceed the truth by chance now and then, so they are judged together: each audit has an equal share of the
-gate's false-alarm rate, the results of an audit share its share, and each bound is taken at the confidence that this
-leaves it. Then a mechanism that keeps within the limit and its promises is stopped no more often than that rate,
-whatever the bounds have to do with each other.
+Some of many bounds exceed the truth by chance, so they are judged together. Each method gets an equal share of the
+gate's false-alarm rate, the results of a method share that, and each bound is taken at the confidence this leaves it.
+By the union bound, a mechanism within the limit and its claims is then stopped no more often than the false-alarm rate,
+however the bounds depend on each other.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
-from coalmine.results.saved import SavedRun
-from coalmine.results.summary import label, line, number, shown
+from coalmine.results.result import AuditResult
+from coalmine.results.verdict import Verdict
+from coalmine.stats import Estimate
 
-VERDICTS = {
-    "too-large": "EXCEEDS THE LIMIT",
-    "refuted": "PROMISE REFUTED",
-    "alone": "ok; beyond its promise by itself, not among so many",
-    "passed": "ok",
-    "not-compared": "ok; the limit does not apply",
-    "no-bound": "not judged: there is no valid bound",
-}
-FAILED = ("too-large", "refuted")
+COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "verdict", ""]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
-    """One result: its ``bound`` at the ``confidence`` that it is judged at, beside its promise. ``unit`` is whose ε."""
+class Judgment:
+    """One result as the gate sees it.
 
-    audit: str
-    view: str
+    Args:
+        result: The result.
+        bound: Its lower bound at ``confidence``, or None if it has no valid bound.
+        confidence: Confidence at which it is judged among the others.
+        verdict: Verdict on its claim at that confidence.
+        over_limit: Whether the bound exceeds the limit.
+        limit_applies: Whether the limit is about this result's unit.
+    """
+
+    result: AuditResult
     bound: float | None
     confidence: float | None
-    delta: float | None
-    promise: float | None
-    unit: str
-    verdict: str
+    verdict: Verdict
+    over_limit: bool
+    limit_applies: bool
 
     @property
-    def failed(self) -> bool:
-        """Whether it stops the gate."""
-        return self.verdict in FAILED
+    def claim(self) -> float | None:
+        """The claimed ε."""
+        return None if self.result.theory is None else self.result.theory.epsilon
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the judgment, ready for JSON."""
+        return {
+            "method": self.result.method,
+            "view": self.result.label,
+            "unit": self.result.unit.name,
+            "bound": _in_json(self.bound),
+            "confidence": self.confidence,
+            "claim": _in_json(self.claim),
+            "verdict": self.verdict.value,
+            "over_limit": self.over_limit,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """All results of a run, judged. ``false_alarms`` is how often a gate like this stops a mechanism without fault."""
+class Gate:
+    """All results, judged together.
 
-    results: list[Judged]
+    Args:
+        judgments: One for each result.
+        limit: The largest ε allowed, or None if only claims are tested.
+        false_alarm_rate: How often a gate like this stops a mechanism that keeps within limit and claims, at most.
+        requested_rate: The false-alarm rate that was asked for.
+        strict: Whether ``suspicious`` and ``too weak`` stop the gate too.
+    """
+
+    judgments: Sequence[Judgment]
     limit: float | None
-    false_alarms: float
-    wanted: float
+    false_alarm_rate: float
+    requested_rate: float
+    strict: bool = False
+
+    @property
+    def failures(self) -> list[Judgment]:
+        """The judgments that stop the gate."""
+        return [judgment for judgment in self.judgments if self.stops(judgment)]
 
     @property
     def failed(self) -> bool:
         """Whether any result stops the gate."""
-        return any(result.failed for result in self.results)
+        return bool(self.failures)
+
+    def stops(self, judgment: Judgment) -> bool:
+        """Whether a result stops the gate."""
+        verdict = judgment.verdict
+        return judgment.over_limit or verdict.fails or (self.strict and verdict.fails_strictly)
+
+    def reason(self, judgment: Judgment) -> str:
+        """Say in one sentence why a result stops the gate."""
+        if judgment.over_limit:
+            return f"ε ≥ {_short(judgment.bound)} at δ = {_delta(judgment)}, above the limit of {_short(self.limit)}"
+        if judgment.verdict is Verdict.REFUTED:
+            return (
+                f"ε ≥ {_short(judgment.bound)} at δ = {_delta(judgment)} refutes the claim of {_short(judgment.claim)}"
+            )
+        return f"{judgment.verdict.value}, and the gate is strict"
 
     @property
     def sentence(self) -> str:
-        """What it comes to, in words."""
-        judged = [result for result in self.results if result.bound is not None]
-        failed = [result for result in judged if result.failed]
-        if failed:
-            worst = max(failed, key=lambda result: result.bound or 0.0)
-            over = [f"the limit of {self.limit:g}"] if worst.verdict == "too-large" else []
-            over += [f"its promise of ε = {shown(worst.promise)}"] if _beyond(worst.bound, worst.promise) else []
+        """The outcome and the false-alarm rate."""
+        judged = [judgment for judgment in self.judgments if judgment.bound is not None]
+        if self.failed:
+            first = max(self.failures, key=lambda judgment: judgment.bound or 0.0)
             text = (
-                f"{len(failed)} of {len(judged)} results {'stops' if len(failed) == 1 else 'stop'} the gate: "
-                f"{worst.audit}, {worst.view} shows an ε of at least {shown(worst.bound)} at δ = {worst.delta:g}, "
-                "more than "
-                f"{' and '.join(over)}."
+                f"{len(self.failures)} of {len(self.judgments)} results fail the gate. {first.result.method}, "
+                f"{first.result.label}: {self.reason(first)}."
             )
         else:
-            against = "its promise" if self.limit is None else f"the limit of {self.limit:g} or its promise"
-            text = f"No bound of {len(judged)} exceeds {against}; what no bound shows may still be there."
-        rate = f"{100 * min(1.0, self.false_alarms):.3g}%"
-        text += f" A mechanism without fault is stopped in at most {rate} of runs, all results judged together"
-        if len(judged) > 1:
-            text += ": audits share that rate equally, and an audit's results its share, so that each is judged at a "
-            text += "higher confidence of its own"
-        text += "."
-        if self.false_alarms > self.wanted * (1 + 1e-9):
+            against = "its claim" if self.limit is None else f"the limit of {_short(self.limit)} or its claim"
+            text = f"None of {len(judged)} lower bounds exceeds {against}. This is not a proof of privacy."
+        text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
+        text += " for all results together." if len(judged) > 1 else "."
+        if self.false_alarm_rate > self.requested_rate * (1 + 1e-9):
             text += (
-                f" That is more than the {100 * self.wanted:.3g}% asked for: this run's bounds are not known at the "
-                "higher confidence that this takes."
+                f" That is above the {100 * self.requested_rate:.3g}% asked for, since the bounds were not stored at "
+                "the higher confidence it takes."
             )
         return text
 
     def rows(self) -> list[list[str]]:
-        """Of the table that people see."""
+        """Return the rows of the table that the terminal shows, under `COLUMNS`."""
         return [
             [
-                result.audit,
-                result.view,
-                shown(result.bound),
-                "-" if result.confidence is None else f"{100 * result.confidence:.6g}%",
-                shown(result.promise),
-                VERDICTS[result.verdict],
+                judgment.result.method,
+                judgment.result.label,
+                judgment.result.unit.name,
+                _short(judgment.bound),
+                "-" if judgment.confidence is None else f"{100 * judgment.confidence:.6g}%",
+                _short(judgment.claim),
+                judgment.verdict.value,
+                self._remark(judgment),
             ]
-            for result in self.results
+            for judgment in self.judgments
         ]
 
+    def _remark(self, judgment: Judgment) -> str:
+        if judgment.over_limit:
+            return "ABOVE THE LIMIT"
+        if judgment.bound is None:
+            return "no lower bound"
+        return "" if judgment.limit_applies or self.limit is None else "the limit is not about this unit"
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the gate, ready for JSON."""
         return {
             "failed": self.failed,
-            "max_epsilon": _json(self.limit),
-            "false_alarms": min(1.0, self.false_alarms),
-            "results": [
-                {**vars(result), "bound": _json(result.bound), "promise": _json(result.promise)}
-                for result in self.results
-            ],
-            "meaning": self.sentence,
+            "max_epsilon": _in_json(self.limit),
+            "strict": self.strict,
+            "false_alarm_rate": min(1.0, self.false_alarm_rate),
+            "judgments": [judgment.to_dict() for judgment in self.judgments],
+            "summary": self.sentence,
         }
 
 
-COLUMNS = ["audit", "view", "bound", "judged at", "promise", "verdict"]
-
-
 def judge(
-    run: SavedRun,
+    results: Sequence[AuditResult],
     *,
     max_epsilon: float | None = None,
-    audits: Sequence[str] = (),
+    methods: Sequence[str] = (),
     views: Sequence[str] = (),
     confidence: float = 0.95,
-) -> Verdict:
-    """Judge the results of a run, or those of the ``audits`` and ``views`` named.
+    strict: bool = False,
+) -> Gate:
+    """Judge results together, against their claims and a limit.
 
-    ``max_epsilon`` is a limit on the ε of one user, of one example where that is what is protected, or of one report
-    that a user randomizes: figures of single rounds and of all users who share a phrase are compared with it only
-    where they are asked for by name.
+    Args:
+        results: The results of a run, an audit or a score file.
+        max_epsilon: Largest ε allowed. It applies to units that are about one person or example and a whole release;
+            a single round or a phrase shared by several users is compared only if named by ``methods`` or ``views``.
+        methods: Only these methods.
+        views: Only these views.
+        confidence: One minus the false-alarm rate of all judgments together.
+        strict: Whether ``suspicious`` and ``too weak`` stop the gate too.
+
+    Raises:
+        InputError: If nothing can be judged: an unknown method or view, or no valid lower bound.
     """
     if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
         raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
-    wanted = 1 - check_confidence(confidence)
-    chosen = _chosen(run, audits, views)
-    bounds = [next((e for e in result["estimates"] if e["valid"]), None) for result in chosen]
-    if not any(bounds):
-        raise InputError(f"{run.path} has no valid bound to judge: its figures are estimates")
-    sizes = Counter(result["audit"] for result, bound in zip(chosen, bounds, strict=True) if bound)
-    judged, rate = [], 0.0
-    for result, bound in zip(chosen, bounds, strict=True):
-        share = wanted / (len(sizes) * sizes[result["audit"]]) if bound else 0.0
-        lower, significance = _at(bound, share) if bound else (None, None)
-        rate += significance or 0.0
-        named = result["audit"] in audits or result["view"] in views
-        judged.append(_judged(result, bound, lower, significance, max_epsilon, named))
-    return Verdict(results=judged, limit=max_epsilon, false_alarms=rate, wanted=wanted)
+    requested = 1 - check_confidence(confidence)
+    chosen = _chosen(results, methods, views)
+    bounded = [result for result in chosen if result.bound is not None]
+    if max_epsilon is not None and not bounded:
+        raise InputError("there is no valid lower bound to compare with max-epsilon: the figures are only estimates")
+    sizes = Counter(result.method for result in bounded)
+    judgments, rate = [], 0.0
+    for result in chosen:
+        if result.bound is None:
+            judgments.append(_judged(result, None, None, None, False))
+            continue
+        share = requested / (len(sizes) * sizes[result.method])
+        lower, significance = _at(result.bound, share)
+        rate += significance
+        named = result.method in methods or result.view in views
+        judgments.append(_judged(result, lower, significance, max_epsilon, named or result.unit.limited))
+    return Gate(judgments=judgments, limit=max_epsilon, false_alarm_rate=rate, requested_rate=requested, strict=strict)
 
 
-def _chosen(run: SavedRun, audits: Sequence[str], views: Sequence[str]) -> list[dict[str, Any]]:
-    for kind, names in (("audit", audits), ("view", views)):
-        there = list(dict.fromkeys(str(result[kind]) for result in run.results))
+def _chosen(results: Sequence[AuditResult], methods: Sequence[str], views: Sequence[str]) -> list[AuditResult]:
+    for kind, names in (("method", methods), ("view", views)):
+        available = list(dict.fromkeys(str(getattr(result, kind)) for result in results))
         for name in names:
-            if name not in there:
-                raise InputError(f"{run.path} has no {kind} {name!r}; it has {', '.join(there)}")
-    found = [
-        result
-        for result in run.results
-        if (not audits or result["audit"] in audits) and (not views or result["view"] in views)
-    ]
-    if not found:
-        raise InputError(f"{run.path} has no result of {', '.join(audits)} with the view {', '.join(views)}")
-    return found
+            if name not in available:
+                raise InputError(f"unknown {kind} {name!r}. This run has {', '.join(available)}.")
+    chosen = [r for r in results if (not methods or r.method in methods) and (not views or r.view in views)]
+    if not chosen:
+        raise InputError(f"no result of {', '.join(methods)} has the view {', '.join(views)}")
+    return chosen
 
 
-def _at(bound: Mapping[str, Any], share: float) -> tuple[float, float]:
-    """The bound at a significance of at most ``share``, and that significance; as strict as there is if none is."""
-    own = (1 - float(bound["confidence"]), number(bound["epsilon"]))
-    levels = [own, *((1 - float(level), number(lower)) for level, lower in bound.get("stricter") or [])]
+def _at(bound: Estimate, share: float) -> tuple[float, float]:
+    """Return the bound at a significance of at most ``share`` and that significance, else the strictest stored."""
+    levels = [(1 - (bound.confidence or 0.0), bound.epsilon), *((1 - level, lower) for level, lower in bound.stricter)]
     fitting = [level for level in levels if level[0] <= share * (1 + 1e-9)]
     significance, lower = max(fitting) if fitting else min(levels)
     return lower, significance
 
 
 def _judged(
-    result: Mapping[str, Any],
-    bound: Mapping[str, Any] | None,
-    lower: float | None,
-    significance: float | None,
-    limit: float | None,
-    named: bool,
-) -> Judged:
-    promise, unit = line(result).theory, _unit(result)
-    compared = named or unit not in _OTHER_UNITS.values()
-    if lower is None:
-        verdict = "no-bound"
-    elif compared and _beyond(lower, limit):
-        verdict = "too-large"
-    elif _beyond(lower, promise):
-        verdict = "refuted"
-    elif bound is not None and result["audit"] != "ldp" and _beyond(number(bound["epsilon"]), promise):
-        verdict = "alone"
-    else:
-        verdict = "passed" if compared or limit is None else "not-compared"
-    return Judged(
-        audit=result["audit"],
-        view=label(result),
+    result: AuditResult, lower: float | None, significance: float | None, limit: float | None, limit_applies: bool
+) -> Judgment:
+    verdict = result.verdict
+    if result.theory is not None and lower is not None:
+        if lower > result.theory.epsilon:
+            verdict = Verdict.REFUTED
+        elif verdict is Verdict.REFUTED:
+            # Refuted by itself, but not at the confidence that judging all results together takes.
+            verdict = Verdict.SUSPICIOUS
+    return Judgment(
+        result=result,
         bound=lower,
         confidence=None if significance is None else 1 - significance,
-        delta=None if bound is None else bound.get("delta"),
-        promise=promise,
-        unit=unit,
         verdict=verdict,
+        over_limit=limit_applies and lower is not None and limit is not None and lower > limit,
+        limit_applies=limit_applies,
     )
 
 
-_OTHER_UNITS = {"canife": "one round, for a client known to take part", ":phrase": "all users of a phrase together"}
+def _delta(judgment: Judgment) -> str:
+    bound = judgment.result.bound
+    return "-" if bound is None else f"{bound.delta:g}"
 
 
-def _unit(result: Mapping[str, Any]) -> str:
-    """Whose ε it is."""
-    for mark, unit in _OTHER_UNITS.items():
-        if result["audit"] == mark or str(result["view"]).endswith(mark):
-            return unit
-    if result["config"].get("unit") == "example":
-        return "one example"
-    return "one report" if result["audit"] == "ldp" else "one user"
+def _short(value: float | None) -> str:
+    return "-" if value is None else "∞" if value == math.inf else f"{value:.4g}"
 
 
-def _beyond(bound: float | None, limit: float | None) -> bool:
-    return bound is not None and limit is not None and bound > limit
-
-
-def _json(value: float | None) -> float | str | None:
-    return "inf" if value == float("inf") else value
+def _in_json(value: float | None) -> float | str | None:
+    return "inf" if value == math.inf else value

@@ -1,116 +1,297 @@
-"""What every audit gives in the end."""
+"""`AuditResult`: what every method returns, and all that a page, gate or table needs to know about it."""
 
 from __future__ import annotations
 
 import math
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib import metadata
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+import numpy.typing as npt
 
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_kind
-from coalmine.results.words import MEMBERSHIP, meaning
+from coalmine.results import words
+from coalmine.results.units import Unit, unit_named
+from coalmine.results.verdict import ClaimTest, Verdict
 from coalmine.stats import Estimate, Scores
 
 _PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
 
+# Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
+_BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exposure", "empirical", "composed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """The ε of one audit, seen by one adversary: estimates and bounds beside what theory promises.
+    """Evidence about ε from one method and one adversary, beside the claimed guarantee.
 
-    ``estimates`` begin with the recommended one; ``scores`` are what they were computed from. ``theory`` is the promise
-    that fits this adversary, None where none was given. ``warnings`` are sentences on what to be careful with,
-    ``metrics`` numbers beside the ε such as the model's accuracy, ``timing`` seconds, ``config`` how it was run.
+    Args:
+        method: Name of the method in the registry, such as ``"one-shot"``.
+        view: What the adversary sees, such as ``"updates"``.
+        unit: Whose privacy ε is about. Figures for different units are never compared.
+        adversary: What the adversary does, continuing "an adversary who ...".
+        score_name: Name of the score, such as ``"cosine"``.
+        side_names: Names of the two sets of scores, members first.
+        seed: Seed of the audit's random choices.
+        estimates: Bounds and estimates, the recommended one first.
+        scores: The scores they were computed from, or None where there are only counts.
+        null: Closed form of the held-out scores where it is exact, as ``coalmine estimate --null`` takes it.
+        theory: The claimed guarantee that applies to this adversary, or None if none was stated.
+        ceiling: Largest bound that this number of scores can show.
+        joint_bound: Lower bound that holds together with those of all other results of the method, where a method has
+            many. The claim is then tested with it, since some of many single bounds exceed a claim by chance.
+        variant: What distinguishes results of the same method and view, such as the crafter of the LDP audit.
+        training: Name of the audited training, where a run has several.
+        warnings: Sentences on what to be careful with.
+        metrics: Numbers beside ε, such as the model's accuracy.
+        timing: Seconds.
+        config: Settings of the audit.
+        details: JSON-ready findings that only the method's own section of the report reads.
+        arrays: Further arrays to save beside the scores.
+        provenance: Versions of what computed it.
+
+    Example:
+        >>> from coalmine.results.units import USER
+        >>> from coalmine.stats import Scores, estimate
+        >>> inserted, held_out = [3.1, 2.7, 3.5, 2.9, 3.3], [0.1, -0.4, 0.3, 0.0, 0.2]
+        >>> result = AuditResult(
+        ...     method="my-method", view="final", unit=USER, adversary="sees the final model", score_name="loss",
+        ...     seed=0, estimates=estimate(inserted, held_out), scores=Scores(inserted, held_out),
+        ... )
+        >>> result.verdict.value
+        'no claim'
     """
 
-    shown: ClassVar[str] = MEMBERSHIP
+    odds: ClassVar[str] = words.FLAGGING
 
-    audit: str
+    method: str
     view: str
+    unit: Unit
+    adversary: str
+    score_name: str
+    side_names: tuple[str, str] = ("inserted", "held out")
     seed: int
     estimates: Sequence[Estimate]
-    scores: Scores
+    scores: Scores | None = None
+    null: str | None = None
     theory: Theory | None = None
     ceiling: float | None = None
+    joint_bound: float | None = None
+    variant: str = ""
+    training: str = ""
     warnings: Sequence[str] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     timing: Mapping[str, float] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=lambda: dict(environment()))
+
+    @property
+    def label(self) -> str:
+        """The view, with the variant where there is one: unique among the results of a method."""
+        return f"{self.variant}, {self.view}" if self.variant else self.view
+
+    @property
+    def file_stem(self) -> str:
+        """The method and label as part of a file name."""
+        return re.sub(r"[^\w.=-]+", "-", f"{self.method}-{self.label}").strip("-")
 
     @property
     def bound(self) -> Estimate | None:
-        """The first bound that holds: the one to quote."""
+        """The lower bound to quote: the first valid one."""
         return next((e for e in self.estimates if e.valid), None)
 
     @property
     def decisive(self) -> Estimate | None:
-        """The bound that sentences and promises go by."""
-        return self.bound
+        """The lower bound that is compared with the claim."""
+        bound = self.bound
+        if bound is None or self.joint_bound is None or bound.epsilon == self.joint_bound:
+            return bound
+        return Estimate.bound(
+            bound.method,
+            self.joint_bound,
+            delta=bound.delta,
+            confidence=bound.confidence or 0.0,
+            assumes=f"{bound.assumes}; it then holds together with the bounds of all other results",
+        )
+
+    @property
+    def best_guess(self) -> Estimate | None:
+        """The estimate to show beside the bound: the best calibrated one whose assumption was not seen to fail."""
+        reliable = {e.method: e for e in self.estimates if not e.valid and not e.doubtful}
+        return next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
 
     def __getitem__(self, method: str) -> Estimate:
-        """The figure of a method by its name, such as ``result["gaussian-shift"]``."""
-        found = next((e for e in self.estimates if e.method == method), None)
-        if found is None:
-            raise InputError(f"there is no figure {method!r}; there are {', '.join(e.method for e in self.estimates)}")
-        return found
+        """Return the estimate of that name, such as ``result["gaussian-shift"]``.
+
+        Raises:
+            InputError: If there is none.
+        """
+        estimate = next((e for e in self.estimates if e.method == method), None)
+        if estimate is None:
+            available = ", ".join(e.method for e in self.estimates)
+            raise InputError(f"unknown estimate {method!r}. Available: {available}.")
+        return estimate
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the result says about the claim."""
+        bound, best_guess = self.decisive, self.best_guess
+        if self.theory is None:
+            return Verdict.NO_CLAIM
+        if bound is None:
+            return Verdict.TOO_WEAK
+        if bound.epsilon > self.theory.epsilon:
+            return Verdict.REFUTED
+        if best_guess is not None and best_guess.lower is not None and best_guess.lower > self.theory.epsilon:
+            return Verdict.SUSPICIOUS
+        return Verdict.NOT_REFUTED
 
     @property
     def refuted(self) -> bool:
-        """Whether that bound exceeds what theory promises."""
-        return self.decisive is not None and self.theory is not None and self.decisive.epsilon > self.theory.epsilon
+        """Whether the claim is refuted."""
+        return self.verdict is Verdict.REFUTED
 
     @property
-    def meaning(self) -> str:
-        """What it says, in words."""
-        quoted = [self.decisive if e is self.bound and self.decisive else e for e in self.estimates]
-        text = meaning(quoted, self.ceiling, self.shown)
-        if self.theory is None or self.bound is None:
-            return text
-        if self.refuted:
-            return f"{text} The promise of ε = {self.theory.epsilon:.4g} is refuted: the mechanism has a bug."
-        return f"{text} That does not contradict the promise of ε = {self.theory.epsilon:.4g}."
+    def claim_test(self) -> ClaimTest | None:
+        """The test of the claim, or None if no guarantee was stated."""
+        if self.theory is None:
+            return None
+        bound = self.decisive
+        return ClaimTest(
+            verdict=self.verdict,
+            method=None if bound is None else bound.method,
+            confidence=None if bound is None else bound.confidence,
+        )
+
+    @property
+    def summary(self) -> str:
+        """The verdict and the evidence in a few sentences."""
+        evidence = words.bound_sentence(self.estimates, self.ceiling, self.odds, quoted=self.decisive)
+        if self.best_guess is not None:
+            evidence += f" Best guess ({self.best_guess.method}): {words.guess(self.best_guess)}."
+        return f"{words.claim_sentence(self.verdict, self.theory, self.best_guess)} {evidence}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, without the scores."""
+        """Return everything but scores and arrays, ready for JSON."""
         return {
-            "audit": self.audit,
+            "method": self.method,
             "view": self.view,
+            "variant": self.variant,
+            "training": self.training,
+            "unit": self.unit.name,
+            "adversary": self.adversary,
+            "score_name": self.score_name,
+            "side_names": list(self.side_names),
             "seed": self.seed,
+            "verdict": self.verdict.value,
+            "summary": self.summary,
             "theory": None if self.theory is None else self.theory.to_dict(),
+            "claim_test": None if self.claim_test is None else self.claim_test.to_dict(),
             "estimates": [estimate.to_dict() for estimate in self.estimates],
-            "ceiling": self.ceiling,
-            "refuted": self.refuted,
-            "meaning": self.meaning,
+            "null": self.null,
+            "ceiling": _in_json(self.ceiling),
+            "joint_bound": _in_json(self.joint_bound),
             "warnings": list(self.warnings),
-            "metrics": {name: "inf" if value == math.inf else value for name, value in self.metrics.items()},
+            "metrics": {name: _in_json(value) for name, value in self.metrics.items()},
             "timing": dict(self.timing),
             "config": dict(self.config),
-            "environment": environment(),
+            "details": dict(self.details),
+            "provenance": dict(self.provenance),
         }
+
+    @classmethod
+    def from_dict(
+        cls,
+        content: Mapping[str, Any],
+        *,
+        scores: Scores | None = None,
+        arrays: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Self:
+        """Return the result that `to_dict` wrote, with the scores and arrays that were saved beside it."""
+        names = {f.name for f in fields(AuditResult)}
+        plain = {name: value for name, value in content.items() if name in names and name not in _READ}
+        plain |= {name: read(content[name]) for name, read in _READ.items() if name in content}
+        return cls(**plain, scores=scores, arrays=arrays or {})
+
+
+def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
+    numbers = {name: from_json(content.get(name)) for name in ("epsilon", "lower", "upper")}
+    stricter = tuple((float(level), float(from_json(lower) or 0.0)) for level, lower in content.get("stricter") or ())
+    return Estimate(**{**content, **numbers, "stricter": stricter})
+
+
+def _theory_from_dict(content: Mapping[str, Any] | None) -> Theory | None:
+    if content is None:
+        return None
+    names = {f.name for f in fields(Theory)}
+    known = {name: from_json(value) for name, value in content.items() if name in names}
+    return Theory(**{"accountant": "unknown", "noise_multiplier": None, "sampling": "unknown", "q": None, "rounds": 1,
+                     "adjacency": "unknown", **known})  # fmt: skip
+
+
+def from_json(value: Any) -> Any:
+    """Return a value of a result file as a Python value; infinity is written as a word."""
+    return math.inf if value == "inf" else value
+
+
+def _in_json(value: float | None) -> float | str | None:
+    return "inf" if value == math.inf else value
+
+
+_READ = {
+    "unit": unit_named,
+    "side_names": tuple,
+    "theory": _theory_from_dict,
+    "estimates": lambda estimates: [_estimate_from_dict(e) for e in estimates],
+    "ceiling": from_json,
+    "joint_bound": from_json,
+    "metrics": lambda metrics: {name: from_json(value) for name, value in metrics.items()},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodResults:
+    """All results of one method in one run.
+
+    Args:
+        method: Name of the method.
+        results: One result for each adversary.
+        summary: What the results say together, where that is more than each says by itself.
+        extras: JSON-ready documents by name. Each is saved as ``NAME.json`` beside the results.
+    """
+
+    method: str
+    results: Sequence[AuditResult]
+    summary: str | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 def common_delta(delta: float | None, theory: Theory | None) -> float:
-    """The δ of a result: as given, else that of ``theory``, else 1e-5; two that differ are refused."""
+    """Return the δ of a result: as given, else that of the claim, else 1e-5.
+
+    Raises:
+        InputError: If both are given and differ.
+    """
     if theory is None:
         return 1e-5 if delta is None else delta
-    check_kind("theory", theory, Theory, "a Theory, as audit.theory(...) or coalmine.theory(...) give")
+    check_kind("theory", theory, Theory, "a Theory, as audit.theory(...) or coalmine.theory(...) return")
     if delta is not None and delta != theory.delta:
-        raise InputError(f"the result is asked for at delta = {delta:g}, but the theory is for {theory.delta:g}")
+        raise InputError(
+            f"delta = {delta:g} differs from the claim's delta = {theory.delta:g}: state both at the same δ"
+        )
     return theory.delta
-
-
-def file_name(view: str) -> str:
-    """A view's name as part of a file's."""
-    return view.replace(":", "-").replace(", ", "-").replace(" ", "-")
 
 
 @lru_cache(maxsize=1)
 def environment() -> dict[str, str]:
-    """What it ran on."""
+    """Return the versions of Python and the main packages, and the platform."""
     versions = {name: metadata.version(name) for name in _PACKAGES}
     return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}

@@ -1,133 +1,159 @@
-"""A run read from its directory, by whoever reports, compares or checks it. NumPy only: nothing is computed again."""
+"""Runs read back from their directories. NumPy only: nothing is computed again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy.typing as npt
 
 from coalmine.errors import InputError
 from coalmine.files import read_arrays, read_json
 from coalmine.results.directory import RunDirectory
-from coalmine.results.files import SCHEMA
-from coalmine.results.result import file_name
+from coalmine.results.files import RESULT, SCHEMA, arrays_path, scores_path
+from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.verdict import Verdict
+from coalmine.stats import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedRun:
-    """What a run wrote. ``content`` is ``result.json``, ``results`` its results one by one."""
+    """A finished run, read from its directory.
+
+    Args:
+        path: The run directory.
+        content: What ``result.json`` holds.
+        results: Its results, with their scores if these were asked for.
+    """
 
     path: Path
     content: Mapping[str, Any]
-    results: list[dict[str, Any]]
+    results: Sequence[AuditResult]
 
     @property
     def title(self) -> str:
-        """What it is called: its title, or its directory's name."""
+        """The run's title, or its directory's name."""
         return str(self.content.get("title") or self.path.resolve().name)
 
     @property
-    def training(self) -> Mapping[str, Any] | None:
-        """What is known of the training: clients, parameters, rounds, history, metrics."""
-        found = self.content.get("training")
-        return found if isinstance(found, dict) else None
+    def trainings(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is known of each training, by name: clients, parameters, rounds, history, metrics."""
+        trainings = self.content.get("trainings")
+        return trainings if isinstance(trainings, dict) else {}
 
     @property
-    def meanings(self) -> Mapping[str, str]:
-        """What an audit's results say together, by the audit's name, where that is more than what each says."""
-        found = self.content.get("meanings")
-        return found if isinstance(found, dict) else {}
+    def methods(self) -> list[str]:
+        """Names of the methods, in the run's order."""
+        return list(dict.fromkeys(result.method for result in self.results))
 
-    def of(self, audit: str) -> list[dict[str, Any]]:
-        """The results of one audit."""
-        return [result for result in self.results if result["audit"] == audit]
-
-    def scores(self, result: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]] | None:
-        """Members' and non-members' scores of a result, where they were written."""
-        return self._arrays(f"scores-{file_name(str(result['view']))}.npz")
-
-    def trials(self, result: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]] | None:
-        """Every trial of a CANIFE result, where they were written."""
-        return self._arrays(f"trials-{file_name(str(result['view']))}.npz")
-
-    @property
-    def memorization(self) -> dict[str, Any] | None:
-        """What the model remembers of each phrase, where there are some."""
-        path = self.path / "memorization.json"
-        return read_json(path) if path.is_file() else None
+    def of(self, method: str, extras: Sequence[str] = ()) -> MethodResults:
+        """Return the results of one method, with those of its extra documents that were written."""
+        summaries = self.content.get("summaries")
+        return MethodResults(
+            method=method,
+            results=[result for result in self.results if result.method == method],
+            summary=summaries.get(method) if isinstance(summaries, dict) else None,
+            extras=read_extras(self.path, extras),
+        )
 
     @property
     def config(self) -> str | None:
-        """What was asked for, as TOML, where it was written."""
-        directory = RunDirectory(self.path)
-        return directory.config if (self.path / "config.toml").is_file() else None
-
-    def _arrays(self, name: str) -> dict[str, npt.NDArray[Any]] | None:
-        path = self.path / name
-        return read_arrays(path) if path.is_file() else None
+        """The run's settings as TOML, if they were written."""
+        return RunDirectory(self.path).config if (self.path / "config.toml").is_file() else None
 
 
-def read_run_directory(path: Path | str) -> SavedRun:
-    """The results in a directory; refused with a sentence where there are none, or they cannot be read."""
+def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
+    """Read a finished run.
+
+    Args:
+        path: A run directory, or one that `save` wrote.
+        scores: Whether to read scores and further arrays as well.
+
+    Raises:
+        InputError: If the directory holds no results yet, or they cannot be read.
+    """
     directory = RunDirectory(path)
     if not directory.path.is_dir():
         raise InputError(f"there is no directory {path}")
     if directory.exists:
         directory.about()
-        if not (directory.path / "result.json").is_file():
+        if not (directory.path / RESULT).is_file():
             state, message = directory.standing()
-            after = "wait for it" if state == "running" else f"`coalmine resume {path}` goes on with it"
-            why = f"{state}: {message}" if message else state
-            raise InputError(f"the run in {path} has no results yet ({why}); {after}")
-    content = read_json(directory.path / "result.json")
+            advice = "wait for it" if state == "running" else f"continue it with `coalmine resume {path}`"
+            reason = f"{state}: {message}" if message else state
+            raise InputError(f"the run in {path} has no results yet ({reason}); {advice}")
+    content = read_json(directory.path / RESULT)
     schema = content.get("schema")
     if schema != SCHEMA:
         raise InputError(
-            f"{directory.path / 'result.json'} has schema {schema!r:.40} (coalmine {content.get('coalmine')!s:.30}); "
+            f"{directory.path / RESULT} has schema {schema!r:.40} (coalmine {content.get('coalmine')!s:.30}); "
             f"this version reads schema {SCHEMA}"
         )
-    results = content.get("results", [content])
-    check_results(results, directory.path / "result.json")
+    check_results(content.get("results"), directory.path / RESULT)
+    results = read_results(content["results"], directory.path if scores else None)
     return SavedRun(path=directory.path, content=content, results=results)
+
+
+def read_results(results: Sequence[Mapping[str, Any]], directory: Path | None) -> list[AuditResult]:
+    """Return results from their JSON, with scores and arrays if their ``directory`` is given."""
+    with refusing_damage(directory or Path()):
+        read = [AuditResult.from_dict(result) for result in results]
+        return read if directory is None else [_with_arrays(result, directory) for result in read]
+
+
+def read_extras(directory: Path | None, names: Sequence[str]) -> dict[str, Any]:
+    """Return those of a method's extra documents that were written."""
+    paths = {} if directory is None else {name: directory / f"{name}.json" for name in names}
+    return {name: read_json(path) for name, path in paths.items() if path.is_file()}
+
+
+def _with_arrays(result: AuditResult, directory: Path) -> AuditResult:
+    """Return the result with its scores and arrays, as far as they were written."""
+    scores, arrays = scores_path(result, directory), arrays_path(result, directory)
+    sides = read_arrays(scores) if scores.is_file() else {}
+    return replace(
+        result,
+        scores=Scores(sides["members"], sides["nonmembers"]) if {"members", "nonmembers"} <= sides.keys() else None,
+        arrays=read_arrays(arrays) if arrays.is_file() else {},
+    )
 
 
 @contextmanager
 def refusing_damage(directory: Path) -> Iterator[None]:
-    """Turn what a damaged file of a run leads to into a sentence."""
+    """Turn errors that a damaged file of a run leads to into an `InputError`."""
     try:
         yield
     except InputError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"a file in {directory} is damaged, so that its report cannot be drawn ({what:.200})"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"a file in {directory} is damaged ({reason:.200}): run the audit again") from error
 
 
 def read_part(path: Path) -> dict[str, Any]:
-    """What an audit of a run that is not done yet has found; a damaged one is refused before anything is made of it."""
+    """Return what a method of an unfinished run has written.
+
+    Raises:
+        InputError: If the file is damaged.
+    """
     part = read_json(path)
     try:
         check_results(part.get("results"), path)
-        if not isinstance(part.get("meaning", ""), str | None):
-            raise InputError(f"{path} has a meaning that is no text")
+        if not isinstance(part.get("summary", ""), str | None):
+            raise InputError(f"{path}: the summary is not a text")
     except InputError as error:
-        raise InputError(f"{error}; delete it, and it is computed again") from None
+        raise InputError(f"{error}; delete the file to compute it again") from None
     return part
 
 
 def read_training_part(path: Path) -> dict[str, Any]:
-    """What is known of a training that is done, as above."""
-    about = read_json(path)
-    metrics = about.get("metrics")
+    """Return what is known of a finished training, refusing a damaged file as `read_part` does."""
+    training = read_json(path)
+    metrics = training.get("metrics")
     if not isinstance(metrics, dict) or not all(_is_number(value) for value in metrics.values()):
-        raise InputError(f"{path} has no metrics that could be read; delete it, and it is computed again")
-    return about
+        raise InputError(f"{path} has no readable metrics; delete the file to compute it again")
+    return training
 
 
 def check_results(results: object, path: Path) -> None:
@@ -139,32 +165,59 @@ def check_results(results: object, path: Path) -> None:
             raise InputError(f"{path}: result {i} is not an object")
         for key, kinds in _NEEDED.items():
             if not isinstance(result.get(key), kinds):
-                raise InputError(f"{path}: result {i} has no {key} that could be read")
+                raise InputError(f"{path}: result {i} has no readable {key}")
+        if result["verdict"] not in list(Verdict):
+            raise InputError(f"{path}: result {i} has an unknown verdict {result['verdict']!r:.40}")
+        if len(result["side_names"]) != 2:
+            raise InputError(f"{path}: result {i} must name two sides, got {len(result['side_names'])}")
         for estimate in result["estimates"]:
-            if not isinstance(estimate, dict) or not isinstance(estimate.get("method"), str):
-                raise InputError(f"{path}: result {i} has an estimate without a method")
-            if not _is_epsilon(estimate.get("epsilon")) or not isinstance(estimate.get("valid"), bool):
-                raise InputError(f"{path}: result {i}, {estimate['method']:.40}: ε must be a number of at least 0")
-            if any(estimate.get(key) is not None and not _is_epsilon(estimate[key]) for key in ("lower", "upper")):
-                raise InputError(f"{path}: result {i}, {estimate['method']:.40}: an end of its interval is no number")
-            if estimate["valid"] and not _is_bound(estimate):
-                raise InputError(f"{path}: result {i}, {estimate['method']:.40}: a bound without δ and confidence")
-        if result["metrics"].get("empirical") is not None and not _is_epsilon(result["metrics"]["empirical"]):
-            raise InputError(f"{path}: result {i} has an ε_empirical that is no number of at least 0")
+            _check_estimate(estimate, f"{path}: result {i}")
         theory = result.get("theory")
-        if theory is not None and not (isinstance(theory, dict) and _is_epsilon(theory.get("epsilon"))):
-            raise InputError(f"{path}: result {i} has a theory without an ε")
+        if theory is not None and not (isinstance(theory, dict) and _is_claim(theory)):
+            raise InputError(f"{path}: result {i} has a theory without ε and δ")
+        for name in ("ceiling", "joint_bound"):
+            if result.get(name) is not None and not _is_epsilon(result[name]):
+                raise InputError(f"{path}: result {i}: {name} must be a number of at least 0")
 
 
-_LARGEST = 1e300  # no whole number of hundreds of digits, which is no float
+def _check_estimate(estimate: object, where: str) -> None:
+    """Refuse an estimate without a method, with an ε that is not a number, or a bound without its terms."""
+    if not isinstance(estimate, dict) or not isinstance(estimate.get("method"), str):
+        raise InputError(f"{where} has an estimate without a method")
+    where = f"{where}, {estimate['method']:.40}"
+    if not _is_epsilon(estimate.get("epsilon")) or not isinstance(estimate.get("valid"), bool):
+        raise InputError(f"{where}: ε must be a number of at least 0")
+    if any(estimate.get(key) is not None and not _is_epsilon(estimate[key]) for key in ("lower", "upper")):
+        raise InputError(f"{where}: an end of the interval is not a number of at least 0")
+    if not _is_number(estimate.get("delta", 0.0)):
+        raise InputError(f"{where}: δ is not a number")
+    if estimate["valid"] and not _is_bound(estimate):
+        raise InputError(f"{where}: a lower bound needs δ and a confidence")
+
+
+def _is_claim(theory: Mapping[str, Any]) -> bool:
+    """Whether a stored claim has an ε and a δ."""
+    return _is_epsilon(theory.get("epsilon")) and _is_number(theory.get("delta")) and 0 <= theory["delta"] < 1
+
+
+_LARGEST = 1e300  # an integer of hundreds of digits is not a float
 
 _NEEDED: dict[str, tuple[type, ...]] = {
-    "audit": (str,),
+    "method": (str,),
     "view": (str,),
+    "variant": (str,),
+    "training": (str,),
+    "unit": (str,),
+    "adversary": (str,),
+    "score_name": (str,),
+    "side_names": (list,),
+    "seed": (int,),
+    "verdict": (str,),
     "estimates": (list,),
-    "meaning": (str,),
+    "summary": (str,),
     "metrics": (dict,),
     "config": (dict,),
+    "details": (dict,),
     "warnings": (list,),
 }
 
@@ -178,7 +231,7 @@ def _is_epsilon(value: object) -> bool:
 
 
 def _is_bound(estimate: Mapping[str, Any]) -> bool:
-    """Whether a bound says at which δ and with which confidences it holds."""
+    """Whether a bound states its δ and the confidences it holds with."""
     stricter = estimate.get("stricter", [])
     if not isinstance(stricter, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in stricter):
         return False

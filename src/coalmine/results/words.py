@@ -1,107 +1,119 @@
-"""What the figures mean, in words."""
+"""Results in sentences: what a bound means in odds, and what a verdict says."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from coalmine.results.verdict import Verdict
 
 if TYPE_CHECKING:
     from coalmine.accounting import Theory
     from coalmine.stats import Estimate
 
+FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
+"""What a lower bound on ε means for canaries that were inserted or held out; ``{times}`` is e^ε in words."""
 
-MEMBERSHIP = "what was released makes some accusation {} as likely against a member as against a non-member"
-"""What a bound on ε says of canaries that were planted or held out."""
 
+def bound_sentence(
+    estimates: Sequence[Estimate], ceiling: float | None = None, odds: str = FLAGGING, *, quoted: Estimate | None = None
+) -> str:
+    """Describe the lower bound to quote, in odds, with what it assumes.
 
-def meaning(estimates: Sequence[Estimate], ceiling: float | None = None, shown: str = MEMBERSHIP) -> str:
-    """What the first valid bound among ``estimates`` says, and what it rests on.
-
-    ``ceiling`` is the largest bound that so few scores could give; ``shown`` says of what ``{}``, at least e^ε times,
-    is true.
+    Args:
+        estimates: All estimates of a result, recommended first.
+        ceiling: Largest bound that this number of scores can show.
+        odds: Sentence about e^ε with a place for ``{times}``.
+        quoted: The bound to quote instead of the first valid one.
     """
-    best = next((e for e in estimates if e.valid), None)
-    if best is None or best.lower is None or best.confidence is None:
-        return "None of these figures is a bound that holds; read them as estimates."
-    if ceiling == 0 and best.method == "simultaneous":
-        return f"So few scores cannot show anything at {100 * best.confidence:g}% confidence: plant more canaries."
-    if best.lower == 0:
-        text = (
-            f"No leak is shown: such scores can come from a mechanism with ε = 0 at δ = {best.delta:g} ({best.method})."
-        )
-        text += _beside(best, estimates)
+    bound = quoted or next((e for e in estimates if e.valid), None)
+    if bound is None or bound.lower is None or bound.confidence is None:
+        return "There is no valid lower bound, only estimates."
+    confidence = f"{100 * bound.confidence:g}% confidence"
+    if ceiling == 0 and bound.method == "simultaneous":
+        return f"This few scores cannot show anything at {confidence}. Use more canaries."
+    if bound.lower == 0:
+        text = f"Lower bound ε ≥ 0 at δ = {bound.delta:g} ({confidence}, {bound.method}): no leak shown."
+        text += _larger_bound(bound, estimates)
     else:
         text = (
-            f"With {100 * best.confidence:g}% confidence ε is at least {best.lower:.3g} at δ = {best.delta:g}"
-            f" ({best.method}): {shown.format(times_at_least(best.lower))}. A smaller claimed ε is refuted."
+            f"Lower bound ε ≥ {bound.lower:.3g} at δ = {bound.delta:g} ({confidence}, {bound.method}): "
+            f"{odds.format(times=times_at_least(bound.lower))}."
         )
-    if ceiling is not None and best.method == "simultaneous":
-        text += f" With so many scores the bound could not exceed {ceiling:.3g}."
-    return f"{text} It holds if {best.assumes}."
+    if ceiling is not None and bound.method == "simultaneous":
+        text += f" With this many scores the bound cannot exceed {ceiling:.3g}."
+    return f"{text} Valid if {bound.assumes}."
 
 
-def _beside(quoted: Estimate, estimates: Sequence[Estimate]) -> str:
-    """What another valid bound above 0 means beside a quoted one of 0."""
-    other = max((e for e in estimates if e.valid), key=lambda e: e.epsilon)
-    if other.epsilon == 0:
+def claim_sentence(verdict: Verdict, theory: Theory | None, best_guess: Estimate | None) -> str:
+    """Describe the verdict on a claim in one or two sentences."""
+    if theory is None:
+        return "No claim was stated."
+    claim = f"ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
+    match verdict:
+        case Verdict.REFUTED:
+            return (
+                f"Refuted: the claim is {claim}. Look for missing noise, skipped clipping or an accountant that "
+                "assumes other sampling."
+            )
+        case Verdict.SUSPICIOUS if best_guess is not None:
+            return f"Suspicious: the best guess, {guess(best_guess)}, lies wholly above the claim of {claim}."
+        case Verdict.TOO_WEAK:
+            return f"Too weak to test the claim of {claim}."
+        case _:
+            return f"Not refuted: the claim is {claim}. This is not a proof of privacy."
+
+
+def guess(estimate: Estimate) -> str:
+    """Format an estimate with its interval, such as ``6.7 (5.6–7.8)``."""
+    if estimate.lower is None or estimate.upper is None:
+        return number(estimate.epsilon)
+    return f"{number(estimate.epsilon)} ({number(estimate.lower)}–{number(estimate.upper)})"
+
+
+def number(value: float) -> str:
+    """Format an ε with three significant digits, ∞ for infinity."""
+    return "∞" if value == math.inf else f"{value:.3g}"
+
+
+def _larger_bound(quoted: Estimate, estimates: Sequence[Estimate]) -> str:
+    """Explain a larger valid bound beside a quoted one of 0."""
+    largest = max((e for e in estimates if e.valid), key=lambda e: e.epsilon)
+    if largest.epsilon == 0:
         return ""
     return (
-        f" Which method to quote was fixed in advance: {quoted.method}. By itself the {other.epsilon:.3g} of "
-        f"{other.method} is a valid bound too; quoting whichever is largest would err more often than the confidence "
-        "allows."
+        f" The {largest.epsilon:.3g} of {largest.method} is valid by itself, but the method to quote "
+        f"({quoted.method}) was fixed in advance: quoting whichever is largest would fail more often than the "
+        "confidence allows."
     )
 
 
 def times(epsilon: float) -> str:
-    """e^ε, how many times as likely: three digits that matter, and no more than anybody can picture."""
+    """Format e^ε as "6.5 times", and as "more than a million times" where nobody can picture it."""
     factor = math.exp(min(epsilon, 700))
     return "more than a million times" if factor >= 1e6 else f"{float(f'{factor:.3g}'):,g} times"
 
 
 def times_at_least(epsilon: float) -> str:
-    """The same for what is a lower bound."""
-    found = times(epsilon)
-    return found if found.startswith("more") else f"at least {found}"
+    """Format e^ε for a lower bound."""
+    return _with_prefix("at least", epsilon)
 
 
 def times_at_most(epsilon: float) -> str:
-    """The same for what is an upper bound."""
-    found = times(epsilon)
-    return found if found.startswith("more") else f"up to {found}"
+    """Format e^ε for an upper bound."""
+    return _with_prefix("up to", epsilon)
 
 
-def adversary(config: Mapping[str, Any]) -> str:
-    """The name of an LDP audit's adversary, with the dummy gradient's norm where it is not the clip norm."""
-    crafter, norm = str(config["crafter"]), config["gradient_norm"]
-    return crafter if norm in (None, config["norm"]) else f"{crafter} of norm {norm:g}"
+def _with_prefix(prefix: str, epsilon: float) -> str:
+    text = times(epsilon)
+    return text if text.startswith("more") else f"{prefix} {text}"
 
 
 def kind(estimate: Estimate) -> str:
-    """What sort of figure it is, in two or three words."""
+    """Name the sort of figure an estimate is."""
     if estimate.valid:
-        return "valid bound"
+        return "lower bound"
     if estimate.doubtful:
-        return "estimate, doubtful"
+        return "estimate, assumption fails"
     return "bound if Gaussian" if estimate.method in {"gdp", "one-run-fdp"} else "estimate"
-
-
-def theory(theories: Sequence[Theory], target: float | None = None) -> str:
-    """What the best of several accountants' figures promises; ``target`` is the ε that a noise was sought for."""
-    best = min(theories, key=lambda t: t.epsilon if target is None else t.noise_multiplier or 0.0)
-    if best.epsilon == math.inf:
-        return "There is no guarantee: ε is infinite."
-    where = f"δ = {best.delta:g} ({best.accountant}, neighbors: {best.adjacency})"
-    if target is not None:
-        text = f"A noise multiplier of {best.noise_multiplier:.6g} is enough for ε = {target:g} at {where}."
-    else:
-        text = (
-            f"Whatever the data, and even for an adversary who sees every round, ε is at most {best.epsilon:.4g} at"
-            f" {where}. Each row is an upper bound that holds; the smallest is the one to quote."
-        )
-    if best.adjacency == "replace-one" and best.noise_multiplier is not None:
-        text += (
-            " Replacing a client moves a sum of clipped updates by up to twice the clip norm: for that guarantee the"
-            " noise multiplier is the noise over twice the clip norm."
-        )
-    return text

@@ -196,3 +196,27 @@ def _fraction(a: float, b: float, x: Floats) -> Floats:
         if np.all(np.abs(value - before) <= 1e-14 * np.abs(value)):
             break
     return value
+
+
+def parse_null(text: str | None) -> Null | None:
+    """Return the null distribution that a text names: ``cosine:DIM``, ``normal`` or ``normal:MEAN,STD``.
+
+    Raises:
+        InputError: If the text names none.
+
+    Example:
+        >>> parse_null("cosine:1000")
+        CosineNull(dim=1000)
+    """
+    if text is None:
+        return None
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "cosine":
+            return CosineNull(check_count("the dimension of a cosine null", float(rest), least=2))
+        if kind == "normal":
+            return NormalNull(*(float(part) for part in rest.split(","))) if rest else NormalNull()
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+    raise InputError(f"null must be cosine:DIM, normal, or normal:MEAN,STD, got {text!r}")

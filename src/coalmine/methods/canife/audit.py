@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.accounting import Theory
+from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import Sampling
 from coalmine.arrays import Bools, Floats
 from coalmine.errors import InputError, check_count, check_positive
@@ -57,6 +58,8 @@ class Canife(Audit):
     ever read is the average (times the divisor, the sum) of a round that held canaries or might have, and the model
     that clients receive anyway. Several audits of one training are several adversaries; ``name`` tells them apart.
     """
+
+    family = "crafted"
 
     def __init__(
         self,
@@ -150,6 +153,8 @@ class Canife(Audit):
             return
         start = time.perf_counter()
         slot = self._slot(release.round, release.trial)
+        if self._skipped[slot]:  # aborted: there is nothing to score
+            return
         if slot != self._due or self._crafted is None:
             raise InputError(f"{self._where(release)} was observed before it was planted: call plant first")
         if release.divisor is None:
@@ -271,6 +276,16 @@ class Canife(Audit):
             | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
         )
         return replace(found, warnings=[*found.warnings, *self.notes])
+
+    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> CanifeResult:
+        """Return the result beside the claim for one round with the smallest noise; for integrations."""
+        return self.result(
+            confidence=confidence,
+            noise_multiplier=claim.least_noise,
+            sampling=claim.sampling,
+            theory=claim.theory,
+            metrics=metrics,
+        )
 
     # Checkpoints
 

@@ -8,8 +8,9 @@ from coalmine import OneShot, ScheduledParticipation
 from coalmine.accounting import claimed
 from coalmine.accounting.sampling import AtMost, EveryRound, Poisson
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.views import parse_view
-from coalmine.protocol import Release, View
+from coalmine.protocol import Release
+from coalmine.results.result import AuditResult
+from coalmine.results.units import USER
 from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
 from coalmine.simulation.flat import parameter_vector
 from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, estimate
@@ -19,7 +20,7 @@ ROUNDS, CLIP, CLIENTS = 6, 0.5, 10
 
 
 def run(audits, *, noise=1.0, seed=0, rounds=ROUNDS, clips=None, drift=0.0, rate=0.7):
-    """A federated training in ten lines: a client with a fixed direction, noise, a server. Returns what it released."""
+    """Run a federated training in ten lines (a client with a fixed direction, noise, a server); return its releases."""
     rng = np.random.default_rng(seed)
     dim = audits[0].dim
     pull = rng.standard_normal(dim).astype(np.float32)
@@ -44,7 +45,7 @@ def run(audits, *, noise=1.0, seed=0, rounds=ROUNDS, clips=None, drift=0.0, rate
 
 
 def matrix(audit):
-    """All canaries, planted and held out, as rows."""
+    """Return all canaries, inserted and held out, as rows."""
     return np.stack([audit._updates.canary(i) for i in range(2 * audit.canaries)]).astype(np.float64)
 
 
@@ -54,7 +55,7 @@ def split(audit, scores):
 
 @pytest.mark.parametrize("family", ["gaussian", "hadamard"])
 @pytest.mark.parametrize("view", ["final", "final-change", "updates", "every:2", "rounds:1,3"])
-def test_scores_are_the_cosines_that_stored_canaries_give(family, view):
+def test_scores_are_the_cosines_of_stored_canaries(family, view):
     initial = None if view in ("final", "updates") else np.ones(700)
     score = "max" if view == "updates" else None
     audit = OneShot(dim=700, rounds=ROUNDS, canaries=20, view=view, score=score, family=family, initial=initial, seed=3)
@@ -70,22 +71,22 @@ def test_scores_are_the_cosines_that_stored_canaries_give(family, view):
             releases = [models[t + 2] - models[t] for t in (0, 2, 4)]
         case _:
             releases = [models[2] - models[0], models[4] - models[2], models[6] - models[4]]
-    canaries, found = matrix(audit), []
+    canaries, expected = matrix(audit), []
     for release in releases:
         cosines = []
         for i, canary in enumerate(canaries):
             left = release.astype(np.float64)
-            if family == "hadamard":  # the other planted canaries are kept out
+            if family == "hadamard":  # without the other inserted canaries
                 others = canaries[[j for j in np.flatnonzero(audit.members) if j != i]]
                 left = left - others.T @ (others @ left)
             cosines.append(canary @ left / np.linalg.norm(left))
-        found.append(cosines)
-    for side, expected in zip(audit.scores(), split(audit, np.max(found, axis=0)), strict=True):
-        np.testing.assert_allclose(side, expected, atol=2e-6)
+        expected.append(cosines)
+    for side, wanted in zip(audit.scores(), split(audit, np.max(expected, axis=0)), strict=True):
+        np.testing.assert_allclose(side, wanted, atol=2e-6)
 
 
 @pytest.mark.parametrize("participation", ["epochs:2", "poisson:0.4", "last:2"])
-def test_sums_and_likelihood_ratios_are_those_of_the_textbook(participation):
+def test_sums_and_likelihood_ratios_follow_their_definitions(participation):
     audit = OneShot(
         dim=400, rounds=ROUNDS, canaries=15, view="updates", score="likelihood-ratio", participation=participation,
         family="gaussian", seed=1,
@@ -116,8 +117,8 @@ def test_sums_and_likelihood_ratios_are_those_of_the_textbook(participation):
     for side, wanted in zip(audit.scores(), split(audit, expected), strict=True):
         np.testing.assert_allclose(side, wanted, rtol=2e-4, atol=2e-5)
     if participation != "last:2":
-        there = present.sum(axis=0)
-        expected = np.where(there > 0, (cosines * present).sum(axis=0) / np.sqrt(np.maximum(there, 1)), np.nan)
+        times = present.sum(axis=0)
+        expected = np.where(times > 0, (cosines * present).sum(axis=0) / np.sqrt(np.maximum(times, 1)), np.nan)
         wanted = [side[~np.isnan(side)] for side in split(audit, expected)]
         for side, scores in zip(audit.scores("sum"), wanted, strict=True):
             np.testing.assert_allclose(side, scores, atol=1e-6)
@@ -130,27 +131,27 @@ def test_for_shared_rounds_the_ratio_ranks_canaries_as_the_sum_of_their_log_rati
     )  # fmt: skip
     run([audit], noise=0.5)
     members, nonmembers = audit.scores()
-    summed = audit._evidence.ratio
+    summed = audit._evidence._scores["likelihood-ratio"].ratio
     order = np.argsort(np.concatenate([summed[audit.members], summed[~audit.members]]))
     assert scipy_stats.spearmanr(order, np.argsort(np.concatenate([members, nonmembers]))).statistic > 0.999
 
 
 @pytest.mark.parametrize(("score", "participation"), [("max", "epochs:1"), ("sum", "epochs:1"), ("sum", "every-round")])
 @pytest.mark.parametrize("family", ["gaussian", "hadamard"])
-def test_held_out_scores_follow_the_null_also_where_canaries_make_up_most_of_a_release(family, score, participation):
+def test_held_out_scores_follow_the_null_even_if_canaries_dominate_a_release(family, score, participation):
     scores, null = [], None
     for seed in range(8):
         audit = OneShot(
             dim=4500, rounds=3, canaries=700, view="updates", score=score, participation=participation, family=family,
             seed=seed,
         )  # fmt: skip
-        # 700 canaries of energy 1 each a round, noise of 0.05² · 4,500 = 11, one client that moves by 3 clip norms.
+        # Per round: 700 canaries of energy 1 each, noise of 0.05² · 4,500 = 11, one client of 3 clip norms.
         run([audit], noise=0.05, rounds=3, drift=3.0, seed=seed)
         scores.append(audit.scores()[1])
         null = audit.null()
     held_out = np.concatenate(scores)
     assert null is not None
-    if isinstance(null, LargestOfNull):  # an upper bound: whatever the threshold, no more lie above it
+    if isinstance(null, LargestOfNull):  # an upper bound at every threshold
         ranks = np.sort(held_out)
         above = 1 - np.arange(len(ranks)) / len(ranks)
         assert (above <= np.exp(null.log_sf(ranks)) + 1.95 / np.sqrt(len(ranks))).all()
@@ -162,8 +163,8 @@ def test_held_out_scores_follow_the_null_also_where_canaries_make_up_most_of_a_r
         assert scipy_stats.kstest(held_out * np.sqrt(free), "norm").pvalue > 0.002
 
 
-def test_a_gaussian_mechanism_in_every_round_is_measured_right():
-    found, sigma, rounds = [], 4.0, 5
+def test_a_gaussian_mechanism_in_every_round_is_estimated_correctly():
+    epsilons, sigma, rounds = [], 4.0, 5
     for seed in range(20):
         audit = OneShot(
             dim=8000, rounds=rounds, canaries=400, view="updates", score="likelihood-ratio",
@@ -172,15 +173,15 @@ def test_a_gaussian_mechanism_in_every_round_is_measured_right():
         run([audit], noise=sigma, rounds=rounds, seed=seed, drift=2.0)
         theory = audit.theory(noise_multiplier=sigma, delta=1e-5)
         result = audit.result(delta=1e-5, theory=theory)
-        found.append(next(e.epsilon for e in result.estimates if e.method == "gaussian-shift"))
+        epsilons.append(result["gaussian-shift"].epsilon)
         assert not result.refuted
-    error = np.std(found, ddof=1) / np.sqrt(len(found))
+    error = np.std(epsilons, ddof=1) / np.sqrt(len(epsilons))
     assert theory.epsilon == pytest.approx(2.26, abs=0.01)
-    assert abs(np.mean(found) - theory.epsilon) < 4 * error + 0.05
+    assert abs(np.mean(epsilons) - theory.epsilon) < 4 * error + 0.05
 
 
-def test_bounds_hold_in_nearly_all_audits_of_a_mechanism_that_is_tight():
-    # δ = 0.1, where a bound comes close to the truth: one application of the Gaussian mechanism, sensitivity 1.
+def test_bounds_hold_at_their_confidence_for_a_tight_mechanism():
+    # At δ = 0.1 bounds come close to the truth: one application of the Gaussian mechanism, sensitivity 1.
     sigma, delta, runs = 1.0, 0.1, 100
     truth = OneShot(dim=4100, rounds=1, canaries=300).theory(noise_multiplier=sigma, delta=delta).epsilon
     over = {}
@@ -188,27 +189,27 @@ def test_bounds_hold_in_nearly_all_audits_of_a_mechanism_that_is_tight():
         audit = OneShot(dim=4100, rounds=1, canaries=300, view="updates", participation="every-round", seed=seed)
         run([audit], noise=sigma, rounds=1, seed=10_000 + seed)
         members, nonmembers = audit.scores()
-        found = estimate(members, null=audit.null(), delta=delta, methods=["exact-null"])
+        bounds = estimate(members, null=audit.null(), delta=delta, methods=["exact-null"])
         methods = ["one-run", "simultaneous"]
-        found += estimate(members, nonmembers, delta=delta, design="coin-flips", methods=methods)
-        for e in found:
+        bounds += estimate(members, nonmembers, delta=delta, design="coin-flips", methods=methods)
+        for e in bounds:
             over[e.method] = over.get(e.method, 0) + (e.epsilon > truth)
     allowed = scipy_stats.binom.ppf(0.999, runs, 0.05)
     assert max(over.values()) <= allowed, over
 
 
-def test_another_adversary_looks_at_the_same_canaries():
+def test_another_adversary_sees_the_same_canaries():
     audit = OneShot(dim=600, rounds=ROUNDS, canaries=30, view="updates", seed=5)
     final, change = audit.seen_by("final"), audit.seen_by("final-change", initial=np.ones(600))
     alone = OneShot(dim=600, rounds=ROUNDS, canaries=30, view="final", seed=5)
     run([audit, final, change])
     run([alone])
-    for one, other in zip(final.scores(), alone.scores(), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for shared, separate in zip(final.scores(), alone.scores(), strict=True):
+        np.testing.assert_array_equal(shared, separate)
     assert np.mean(change.scores()[0]) > np.mean(change.scores()[1])
 
 
-def test_canaries_are_as_long_as_the_clip_norm_of_their_round_and_count_as_expected():
+def test_canaries_have_the_clip_norm_and_count_as_the_expected_number_of_clients():
     audit = OneShot(dim=5000, rounds=4, canaries=40, participation="epochs:2")
     lengths, clients = [], []
     for t, clip in enumerate((1.0, 0.25, 3.0, 2.0)):
@@ -219,7 +220,7 @@ def test_canaries_are_as_long_as_the_clip_norm_of_their_round_and_count_as_expec
     assert clients == [20.0] * 4
 
 
-def test_canaries_one_by_one_are_what_is_planted_together():
+def test_canaries_one_by_one_sum_to_the_total():
     audit = OneShot(dim=5000, rounds=1, canaries=10, participation="every-round")
     planted = audit.plant(0, clip_norm=2.0)
     each = list(planted.each(norm=2.0))
@@ -227,7 +228,7 @@ def test_canaries_one_by_one_are_what_is_planted_together():
     np.testing.assert_allclose(np.sum(each, axis=0), planted.total, atol=1e-5)
 
 
-def test_coin_flips_and_fixed_numbers_plant_as_they_say():
+def test_coin_flips_and_fixed_designs_insert_the_right_number():
     fixed = [OneShot(dim=50, rounds=1, canaries=25, design="fixed", seed=s).members.sum() for s in range(5)]
     flipped = [OneShot(dim=50, rounds=1, canaries=25, seed=s).members.sum() for s in range(40)]
     assert fixed == [25] * 5
@@ -235,7 +236,7 @@ def test_coin_flips_and_fixed_numbers_plant_as_they_say():
     assert abs(np.mean(flipped) - 25) < 5 * np.sqrt(50) / 2 / np.sqrt(40)
 
 
-def test_a_promise_fits_what_the_score_knows():
+def test_the_claim_fits_what_the_score_knows():
     def audit(score, participation):
         return OneShot(dim=50, rounds=10, canaries=25, view="updates", score=score, participation=participation)
 
@@ -249,7 +250,7 @@ def test_a_promise_fits_what_the_score_knows():
     assert audit("sum", "last:4").sampling == AtMost(4)
 
 
-def test_a_promise_that_hides_the_rounds_is_not_compared_in_silence():
+def test_a_claim_that_assumes_secret_rounds_is_warned_of():
     audit = OneShot(dim=100, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.5")
     run([audit])
     hidden = OneShot(dim=100, rounds=ROUNDS, canaries=25, participation="poisson:0.5")
@@ -279,21 +280,21 @@ def audits_of(model, **changes):
 
 
 @pytest.mark.parametrize("participation", ["epochs:2", "every-round"])
-def test_a_resumed_training_gives_the_same_scores_to_the_bit(tmp_path, participation):
+def test_a_resumed_training_has_the_same_scores_to_the_bit(tmp_path, participation):
     whole = audits_of(mlp(), participation=participation, score="likelihood-ratio")
     training(whole).run()
     training(audits_of(mlp(), participation=participation, score="likelihood-ratio")).run(until=3, checkpoints=tmp_path)
     resumed = audits_of(mlp(), participation=participation, score="likelihood-ratio")
     training(resumed, workers=2).run(checkpoints=tmp_path)
-    for one, other in zip(whole, resumed, strict=True):
-        for mine, theirs in zip(one.scores(), other.scores(), strict=True):
-            np.testing.assert_array_equal(mine, theirs)
-        assert one.result().estimates == other.result().estimates
+    for before, after in zip(whole, resumed, strict=True):
+        for expected, scores in zip(before.scores(), after.scores(), strict=True):
+            np.testing.assert_array_equal(expected, scores)
+        assert before.result().estimates == after.result().estimates
 
 
-def test_a_checkpoint_of_other_canaries_is_refused(tmp_path):
+def test_a_checkpoint_of_other_canaries_is_an_error(tmp_path):
     training(audits_of(mlp())).run(until=2, checkpoints=tmp_path)
-    with pytest.raises(InputError, match="there audits is"):
+    with pytest.raises(InputError, match="audits"):
         training(audits_of(mlp(), seed=9)).run(checkpoints=tmp_path)
 
 
@@ -303,14 +304,14 @@ def test_canaries_follow_an_adaptive_clip_norm():
     run.run()
     clips = [round["clip_norm"] for round in run.history]
     assert clips[0] != clips[-1]
-    np.testing.assert_allclose(audit._norms, clips)
+    np.testing.assert_allclose(audit._log.norms, clips)
 
 
-def test_a_round_that_failed_may_be_planted_again():
+def test_a_failed_round_can_be_planted_again():
     data = federation([4] * 20)
     audit = OneShot(dim=parameter_vector(mlp()).numel(), rounds=ROUNDS, canaries=30, view="updates")
     bad = training([audit], data=data, server=SGD(learning_rate=1e30))
-    with pytest.raises(InputError, match="aborted"):
+    with pytest.raises(InputError, match="round"):
         bad.run()
     failed = bad.state.round
     assert audit.plant(failed, clip_norm=0.5) is not None
@@ -328,50 +329,43 @@ def test_extra_memory_is_bounded():
     assert peak < 64 * 2**20
 
 
-def test_views_have_names():
-    assert parse_view("final") == parse_view("final-change") == View("model", every=None)
-    assert parse_view("updates") == View("update")
-    assert parse_view("every:5") == View("model", every=5)
-    assert parse_view("rounds:3,9") == View("model", every=None, at=(3, 9))
-    for wrong in ("", "end", "every", "every:x", "rounds:", "final:3", "updates:1"):
-        with pytest.raises(InputError, match="there is no view"):
-            parse_view(wrong)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dim": 1}, "dim must be a whole number of at least 2"),
-        ({"canaries": 0}, "canaries must be a whole number of at least 1"),
-        ({"rounds": 0}, "rounds must be a whole number of at least 1"),
-        ({"view": "last"}, "there is no view 'last'"),
-        ({"view": "every:0"}, "every must be a whole number"),
-        ({"view": "every:2"}, "give initial="),
-        ({"initial": np.ones(50)}, "initial= goes with views of changes"),
-        ({"view": "final-change", "initial": np.ones(49)}, "must have 50 numbers"),
-        ({"view": "final-change", "initial": np.full(50, np.nan)}, "must be finite"),
-        ({"score": "max"}, "the score max does not go with the view final"),
-        ({"score": "rank"}, "there is no score 'rank'"),
-        ({"view": "updates", "score": "cosine"}, "max, sum or likelihood-ratio does"),
-        ({"view": "every:2", "initial": np.ones(50), "score": "likelihood-ratio"}, "needs each round's update"),
-        ({"design": "random"}, "the design must be coin-flips or fixed"),
-        ({"family": "cauchy"}, "a family of update canaries is hadamard or gaussian"),
-        ({"participation": "epochs:9"}, "cannot be cut into 9 epochs"),
-        ({"participation": 3}, "participation must be"),
-        ({"participation": ScheduledParticipation([[0, 0]] * 6)}, "plants a canary twice"),
-        ({"norm": 0.0}, "norm must be a positive number"),
-        ({"view": "every:7", "initial": np.ones(50)}, "sees nothing before the end: there are 6 rounds"),
-        ({"view": "rounds:1,6", "initial": np.ones(50)}, "asks for round 6: 6 are counted from 0"),
-        ({"view": ["final", "updates"]}, "view must be a text"),
+        ({"dim": 1}, "dim .* at least 2"),
+        ({"canaries": 0}, "canaries .* at least 1"),
+        ({"rounds": 0}, "rounds .* at least 1"),
+        ({"view": "last"}, 'unknown view "last"'),
+        ({"view": "every:0"}, "every .* whole number"),
+        ({"view": "every:2"}, "every:2 .* initial="),
+        ({"initial": np.ones(50)}, "view final .* initial="),
+        ({"view": "final-change", "initial": np.ones(49)}, r"initial model .* \(50,\), got \(49,\)"),
+        ({"view": "final-change", "initial": np.full(50, np.nan)}, "initial model .* finite"),
+        ({"score": "max"}, "score max .* view final: use cosine"),
+        ({"score": "rank"}, 'unknown score "rank".* cosine, likelihood-ratio, max, sum'),
+        ({"view": "updates", "score": "cosine"}, "view updates: use likelihood-ratio or max or sum"),
+        (
+            {"view": "every:2", "initial": np.ones(50), "score": "likelihood-ratio"},
+            "likelihood-ratio .* every:2: use max or sum",
+        ),
+        ({"design": "random"}, "design .* coin-flips or fixed, got 'random'"),
+        ({"family": "cauchy"}, 'unknown family "cauchy"'),
+        ({"participation": "epochs:9"}, "epochs = 9"),
+        ({"participation": 3}, "participation .* int"),
+        ({"participation": ScheduledParticipation([[0, 0]] * 6)}, "round 0 .* twice"),
+        ({"norm": 0.0}, "norm .* positive"),
+        ({"view": "every:7", "initial": np.ones(50)}, "every:7 .* 6 rounds"),
+        ({"view": "rounds:1,6", "initial": np.ones(50)}, "round 6, but the 6 rounds"),
+        ({"view": ["final", "updates"]}, "view .* text"),
         (
             {"family": "hadamard", "canaries": 13},
-            "26 hadamard canaries, planted and held out, need at least 52 dimensions",
+            "26 hadamard canaries.* 52 dimensions, got 50",
         ),
-        ({"canaries": 10**7}, "canaries must be at most 1,000,000"),
-        ({"canaries": 1, "seed": 1}, "leaves nothing to compare"),
+        ({"canaries": 10**7}, "canaries .* at most 1,000,000"),
+        ({"canaries": 1, "seed": 1}, "nothing to compare"),
     ],
 )
-def test_wrong_settings_are_refused(changes, message):
+def test_wrong_settings_are_errors(changes, message):
     with pytest.raises(InputError, match=message):
         OneShot(**{"dim": 50, "rounds": ROUNDS, "canaries": 5} | changes)
 
@@ -385,90 +379,90 @@ def ready(view="updates", **changes):
 @pytest.mark.parametrize(
     ("release", "message"),
     [
-        (Release(0, "update", np.ones(49, dtype=np.float32)), "the release of round 0 must have 50 numbers"),
-        (Release(0, "update", np.full(50, np.nan, dtype=np.float32)), "the release of round 0 must be finite"),
-        (Release(0, "update", np.full(50, np.inf, dtype=np.float32)), "the release of round 0 must be finite"),
-        (Release(0, "update", np.zeros(50, dtype=np.float32)), "a zero update has no direction"),
-        (Release(0, "model", np.ones(50, dtype=np.float32)), "sees the update of a round, got its model"),
-        (Release(1, "update", np.ones(50, dtype=np.float32)), "round 1 was observed before it was planted"),
-        (Release(7, "update", np.ones(50, dtype=np.float32)), "made for 3 rounds"),
+        (Release(0, "update", np.ones(49, dtype=np.float32)), r"round 0 .* \(50,\), got \(49,\)"),
+        (Release(0, "update", np.full(50, np.nan, dtype=np.float32)), "round 0 .* finite"),
+        (Release(0, "update", np.full(50, np.inf, dtype=np.float32)), "round 0 .* finite"),
+        (Release(0, "update", np.zeros(50, dtype=np.float32)), "round 0 .* zero update"),
+        (Release(0, "model", np.ones(50, dtype=np.float32)), '"update", got "model"'),
+        (Release(1, "update", np.ones(50, dtype=np.float32)), "round 1 was not planted"),
+        (Release(7, "update", np.ones(50, dtype=np.float32)), "round 7 .* 3 rounds"),
     ],
 )
-def test_wrong_releases_are_refused_by_their_round(release, message):
+def test_wrong_releases_are_errors_that_name_the_round(release, message):
     audit = ready()
     with pytest.raises(InputError, match=message):
         audit.observe(release)
     audit.observe(Release(0, "update", np.ones(50, dtype=np.float32), divisor=1.0))
 
 
-def test_what_a_view_does_not_see_is_refused():
+def test_a_release_outside_the_view_is_an_error():
     audit = ready("final")
-    with pytest.raises(InputError, match="the view final does not see round 0"):
+    with pytest.raises(InputError, match=r"view final .* round 0"):
         audit.observe(Release(0, "model", np.ones(50, dtype=np.float32)))
 
 
 def test_a_round_is_planted_once_and_observed_once():
     audit = ready()
-    with pytest.raises(InputError, match="round 0 was planted already"):
+    with pytest.raises(InputError, match="round 0 was already planted"):
         audit.plant(0, clip_norm=1.0)
     audit.observe(Release(0, "update", np.ones(50, dtype=np.float32), divisor=1.0))
-    with pytest.raises(InputError, match="round 0 was observed already"):
+    with pytest.raises(InputError, match="round 0 was already observed"):
         audit.observe(Release(0, "update", np.ones(50, dtype=np.float32), divisor=1.0))
-    with pytest.raises(InputError, match="made for 3 rounds"):
+    with pytest.raises(InputError, match=r"round 3 .* 3 rounds"):
         audit.plant(3, clip_norm=1.0)
 
 
-def test_a_result_needs_what_the_view_sees_and_ends_the_planting():
+def test_a_result_needs_every_release_and_ends_the_audit():
     audit = ready()
-    with pytest.raises(InputError, match="has seen no release yet"):
+    with pytest.raises(InputError, match="not observed any release"):
         audit.scores()
-    with pytest.raises(InputError, match="the view updates sees rounds 0, 1, 2 of 3, and nothing of that was observed"):
+    with pytest.raises(InputError, match=r"view updates .* rounds 0, 1, 2 of 3"):
         audit.result()
     done = OneShot(dim=50, rounds=ROUNDS, canaries=20)
     run([done])
     done.result()
-    with pytest.raises(InputError, match="nothing can be planted after it"):
+    with pytest.raises(InputError, match=r"round 0 .* result"):
         done.plant(0, clip_norm=1.0)
     skipped = OneShot(dim=50, rounds=2, canaries=20)
     skipped.plant(1, clip_norm=1.0)
     skipped.observe(Release(1, "model", np.ones(50, dtype=np.float32)))
-    with pytest.raises(InputError, match="canaries were never planted in round 0"):
+    with pytest.raises(InputError, match=r"plant .* round 0"):
         skipped.result()
 
 
-def test_where_nothing_is_clipped_canaries_need_a_length():
-    with pytest.raises(InputError, match="give norm="):
+def test_canaries_need_a_norm_if_nothing_is_clipped():
+    with pytest.raises(InputError, match=r"round 1 clips nothing.* norm="):
         ready().plant(1, clip_norm=np.inf)
     planted = ready(norm=2.0, participation="every-round", dim=5000).plant(1, clip_norm=np.inf)
     assert np.linalg.norm(planted.total) == pytest.approx(2.0 * np.sqrt(planted.updates), rel=1e-5)
-    with pytest.raises(InputError, match="the clip norm must be above 0"):
+    with pytest.raises(InputError, match=r"clip_norm .* positive, got 0.0"):
         ready().plant(1, clip_norm=0.0)
 
 
-def test_two_audits_that_would_plant_the_same_canaries_are_refused():
+def test_two_audits_with_the_same_canaries_are_an_error():
     first, second = (OneShot(dim=1091, rounds=ROUNDS, canaries=30, view=view) for view in ("final", "updates"))
     with pytest.raises(InputError, match="gaussian canaries of seed 0"):
         training([first, second])
     training([first, first.seen_by("updates"), OneShot(dim=1091, rounds=ROUNDS, canaries=30, seed=1)])
 
 
-def test_a_result_and_its_promise_are_for_the_same_delta():
+def test_a_result_and_its_claim_have_the_same_delta():
     audit = OneShot(dim=500, rounds=ROUNDS, canaries=20)
     run([audit])
     theory = audit.theory(noise_multiplier=1.0, delta=1e-3)
-    with pytest.raises(InputError, match=r"asked for at delta = 1e-05, but the theory is for 0\.001"):
+    with pytest.raises(InputError, match=r"delta = 1e-05 .* delta = 0\.001"):
         audit.result(delta=1e-5, theory=theory)
-    with pytest.raises(InputError, match="theory must be a Theory"):
+    with pytest.raises(InputError, match=r"theory .* Theory.* float"):
         audit.result(theory=4.0)
     assert audit.result(theory=theory).estimates[0].delta == 1e-3
     assert audit.result()["gaussian-fit"].delta == 1e-5
-    with pytest.raises(InputError, match="there is no figure 'median'"):
+    with pytest.raises(InputError, match="median"):
         audit.result()["median"]
 
 
-def test_a_training_longer_than_its_audit_says_so():
+def test_a_training_longer_than_its_audit_is_an_error():
     audit = OneShot(dim=parameter_vector(mlp()).numel(), rounds=2, canaries=20)
-    with pytest.raises(InputError, match="the audit was made for 2 rounds"):
+    with pytest.raises(InputError, match="2 rounds"):
         training([audit], rounds=3).run()
 
 
@@ -482,11 +476,11 @@ def test_a_state_is_a_snapshot():
     audit.observe(Release(1, "update", second))
     audit.restore(state)
     audit.observe(Release(0, "update", first))
-    for found, before in zip(audit.scores(), expected, strict=True):
-        np.testing.assert_array_equal(found, before)
+    for again, before in zip(audit.scores(), expected, strict=True):
+        np.testing.assert_array_equal(again, before)
 
 
-def test_without_any_noise_cosines_stay_cosines():
+def test_without_noise_cosines_stay_within_1():
     for seed in range(10):
         for dim, canaries, family in ((64, 1, "hadamard"), (64, 10, "hadamard"), (3, 1, "gaussian")):
             audit = OneShot(
@@ -498,17 +492,17 @@ def test_without_any_noise_cosines_stay_cosines():
             assert audit.result().bound is not None
 
 
-def test_a_fixed_share_is_never_promised_less_than_taking_part_always():
-    def promised(participation):
+def test_a_fixed_share_never_has_a_larger_claim_than_every_round():
+    def claimed_epsilon(participation):
         audit = OneShot(dim=50, rounds=40, canaries=100, participation=participation)
         return audit.theory(noise_multiplier=2.0, delta=1e-5).epsilon
 
-    assert promised("fixed:0.95") == promised("every-round")
-    assert promised("fixed:0.05") < promised("every-round")
+    assert claimed_epsilon("fixed:0.95") == claimed_epsilon("every-round")
+    assert claimed_epsilon("fixed:0.05") < claimed_epsilon("every-round")
 
 
-def test_weights_of_shared_rounds_do_not_look_at_single_canaries():
-    # Nothing is planted that could be seen (noise of 1000 clip norms): members' scores are null scores too.
+def test_weights_of_shared_rounds_do_not_depend_on_single_canaries():
+    # The noise of 1000 clip norms hides the canaries, so that the inserted ones have null scores too.
     scores = []
     for seed in range(300):
         audit = OneShot(
@@ -524,22 +518,22 @@ def test_weights_of_shared_rounds_do_not_look_at_single_canaries():
             assert abs(tail.mean() - level) < 5 * np.sqrt(level / len(p_values))
 
 
-def test_a_canary_in_one_unknown_round_has_a_ratio_with_a_mean_of_at_most_1_if_it_was_held_out():
+def test_the_ratio_of_a_held_out_canary_with_one_secret_round_has_a_mean_of_at_most_1():
     ratios = []
     for seed in range(60):
         audit = OneShot(dim=300, rounds=5, canaries=100, view="updates", family="gaussian", seed=seed)
         run([audit], noise=2.0, rounds=5, seed=seed, drift=4.0)
         ratios.append(audit.scores()[1])
-    found = np.concatenate(ratios)
+    log_ratios = np.concatenate(ratios)
     assert isinstance(audit.null(), LikelihoodRatioNull)
-    likely = np.exp(found)
+    likely = np.exp(log_ratios)
     assert likely.mean() < 1 + 4 * likely.std() / np.sqrt(len(likely))
     for t in (0.1, 0.5, 1.0):
-        assert np.mean(found >= t) <= np.exp(-t)
+        assert np.mean(log_ratios >= t) <= np.exp(-t)
 
 
 def test_a_likelihood_ratio_needs_the_divisor():
-    with pytest.raises(InputError, match=r"give Release\(divisor"):
+    with pytest.raises(InputError, match=r"round 0 .*Release\(divisor"):
         ready(score="likelihood-ratio").observe(Release(0, "update", np.ones(50, dtype=np.float32)))
 
 
@@ -551,7 +545,7 @@ def test_a_poor_fit_is_warned_of():
     assert "not normal" in result.warnings[0]
 
 
-def test_the_null_of_a_sum_over_several_own_rounds_is_not_claimed_to_be_known():
+def test_the_null_of_a_sum_over_several_rounds_is_unknown():
     audit = OneShot(dim=300, rounds=ROUNDS, canaries=20, view="updates", score="sum", participation="epochs:2")
     run([audit])
     assert audit.null() is None
@@ -560,7 +554,7 @@ def test_the_null_of_a_sum_over_several_own_rounds_is_not_claimed_to_be_known():
 
 
 @pytest.mark.parametrize("participation", ["last:1", "every-round"])
-def test_nothing_is_shown_where_no_canary_had_a_round_that_counted(participation):
+def test_nothing_is_shown_if_every_round_with_canaries_was_aborted(participation):
     audit = OneShot(dim=500, rounds=3, canaries=200, view="updates", participation=participation)
     draw = np.random.default_rng(0)
     for round in range(3):
@@ -572,17 +566,48 @@ def test_nothing_is_shown_where_no_canary_had_a_round_that_counted(participation
         audit.observe(Release(round, "update", seen.astype(np.float32), divisor=1.0))
     result = audit.result()
     assert result.bound.epsilon == 0
-    assert "no canary had a round that counted" in " ".join(result.warnings)
+    assert "no canary took part" in " ".join(result.warnings)
+    assert result.null is None
 
 
-def test_canaries_that_hide_one_another_are_warned_of():
+def test_canaries_that_hide_each_other_are_warned_of():
     def warned(canaries):
         audit = OneShot(
             dim=4000, rounds=2, canaries=canaries, view="updates", family="gaussian", participation="every-round"
         )
         run([audit], noise=1.0, rounds=2)
-        promise = claimed(17.9, 1e-5)
-        return "without any noise they could show about ε = 21.6" in " ".join(audit.result(theory=promise).warnings)
+        warnings = audit.result(theory=claimed(17.9, 1e-5)).warnings
+        return "without noise they would show only about ε = 21.6" in " ".join(warnings)
 
     assert warned(300)
     assert not warned(20)
+
+
+@pytest.mark.parametrize(
+    ("view", "score", "participation", "null"),
+    [
+        ("final", "cosine", "epochs:1", "cosine:250"),
+        ("updates", "sum", "epochs:1", "cosine:250"),
+        ("updates", "likelihood-ratio", "every-round", "cosine:250"),
+        ("updates", "likelihood-ratio", "epochs:1", None),
+        ("updates", "max", "epochs:1", None),
+        ("updates", "sum", "epochs:2", None),
+    ],
+)
+def test_a_result_says_what_it_is_about(view, score, participation, null):
+    audit = OneShot(dim=250, rounds=ROUNDS, canaries=20, view=view, score=score, participation=participation)
+    run([audit])
+    result = audit.result(metrics={"accuracy": 0.5})
+    assert (result.method, result.view, result.unit, result.score_name) == ("one-shot", view, USER, score)
+    assert result.side_names == ("inserted", "held out")
+    assert result.adversary.startswith("sees")
+    assert result.null == null
+    assert result.metrics["inserted"] + result.metrics["held_out"] == 40
+    assert result.metrics["accuracy"] == 0.5
+    assert AuditResult.from_dict(result.to_dict(), scores=result.scores).to_dict() == result.to_dict()
+
+
+def test_orthogonal_canaries_leave_fewer_dimensions_to_the_null():
+    audit = OneShot(dim=250, rounds=1, canaries=20, family="hadamard", participation="every-round")
+    run([audit], rounds=1)
+    assert audit.result().null == f"cosine:{250 - (int(audit.members.sum()) - 1)}"

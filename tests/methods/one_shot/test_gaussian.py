@@ -13,7 +13,7 @@ from coalmine.methods.one_shot.gaussian import GaussianCanaries
 from coalmine.methods.one_shot.updates import FAMILIES, update_canaries
 from coalmine.stats import CosineNull
 
-# One in 10,000 for a whole test, shared among its comparisons: seeds are fixed, so a test that passes goes on passing.
+# False-alarm probability of a whole test, shared among its comparisons. Seeds are fixed: what passes keeps passing.
 LEVEL = 1e-4
 
 
@@ -54,12 +54,12 @@ def test_canaries_of_one_tile_or_several_are_the_same_in_dots_and_totals(dim):
 @pytest.mark.parametrize("dim", [7, 1000, 2 * gaussian._TILE + 6])
 def test_canaries_are_the_same_whatever_was_asked_before_and_however_many_there_are(dim):
     update = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
-    one, other = (GaussianCanaries(dim=dim, count=30, seed=9) for _ in range(2))
-    total, dots = one.total(np.arange(30)), one.dots(update)
+    first, other = (GaussianCanaries(dim=dim, count=30, seed=9) for _ in range(2))
+    total, dots = first.total(np.arange(30)), first.dots(update)
     np.testing.assert_array_equal(dots, other.dots(update))
     np.testing.assert_array_equal(dots, other.dots(update))
     np.testing.assert_array_equal(total, other.total(np.arange(30)))
-    np.testing.assert_array_equal(one.canary(17), GaussianCanaries(dim=dim, count=18, seed=9).canary(17))
+    np.testing.assert_array_equal(first.canary(17), GaussianCanaries(dim=dim, count=18, seed=9).canary(17))
 
 
 def test_the_size_of_a_tile_does_not_change_long_canaries(monkeypatch):
@@ -105,11 +105,11 @@ def test_null_scores_of_a_spike_follow_the_exact_law_far_out():
     """200,000 canaries: beyond 4.2 standard deviations the normal law has 3.7 times what there is in 64 dimensions."""
     null, places = CosineNull(64), [0, 17, 63]
     scores = GaussianCanaries(dim=64, count=200_000, seed=1).dots_of(np.eye(64)[places])
-    for some in scores.T:
-        assert stats.kstest(some, lambda t: np.exp(null.log_cdf(t))).pvalue > LEVEL / 30
+    for column in scores.T:
+        assert stats.kstest(column, lambda t: np.exp(null.log_cdf(t))).pvalue > LEVEL / 30
         for threshold in np.array([2.5, 3.2, 3.7, 4.2]) / 8:
-            beyond, rate = int((np.abs(some) > threshold).sum()), 2 * math.exp(null.log_sf(threshold))
-            assert stats.binomtest(beyond, len(some), rate).pvalue > LEVEL / 30
+            beyond, rate = int((np.abs(column) > threshold).sum()), 2 * math.exp(null.log_sf(threshold))
+            assert stats.binomtest(beyond, len(column), rate).pvalue > LEVEL / 30
 
 
 def test_coordinates_of_a_long_canary_are_normal_far_out():
@@ -146,12 +146,12 @@ def test_both_families_give_null_and_member_scores_of_one_law():
         draw = np.random.default_rng(6)
         update = draw.standard_t(2.5, dim).astype(np.float32)
         null[name] = update_canaries(name, dim=dim, count=3000, seed=8).dots(update / np.linalg.norm(update))
-        found = []
+        scores = []
         for seed in range(30):
             canaries = update_canaries(name, dim=dim, count=2 * members, seed=seed)
             planted = canaries.total(np.arange(2 * members) < members)
-            found.append(canaries.dots(planted + draw.standard_normal(dim).astype(np.float32))[:members])
-        member[name] = np.concatenate(found)
+            scores.append(canaries.dots(planted + draw.standard_normal(dim).astype(np.float32))[:members])
+        member[name] = np.concatenate(scores)
         assert member[name].mean() == pytest.approx(1, abs=5 / math.sqrt(len(member[name])))
     assert stats.ks_2samp(*null.values()).pvalue > LEVEL / 2
     assert stats.ks_2samp(*member.values()).pvalue > LEVEL / 2
@@ -169,19 +169,19 @@ def test_memory_does_not_grow_with_the_number_of_canaries_and_stays_small():
         assert peak - output < 8 * megabyte
 
 
-def test_bad_input_is_refused_in_a_sentence():
-    with pytest.raises(InputError, match="dim must be a whole number of at least 2, got 1"):
+def test_bad_input_is_an_error():
+    with pytest.raises(InputError, match=r"dim .* at least 2, got 1"):
         GaussianCanaries(dim=1, count=3, seed=0)
-    with pytest.raises(InputError, match="count must be a whole number of at least 1, got 0"):
+    with pytest.raises(InputError, match=r"count .* at least 1, got 0"):
         GaussianCanaries(dim=5, count=0, seed=0)
-    with pytest.raises(InputError, match="seed must be a whole number of at least 0, got -1"):
+    with pytest.raises(InputError, match=r"seed .* at least 0, got -1"):
         GaussianCanaries(dim=5, count=1, seed=-1)
     canaries = GaussianCanaries(dim=5, count=3, seed=0)
-    with pytest.raises(InputError, match=r"updates must be rows of 5 numbers, got an array of shape \(1, 4\)"):
+    with pytest.raises(InputError, match=r"shape \(n, 5\), got \(1, 4\)"):
         canaries.dots(np.ones(4, dtype=np.float32))
-    with pytest.raises(InputError, match=r"updates must be rows of 5 numbers, got an array of shape \(5,\)"):
+    with pytest.raises(InputError, match=r"shape \(n, 5\), got \(5,\)"):
         canaries.dots_of(np.ones(5))
-    with pytest.raises(InputError, match=r"3 canaries take as many weights, got an array of shape \(2,\)"):
+    with pytest.raises(InputError, match=r"shape \(3,\).* got \(2,\)"):
         canaries.total([1, 2])
-    with pytest.raises(InputError, match="a family of update canaries is hadamard or gaussian, got 'uniform'"):
+    with pytest.raises(InputError, match=r'unknown family "uniform".* hadamard, gaussian'):
         update_canaries("uniform", dim=5, count=3, seed=0)

@@ -28,11 +28,11 @@ def test_dot_products_and_sums_are_those_of_the_vectors(dim, share, seed):
     update, weights = draw.standard_normal(dim).astype(np.float32), draw.standard_normal(count)
     np.testing.assert_allclose(canaries.dots(update), vectors @ update, atol=1e-4)
     np.testing.assert_allclose(canaries.total(weights), weights @ vectors, atol=1e-4)
-    some = list(range(0, count, 3))
-    np.testing.assert_allclose(list(canaries.each(some)), vectors[some], atol=1e-6)
+    indices = list(range(0, count, 3))
+    np.testing.assert_allclose(list(canaries.each(indices)), vectors[indices], atol=1e-6)
 
 
-def test_the_transform_is_that_of_the_hadamard_matrix():
+def test_the_transform_multiplies_by_the_hadamard_matrix():
     from scipy.linalg import hadamard as matrix
 
     vector = np.random.default_rng(0).standard_normal(512).astype(np.float32)
@@ -62,15 +62,15 @@ def test_null_scores_are_normal_whatever_the_update(shape):
 
 
 def test_another_seed_gives_other_canaries_and_the_same_gives_the_same():
-    one, other = (HadamardCanaries(dim=1000, count=4, seed=seed).canary(2) for seed in (0, 1))
-    assert abs(one @ other) < 0.2
-    np.testing.assert_array_equal(one, HadamardCanaries(dim=1000, count=4, seed=0).canary(2))
+    first, other = (HadamardCanaries(dim=1000, count=4, seed=seed).canary(2) for seed in (0, 1))
+    assert abs(first @ other) < 0.2
+    np.testing.assert_array_equal(first, HadamardCanaries(dim=1000, count=4, seed=0).canary(2))
 
 
-def test_one_dimension_and_no_canaries_are_refused():
-    with pytest.raises(InputError, match="dim must be a whole number of at least 2, got 1"):
+def test_one_dimension_and_no_canaries_are_errors():
+    with pytest.raises(InputError, match=r"dim .* at least 2, got 1"):
         HadamardCanaries(dim=1, count=3, seed=0)
-    with pytest.raises(InputError, match="count must be a whole number of at least 1, got 0"):
+    with pytest.raises(InputError, match=r"count .* at least 1, got 0"):
         HadamardCanaries(dim=5, count=0, seed=0)
-    with pytest.raises(InputError, match="at most 512 hadamard canaries in 1000 dimensions, got 513"):
+    with pytest.raises(InputError, match=r"at most 512 .* 1000 dimensions, got 513"):
         HadamardCanaries(dim=1000, count=513, seed=0)
