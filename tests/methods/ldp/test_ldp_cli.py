@@ -146,7 +146,7 @@ def test_a_mechanism_from_a_file_is_audited_as_it_is(run, tmp_path):
     assert "The promise of ε = 1 is refuted: the mechanism has a bug." in " ".join(out.split())
     code, _, err = run("audit", "ldp", *given, "--set", f"mechanism={tmp_path}/mine.py:short")
     assert code == 2
-    assert "the mechanism short must give a finite report of shape (9610,), got (3,)" in err
+    assert "the mechanism short must return a finite report of shape (9610,), got shape (3,)" in err
 
 
 def test_a_bound_above_what_is_allowed_fails_the_command(run):
