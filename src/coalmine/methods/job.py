@@ -49,6 +49,9 @@ class Job(ABC):
     pool_fraction: float = 0.0
     """Share of the users to set aside from the training, as a pool."""
 
+    needs_training: bool = True
+    """Whether the method audits the training; False if it audits a model that is already trained."""
+
     reads: Sequence[str] = ()
     """Names of earlier methods of the run whose jobs this one reads from."""
 
