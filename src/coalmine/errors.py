@@ -74,7 +74,7 @@ def check_count(name: str, value: float, least: int = 1) -> int:
 
 def did_you_mean(name: str, available: Iterable[str]) -> str:
     """Return a hint for an unknown name: the nearest one that exists, and all of them."""
-    import difflib  # noqa: PLC0415 (only needed once something is wrong)
+    import difflib  # only needed once something is wrong
 
     names = list(available)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)

@@ -1,7 +1,7 @@
-"""The seam between a training and its audits: what is planted, what is released.
+"""What a training and an audit say to each other.
 
-Whatever trains (coalmine's simulator, Flower, Opacus, a loop of one's own) asks each audit for its contribution to a
-round and hands it what its views release, and nothing else. NumPy only.
+A training (coalmine's simulator, Flower, Opacus or your own loop) makes three calls: `Audit.plant` for what to add to a
+round's sum, `Audit.observe` with what the audit's views release, and finally the audit's ``result``. NumPy only.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ Vector = npt.NDArray[np.float32]
 """Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
 
 Kind = Literal["model", "update"]
-"""What a release is: the global model after a round, or the round's noisy average."""
+"""What is released: the global model after a round, or the round's noisy average."""
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What an audit adds to a round's sum: ``total``, the sum of planted updates, each no longer than the clip norm.
+    """What an audit adds to a round's sum.
 
-    ``clients`` is how many clients they count as in the average. Where an audit must not show by it whether a canary
-    is there, it gives the same number either way; ``updates`` is then how many were really summed.
+    Args:
+        total: Sum of the canaries' updates, shape ``(dim,)``. Each update has at most the clip norm.
+        clients: How many clients the canaries count as in the average. It is the same whether a canary is inserted or
+            not, where the number itself would give that away.
+        updates: How many updates were summed, if that differs from ``clients``.
     """
 
     total: Vector
@@ -38,17 +41,21 @@ class Contribution:
     updates: int | None = None
 
     def one_by_one(self) -> Iterator[tuple[int, Vector]]:
-        """What each client sends, with its seat (`Audit.seats`): for trainings that clip and sum by themselves."""
-        raise InputError("this audit plants a sum: it cannot say what each client sends")
+        """Yield each canary's update with its seat (see `Audit.seats`), for trainings that clip and sum themselves."""
+        raise InputError("this audit contributes a sum and cannot list single updates")
 
 
 @dataclass(frozen=True)
 class Release:
-    """What an adversary sees after round ``round``, counted from 0.
+    """What an adversary sees after a round.
 
-    ``model`` is the global model after the round, ``update`` the round's noisy average before the server's optimizer.
-    ``trial`` numbers the frozen rounds held before round ``round``; it is None where the training itself goes on.
-    ``divisor`` is what the round's sum was divided by, where that is public.
+    Args:
+        round: Number of the round, from 0.
+        kind: ``"model"`` for the global model after the round, ``"update"`` for the round's noisy average before the
+            server's optimizer.
+        vector: The parameters or the update, shape ``(dim,)``.
+        trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
+        divisor: What the round's sum was divided by, if that is public.
     """
 
     round: int
@@ -60,9 +67,16 @@ class Release:
 
 @dataclass(frozen=True)
 class View:
-    """What an adversary may see of a training: a ``kind`` of release after every ``every`` rounds, and the last.
+    """Which releases an adversary sees.
 
-    ``every=None`` is the last alone: the final model. ``at`` are rounds seen besides, counted from 0.
+    Args:
+        kind: ``"model"`` or ``"update"``.
+        every: Sees the release of every ``every``-th round and of the last. None means the last round only.
+        at: Further rounds that are seen, from 0.
+
+    Example:
+        >>> [round for round in range(10) if View("model", every=4).shows(round, 10)]
+        [3, 7, 9]
     """
 
     kind: Kind
@@ -71,110 +85,129 @@ class View:
 
     def __post_init__(self) -> None:
         if self.kind not in ("model", "update"):
-            raise InputError(f"a view shows model or update, got {self.kind!r}")
+            raise InputError(f"a view sees model or update, got {self.kind!r}")
         if self.every is not None:
             check_count("every", self.every)
         for round in self.at:
-            check_count("a round that is seen", round, least=0)
+            check_count("a round of a view", round, least=0)
 
     def shows(self, round: int, rounds: int) -> bool:
-        """Whether it sees what round ``round`` of ``rounds`` releases."""
+        """Whether the view sees the release of round ``round`` of ``rounds``."""
         regular = self.every is not None and (round + 1) % self.every == 0
         return regular or round == rounds - 1 or round in self.at
 
 
 class Audit:
-    """What a training asks of an audit: subclass it and say what differs from an onlooker that sees nothing."""
+    """Base class of audits: everything a training may call, with defaults for an audit that inserts and sees nothing.
+
+    Example:
+        >>> class LargestUpdate(Audit):
+        ...     views = (View("update"),)
+        ...     largest = 0.0
+        ...     def observe(self, release):
+        ...         self.largest = max(self.largest, float(np.abs(release.vector).max()))
+        >>> audit = LargestUpdate()
+        >>> audit.observe(Release(round=0, kind="update", vector=np.array([0.5, -2.0], dtype=np.float32)))
+        >>> audit.largest
+        2.0
+    """
 
     views: Sequence[View] = ()
-    """What this adversary may see."""
+    """What the adversary sees."""
 
     plants_as: str | None = None
-    """What it plants, in words: two audits of one training that plant the same would double it, and are refused."""
+    """What the audit inserts, in words. Two audits of one training that insert the same canaries are refused."""
 
     notes: Sequence[str] = ()
-    """What happened during the training that whoever reads the result should know."""
+    """Sentences about the training that the result repeats as warnings."""
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
-        """What to add to the sum of round ``round``, or of its frozen round ``trial``; None for nothing.
+        """Return what to add to a round's sum, or None.
 
-        ``clip_norm`` bounds every client's update in this round; it is infinite where nothing is clipped.
+        Args:
+            round: Number of the round, from 0.
+            clip_norm: Clip norm of this round, infinite if nothing is clipped.
+            trial: Number of the frozen round, or None for a round of the training itself.
         """
         return None
 
     def observe(self, release: Release) -> None:
-        """Take in what was released."""
+        """Record a release."""
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
-        """The canaries that may be in a round, by number, whether each then sends something or nothing.
+        """Return the numbers of the canaries that may take part in a round, inserted or held out.
 
-        A training whose clients are nodes of their own has as many more nodes. They are there for canaries that are
-        held out too, so that nobody can tell by how many there are.
+        A training whose clients are separate nodes adds one node for each. Held-out canaries have nodes too, so that
+        the number of nodes does not reveal which canaries are inserted.
         """
         return ()
 
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
-        """Told before ``plant`` which seats the training chose, where it chooses for itself."""
+        """Take note, before `plant`, of the seats that the training sampled, if it samples by itself."""
         due = list(self.seats(round, trial))
         if sorted(seats) != due:
             raise InputError(
-                f"{len(seats)} of the {len(due)} canaries that are due in round {round} were chosen to take part: all "
-                "must be (in Flower by fraction_train=1.0), or participation must be ObservedParticipation(...)"
+                f"{len(seats)} of the {len(due)} canaries due in round {round} were sampled: sample all of them (in "
+                "Flower, fraction_train=1.0), or set participation to ObservedParticipation(...)"
             )
 
     def skip(self, round: int, trial: int | None = None) -> None:
-        """Round ``round`` came to nothing: whatever was planted in it is lost, and it will not be held again."""
+        """Take note that a round was aborted: its canaries are lost, and it will not be repeated."""
 
     def note(self, sentence: str) -> None:
-        """Have the result say this among its warnings."""
+        """Add a sentence to the warnings of the result."""
         self.notes = (*self.notes, sentence)
 
     def discard(self, round: int) -> None:
-        """Round ``round`` failed after it was planted, and does not count: it may be planted again."""
+        """Forget that a round was planted, since it failed and will be repeated."""
 
     def frozen_rounds(self, round: int) -> int:
-        """How many rounds to hold before round ``round`` on the model as it is, with fresh cohorts and fresh noise.
+        """Return how many rounds to hold on the frozen model before round ``round``.
 
-        Their updates are released to this audit alone, and the model stays what it is.
+        Frozen rounds have fresh cohorts and noise. Their updates are released to this audit only, and the model does
+        not change.
         """
         return 0
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """What a checkpoint must keep of this audit, as arrays by name."""
+        """Return what a checkpoint must keep, as arrays by name."""
         return {}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go back to what ``state`` gave."""
+        """Restore what `state` returned."""
 
     def live(self) -> str | None:
-        """What it would say now, in a few words beside a progress bar; None where it cannot know yet."""
+        """Return a few words for the progress bar, or None."""
         return None
 
     def __repr__(self) -> str:
-        """What it is, with all that must be the same for a checkpoint to be resumed."""
+        """Return all settings that must be the same to resume from a checkpoint."""
         return type(self).__name__
 
 
 def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: float, round: int) -> Contribution:
-    """Return the contribution if it is a finite vector of ``dim`` numbers that so many clients could have sent.
+    """Return the contribution if it is a finite vector of ``dim`` numbers that its clients could have sent.
 
-    Whether each planted update is within the clip norm cannot be seen from their sum; that the sum is within as many
-    times it as there are updates (one at least) can.
+    The sum does not show whether each update is within the clip norm. What is checked is that the norm of the sum is at
+    most the clip norm times the number of updates.
+
+    Raises:
+        InputError: If it is not.
     """
-    check_kind("what an audit plants", contribution, Contribution, "a Contribution or None")
+    check_kind("a contribution", contribution, Contribution, "a Contribution or None")
     total, clients = contribution.total, contribution.clients
     if total.shape != (dim,):
-        raise InputError(f"an audit planted a vector of shape {total.shape} in round {round}, the model has ({dim},)")
+        raise InputError(f"an audit contributed shape {total.shape} in round {round}, but the model has shape ({dim},)")
     if not (clients >= 0 and math.isfinite(clients)):
-        raise InputError(f"a contribution counts as 0 clients or more, got {clients} in round {round}")
+        raise InputError(f"a contribution must count as 0 or more clients, got {clients} in round {round}")
     norm = float(np.linalg.norm(total.astype(np.float64)))
     if not math.isfinite(norm):
-        raise InputError(f"an audit planted a vector that is not finite in round {round}")
+        raise InputError(f"an audit contributed NaN or infinity in round {round}")
     updates = clients if contribution.updates is None else contribution.updates
     bound = clip_norm * max(1.0, updates)
     if norm > bound * (1 + 1e-5):
         raise InputError(
-            f"an audit planted updates of norm {norm:.6g} in round {round}, where {updates:g} clients may send up to "
+            f"an audit contributed a sum of norm {norm:.6g} in round {round}, but {updates:g} clients can reach only "
             f"{bound:.6g}"
         )
     return contribution

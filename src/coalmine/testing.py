@@ -1,9 +1,8 @@
-"""Privacy as a unit test: assert that a mechanism of one's own keeps its promise.
+"""Privacy as a unit test: assert that a mechanism keeps its claimed guarantee.
 
-Each function takes a bound on ε that holds with confidence 1 − ``false_alarms``, and raises an AssertionError where it
-exceeds the promise. A mechanism that keeps its promise fails in at most that share of tests: one of a thousand unless
-asked otherwise. What passes is not proved private: a test shows leaks, never their absence. A test that could not fail,
-having too few scores, is refused.
+Each function computes a lower bound on ε with confidence 1 − ``false_alarm_rate`` and raises an AssertionError if it
+exceeds the claim. A correct mechanism fails with at most that probability, one in a thousand by default. A passing test
+is not a proof of privacy. A test that could never fail, for lack of scores, is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from coalmine.stats.rank_tests import Design
 
 __all__ = ["assert_locally_private", "assert_private", "assert_private_scores"]
 
-FALSE_ALARMS = 1e-3
+FALSE_ALARM_RATE = 1e-3
 
 
 def assert_private(
@@ -33,24 +32,45 @@ def assert_private(
     delta: float = 1e-5,
     dim: int = 10_000,
     canaries: int | None = None,
-    false_alarms: float = FALSE_ALARMS,
+    false_alarm_rate: float = FALSE_ALARM_RATE,
     seed: int = 0,
 ) -> Estimate:
-    """Assert that a mechanism is (ε, δ)-private for adding or removing one update of norm 1; gives the bound it took.
+    """Assert that a mechanism is (ε, δ)-DP for adding or removing one update of norm 1.
 
-    ``mechanism`` is a function from the sum of updates, a float32 vector of length ``dim``, to the noisy sum. It is
-    applied once, to a sum of ``canaries`` random unit vectors (`coalmine.methods.mechanism.audit.audit_mechanism`):
-    if not given, a fifth of ``dim`` and at most 2,000, which show half the noise of ε = 2 in 10,000 dimensions.
+    The mechanism is applied once, to a sum of random unit vectors (see `coalmine.audit_mechanism`).
+
+    Args:
+        mechanism: Function from the sum of updates, a float32 array of shape ``(dim,)``, to the noisy sum.
+        epsilon: Claimed ε.
+        delta: Claimed δ.
+        dim: Number of coordinates.
+        canaries: Number of canaries in the sum. By default a fifth of ``dim``, at most 2,000, which detects half the
+            noise of ε = 2 in 10,000 dimensions.
+        false_alarm_rate: Largest probability that a correct mechanism fails.
+        seed: Seed of the canaries.
+
+    Returns:
+        The lower bound that was compared with the claim.
+
+    Raises:
+        AssertionError: If the lower bound exceeds the claim.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> def noisy_sum(total):
+        ...     return total + 2.0 * rng.standard_normal(total.size)
+        >>> assert_private(noisy_sum, epsilon=2.3, dim=2_000).valid
+        True
     """
     __tracebackhide__ = True
     from coalmine.methods.mechanism.audit import audit_mechanism
 
-    promise, confidence = _checked(epsilon, delta, false_alarms)
+    claim, confidence = _checked(epsilon, delta, false_alarm_rate)
     if canaries is None:
         canaries = min(2000, max(1, check_count("dim", dim) // 5))
-    found = audit_mechanism(mechanism, dim=dim, canaries=canaries, delta=delta, confidence=confidence, seed=seed)
-    assert found.bound is not None
-    return _judged(found.bound, promise, false_alarms, f"{canaries:,} canaries in {dim:,} dimensions, seed {seed}")
+    result = audit_mechanism(mechanism, dim=dim, canaries=canaries, delta=delta, confidence=confidence, seed=seed)
+    assert result.bound is not None
+    return _judged(result.bound, claim, false_alarm_rate, f"{canaries:,} canaries in {dim:,} dimensions, seed {seed}")
 
 
 def assert_locally_private(
@@ -61,36 +81,59 @@ def assert_locally_private(
     dim: int = 100,
     norm: float = 1.0,
     trials: int = 2000,
-    false_alarms: float = FALSE_ALARMS,
+    false_alarm_rate: float = FALSE_ALARM_RATE,
     seed: int = 0,
 ) -> Estimate:
-    """Assert that a client's report is (ε, δ)-locally private; gives the bound it took.
+    """Assert that a client's report is (ε, δ)-locally private.
 
-    ``mechanism`` is a function from a gradient, a float32 vector of length ``dim`` and norm ``norm``, to a report of
-    the same length. In each of ``trials`` trials a fair coin decides which of two opposite gradients it gets, and a
-    distinguisher guesses from the report (Matsumoto et al. 2022, the dummy-gradient adversary).
+    In each trial a fair coin decides which of two opposite gradients is randomized, and a distinguisher guesses from
+    the report (the dummy-gradient adversary of Matsumoto et al. 2022).
+
+    Args:
+        mechanism: Function from a gradient, a float32 array of shape ``(dim,)`` and norm ``norm``, to a report of the
+            same shape.
+        epsilon: Claimed ε.
+        delta: Claimed δ.
+        dim: Number of coordinates.
+        norm: Norm of the gradients.
+        trials: Number of trials.
+        false_alarm_rate: Largest probability that a correct mechanism fails.
+        seed: Seed of coins and gradients.
+
+    Returns:
+        The lower bound that was compared with the claim.
+
+    Raises:
+        AssertionError: If the lower bound exceeds the claim.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> def report(gradient):
+        ...     return gradient + 5.0 * rng.standard_normal(gradient.size)
+        >>> assert_locally_private(report, epsilon=2.0, delta=1e-5).valid
+        True
     """
     __tracebackhide__ = True
     from coalmine.methods.ldp.estimates import estimates, shared_bound
     from coalmine.methods.ldp.trials import Trials
     from coalmine.simulation.mechanisms.user import OwnMechanism
 
-    promise, confidence = _checked(epsilon, delta, false_alarms)
+    claim, confidence = _checked(epsilon, delta, false_alarm_rate)
     rng = np.random.default_rng(check_count("seed", seed, least=0))
     sent = rng.random(check_count("trials", trials, least=2)) < 0.5
     most = shared_bound([Trials(np.where(sent, 1.0, -1.0), sent)], delta=delta, confidence=confidence)
-    _check_can_fail(most, promise, f"{trials:,} trials")
+    _check_can_fail(most, claim, f"{trials:,} trials")
 
     @functools.wraps(mechanism)
     def reported(gradient: Vector, _: np.random.Generator) -> object:
         return mechanism(gradient)
 
-    own = OwnMechanism(function=reported, epsilon=max(promise, 1e-9), delta=delta, norm=norm)
+    own = OwnMechanism(function=reported, epsilon=max(claim, 1e-9), delta=delta, norm=norm)
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
     scores = [float(own.randomize(gradient if first else -gradient, rng)[0] @ gradient) for first in sent]
     bound = estimates([Trials(np.array(scores), sent)], delta=delta, confidence=confidence)[0]
-    return _judged(bound, promise, false_alarms, f"{trials:,} trials in {dim:,} dimensions, seed {seed}")
+    return _judged(bound, claim, false_alarm_rate, f"{trials:,} trials in {dim:,} dimensions, seed {seed}")
 
 
 def assert_private_scores(
@@ -100,51 +143,70 @@ def assert_private_scores(
     epsilon: float,
     delta: float = 1e-5,
     design: Design = "fixed",
-    false_alarms: float = FALSE_ALARMS,
+    false_alarm_rate: float = FALSE_ALARM_RATE,
 ) -> Estimate:
-    """Assert that scores (higher = more likely a member) do not refute (ε, δ)-privacy; gives the bound it took.
+    """Assert that scores do not refute (ε, δ)-DP.
 
-    Members must have been picked at random among like canaries, ``design`` says how, and scores be independent of one
-    another (`coalmine.stats.simultaneous`).
+    Valid if members were chosen at random among exchangeable canaries, and the scores are independent (see
+    `coalmine.stats.simultaneous`).
+
+    Args:
+        members: Scores of inserted canaries; higher means more likely a member.
+        nonmembers: Scores of held-out canaries.
+        epsilon: Claimed ε.
+        delta: Claimed δ.
+        design: How members were chosen: ``"fixed"`` (a fixed number) or ``"coin-flips"`` (each by a fair coin).
+        false_alarm_rate: Largest probability that correct scores fail.
+
+    Returns:
+        The lower bound that was compared with the claim.
+
+    Raises:
+        AssertionError: If the lower bound exceeds the claim.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> assert_private_scores(rng.normal(0.5, 1, 500), rng.normal(0, 1, 500), epsilon=3.0).valid
+        True
     """
     __tracebackhide__ = True
-    promise, confidence = _checked(epsilon, delta, false_alarms)
+    claim, confidence = _checked(epsilon, delta, false_alarm_rate)
     scores = Scores(members, nonmembers)  # type: ignore[arg-type]
     sizes = scores.members.size, scores.observed.size
     top = ceiling(*sizes, delta=delta, confidence=confidence, design=design)
-    _check_can_fail(top, promise, f"{sizes[0]:,} members and {sizes[1]:,} non-members")
+    _check_can_fail(top, claim, f"{sizes[0]:,} members and {sizes[1]:,} non-members")
     bound = simultaneous(scores, delta=delta, confidence=confidence, design=design)
-    return _judged(bound, promise, false_alarms, f"{sizes[0]:,} members, {sizes[1]:,} non-members")
+    return _judged(bound, claim, false_alarm_rate, f"{sizes[0]:,} members, {sizes[1]:,} non-members")
 
 
-def _checked(epsilon: float, delta: float, false_alarms: float) -> tuple[float, float]:
+def _checked(epsilon: float, delta: float, false_alarm_rate: float) -> tuple[float, float]:
     check_delta(delta)
     if not 0 <= check_number("epsilon", epsilon) < math.inf:
         raise InputError(f"epsilon must be a number of at least 0, got {epsilon}")
-    if not 0 < check_number("false_alarms", false_alarms) <= 0.5:
-        raise InputError(f"false_alarms must be in (0, 0.5], got {false_alarms}")
-    return float(epsilon), 1 - false_alarms
+    if not 0 < check_number("false_alarm_rate", false_alarm_rate) <= 0.5:
+        raise InputError(f"false_alarm_rate must be in (0, 0.5], got {false_alarm_rate}")
+    return float(epsilon), 1 - false_alarm_rate
 
 
-def _check_can_fail(most: float, promise: float, what: str) -> None:
-    if most <= promise:
+def _check_can_fail(most: float, claim: float, scores: str) -> None:
+    if most <= claim:
         raise InputError(
-            f"this test could never fail: {what} show an ε of {most:.3g} at most, and {promise:g} is promised; take "
+            f"this test could never fail: {scores} can show at most ε = {most:.3g}, and the claim is {claim:g}; use "
             "more"
         )
 
 
-def _judged(bound: Estimate, promise: float, false_alarms: float, how: str) -> Estimate:
+def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str) -> Estimate:
     __tracebackhide__ = True
-    if bound.epsilon <= promise:
+    if bound.epsilon <= claim:
         return bound
-    said = words.MEMBERSHIP.format(words.times_at_least(bound.epsilon))
+    shown = words.FLAGGING.format(times=words.times_at_least(bound.epsilon))
     raise AssertionError(
-        f"the mechanism is not private as promised: ε = {promise:g} at δ = {bound.delta:g} is promised, and with "
-        f"{100 * (1 - false_alarms):g}% confidence ε is at least {bound.epsilon:.4g}.\n"
-        f"{said[:1].upper()}{said[1:]}; the promise allows {words.times(promise)}.\n"
-        f"A mechanism that keeps its promise fails this test in at most {_share(false_alarms)} ({bound.method}, {how}),"
-        f" if {bound.assumes}."
+        f"the claim of ε = {claim:g} at δ = {bound.delta:g} is refuted: ε ≥ {bound.epsilon:.4g} with "
+        f"{100 * (1 - false_alarm_rate):g}% confidence.\n"
+        f"{shown[:1].upper()}{shown[1:]}; the claim allows {words.times(claim)}.\n"
+        f"A correct mechanism fails this test in at most {_share(false_alarm_rate)} ({bound.method}, {how}), if "
+        f"{bound.assumes}."
     )
 
 

@@ -1,32 +1,34 @@
-"""What people see: tables, sentences, progress. And what machines see."""
+"""What the command line prints: tables, sentences, progress bars, JSON."""
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
-from coalmine import __version__
+import typer
+
 from coalmine.errors import DataWarning
 from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
     from coalmine.config.settings import Settings
-    from coalmine.stats import Estimate
+    from coalmine.results.gate import Gate
+    from coalmine.results.result import AuditResult
+    from coalmine.results.tables import Table
 
 
-_PATIENCE = 2.0  # seconds before anything is said where there is no terminal
+_PATIENCE = 2.0  # seconds before progress is printed without a terminal
 
 
 def track(work: Iterable[Any]) -> Iterable[Any]:
-    """A progress bar on standard error, where that is a terminal."""
+    """Show a progress bar on standard error, if that is a terminal."""
     from rich.console import Console
     from rich.progress import track
 
@@ -35,7 +37,7 @@ def track(work: Iterable[Any]) -> Iterable[Any]:
 
 
 def busy(what: str) -> AbstractContextManager[Any]:
-    """A spinner on standard error while something takes its time, where that is a terminal."""
+    """Show a spinner on standard error, if that is a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -44,9 +46,9 @@ def busy(what: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def bars(*, quiet: bool = False) -> Iterator[None]:
-    """Show on standard error how far everything is: bars with the time that is left, or a line at each tenth.
+    """Show progress on standard error: bars with the remaining time, or without a terminal a line at each tenth.
 
-    The lines are for where standard error is no terminal, and for what takes longer than two seconds.
+    Work of less than two seconds prints no lines.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -97,7 +99,7 @@ def show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Ours are sentences for people; others stay as Python shows them."""
+    """Print our warnings as sentences, and others as Python does."""
     if issubclass(category, DataWarning):
         print(f"coalmine: {message}", file=sys.stderr)
     else:
@@ -105,55 +107,38 @@ def show_warning(
 
 
 def number(value: float | None, digits: int) -> str:
-    """A number with so many digits after the point; a dash for None, ∞ for infinity."""
-    if value is None:
-        return "-"
-    return "∞" if value == math.inf else f"{value:.{digits}f}"
+    """Format a number with that many digits after the point; a dash for None, ∞ for infinity."""
+    from coalmine.results.tables import fixed
+
+    return fixed(value, digits)
 
 
-def print_estimates(found: list[Estimate], title: str) -> None:
-    """A row for each estimate: what it says, and what it is."""
-    from coalmine.results import words
-
-    rows = [
-        [
-            e.method,
-            number(e.epsilon, 3),
-            number(e.lower, 3),
-            number(e.upper, 3),
-            "-" if e.threshold is None else f"{e.threshold:.4g}",
-            words.kind(e),
-        ]
-        for e in found
-    ]
-    print_table(title, ["method", "ε", "lower", "upper", "threshold", "what it is"], rows)
-
-
-def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """A table with numbers to the right."""
+def print_table(table: Table) -> None:
+    """Print a table with numbers aligned to the right."""
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
+    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(table.columns):
+        numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in table.rows)
+        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*row)
     console = Console()
     if not console.is_terminal:
-        # A pipe has no width to fit into: nothing is wrapped.
-        console = Console(width=240)
-    console.print(table)
+        console = Console(width=240)  # a pipe has no width to wrap to
+    console.print(drawn)
 
 
 def print_settings(*groups: type[Settings]) -> None:
-    """All settings with their defaults and what they mean."""
+    """Print all settings with their defaults and meanings."""
+    from coalmine.results.tables import Table
+
     rows = [
         [name, _default(default), description] for group in groups for name, default, description in group.described()
     ]
-    print_table("settings: --set key=value", ["key", "default", "what it is"], rows)
+    print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
 
 
 def _default(value: object) -> str:
@@ -163,10 +148,33 @@ def _default(value: object) -> str:
 
 
 def print_sentence(text: str) -> None:
-    """Text after an empty line, wrapped to the terminal."""
+    """Print a paragraph after an empty line, wrapped to the terminal."""
     print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118), break_on_hyphens=False))
 
 
+def print_results(results: Sequence[AuditResult], **more: Any) -> None:
+    """Print results as JSON."""
+    from coalmine.results.files import results_to_dict
+
+    print_json(results_to_dict(results, **more))
+
+
 def print_json(content: dict[str, Any]) -> None:
-    """The result for machines, with the schema and the version."""
-    print(json.dumps({"schema": 1, "coalmine": __version__, **content}, indent=2, allow_nan=False))
+    """Print JSON and nothing else."""
+    print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def judged(results: Sequence[AuditResult], max_epsilon: float | None) -> Gate:
+    """Judge results against their claims and a limit."""
+    from coalmine.results.gate import judge
+
+    return judge(results, max_epsilon=max_epsilon)
+
+
+def exit_if_failed(gate: Gate) -> None:
+    """Exit with code 1 if the gate failed, with the reasons on standard error."""
+    for judgment in gate.failures:
+        label = f"{judgment.result.method}, {judgment.result.label}"
+        print(f"coalmine: {label}: {gate.reason(judgment)}", file=sys.stderr)
+    if gate.failed:
+        raise typer.Exit(1)

@@ -1,84 +1,72 @@
-"""``coalmine run``, ``resume`` and what reads a run's directory: parses, calls, prints."""
+"""``coalmine demo``, ``run``, ``resume`` and ``report``."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coalmine.cli import console
+from coalmine.cli.options import AsJson, Directory, Quiet
 
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-Directory = Annotated[Path, typer.Argument(help="A run's directory, as --out names it.", show_default=False)]
+if TYPE_CHECKING:
+    from coalmine.runs.settings import RunSettings
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    out: Annotated[Path, typer.Option(help="The run's directory.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed for all random choices.")] = 0,
+    out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/demo"),
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """All five audits on data that come along: about a minute, and a report in the end."""
+    """Run five methods on bundled data, and draw the report: about a minute."""
     from coalmine.runs.demo import demo_settings
-    from coalmine.runs.running import run as run_all
 
-    with console.bars(quiet=quiet or as_json):
-        found = run_all(demo_settings(seed), out=out)
-    _finish(found.content, out, as_json)
+    _run(demo_settings(seed), out, quiet, as_json)
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="The run as TOML; `coalmine init` writes one.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="Settings of the run as TOML; `coalmine init` writes them.", show_default=False)
+    ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting over the file's, as table.key=value; may be given again."),
+        typer.Option("--set", help="Override a setting of the file: table.key=value. Repeatable."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run's directory; runs/NAME, by the file's name, if not given.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME for NAME.toml.")] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """One training with all audits of a file, in a directory that survives a kill.
+    """Train with all audits of a settings file, in a resumable run directory.
 
-    Where the directory holds this run already, it goes on from there.
+    If the directory already holds this run, it continues.
     """
-    from coalmine.runs.public import directory_for
-    from coalmine.runs.running import run as run_all
+    from coalmine.runs.running import directory_for
     from coalmine.runs.settings import read_run
 
-    given = read_run(file, settings or [])
-    directory = out or directory_for(file)
-    with console.bars(quiet=quiet or as_json):
-        found = run_all(given, out=directory)
-    _finish(found.content, directory, as_json)
+    _run(read_run(file, settings or []), out or directory_for(file), quiet, as_json)
 
 
 def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Go on with a run that was stopped, to the same bits as if it had not been."""
+    """Continue a run that was stopped, to the same bits as without the stop."""
     from coalmine.results.directory import RunDirectory
-    from coalmine.runs.running import run as run_all
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()
-    given = run_from_text(stopped.config, str(directory / "config.toml"))
-    with console.bars(quiet=quiet or as_json):
-        found = run_all(given, out=directory)
-    _finish(found.content, directory, as_json)
+    _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json)
 
 
 def report(
     directory: Directory,
     png: Annotated[
-        Path | None, typer.Option("--png", help="Write every figure as PNG into this directory.", show_default=False)
+        Path | None,
+        typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
     ] = None,
 ) -> None:
-    """Draw a run that is done: report.html, one page that opens without a network."""
+    """Draw the report of a finished run: one HTML file that opens offline."""
     from coalmine.report.page import write_figures, write_report
 
     with console.busy("drawing"):
@@ -87,24 +75,28 @@ def report(
         print(path)
 
 
-def _finish(content: Mapping[str, Any], directory: Path, as_json: bool) -> None:
-    """Show what was found, and draw it."""
-    if as_json:
-        console.print_json(dict(content))
-    else:
-        from coalmine.results.summary import columns, rows
+def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
+    """Run, print a summary of all methods, and draw the report."""
+    from coalmine.results.summary import COLUMNS, rows
+    from coalmine.results.tables import Table
+    from coalmine.runs.running import run as run_all
 
-        results = content.get("results", [content])
-        console.print_table(str(content.get("title") or directory), columns(), rows(results))
-        for sentence in dict(content.get("meanings", {})).values():
-            console.print_sentence(sentence)
-    draw(directory, as_json)
+    with console.bars(quiet=quiet or as_json):
+        finished = run_all(settings, out=out)
+    if as_json:
+        console.print_json(dict(finished.content))
+    else:
+        console.print_table(Table(settings.run.title or str(out), COLUMNS, rows(finished.results)))
+        for method in finished.methods:
+            if method.summary:
+                console.print_sentence(method.summary)
+    draw(out, as_json)
 
 
 def draw(directory: Path, as_json: bool) -> None:
-    """Draw the report of a directory, and say where all is.
+    """Draw the report of a directory and say where everything is.
 
-    The results are written by now: a page that cannot be drawn loses nothing.
+    The results are written by now, so a failure to draw loses nothing.
     """
     written = [f"written to {directory}"]
     try:
@@ -112,7 +104,7 @@ def draw(directory: Path, as_json: bool) -> None:
 
         with console.busy("drawing"):
             written.append(f"written to {write_report(directory)}")
-    except Exception as error:  # whatever it is, the run itself has succeeded
+    except Exception as error:  # whatever goes wrong here, the run itself has succeeded
         print(
             f"coalmine: the report could not be drawn ({error}); the results are complete, and `coalmine report "
             f"{directory}` tries again",

@@ -1,4 +1,4 @@
-"""``coalmine check``, ``compare``, ``serve`` and ``init``: what goes before and after runs. Parses, calls, prints."""
+"""``coalmine check``, ``compare``, ``serve`` and ``init``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Annotated
 import typer
 
 from coalmine.cli import console
-from coalmine.errors import InputError
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-Directory = Annotated[Path, typer.Argument(help="A run's directory, as --out names it.", show_default=False)]
+from coalmine.cli.options import AsJson, Directory
+from coalmine.errors import InputError, did_you_mean
 
 
 class Preset(StrEnum):
@@ -29,65 +27,72 @@ class Preset(StrEnum):
 def check(
     directory: Directory,
     max_epsilon: Annotated[
-        float | None, typer.Option(help="The largest ε that is allowed; promises are checked either way.")
+        float | None, typer.Option(help="Largest ε allowed. Claims are tested with or without it.")
     ] = None,
-    view: Annotated[list[str] | None, typer.Option(help="Only this view; may be given again.")] = None,
-    audit: Annotated[list[str] | None, typer.Option(help="Only this audit; may be given again.")] = None,
+    view: Annotated[list[str] | None, typer.Option(help="Only this view. Repeatable.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method. Repeatable.")] = None,
     confidence: Annotated[
-        float, typer.Option(help="Of all bounds together; 1 minus this is the gate's false-alarm rate.")
+        float, typer.Option(help="Joint confidence of all bounds: one minus the false-alarm rate of the gate.")
     ] = 0.95,
-    junit: Annotated[Path | None, typer.Option(help="Write the verdict as JUnit XML too.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Also fail on suspicious and on too weak.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Also write the outcome as JUnit XML.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A gate for CI: exit code 1 where a valid bound exceeds the limit or what was promised."""
+    """Gate for CI: exit code 1 if a lower bound exceeds the limit or refutes a claim."""
+    from coalmine.results.files import results_to_dict
     from coalmine.results.gate import COLUMNS, judge
     from coalmine.results.saved import read_run_directory
+    from coalmine.results.tables import Table
 
     run = read_run_directory(directory)
-    verdict = judge(run, max_epsilon=max_epsilon, audits=audit or [], views=view or [], confidence=confidence)
+    terms = {"max_epsilon": max_epsilon, "confidence": confidence, "strict": strict}
+    gate = judge(run.results, methods=method or [], views=view or [], **terms)  # type: ignore[arg-type]
     if junit is not None:
         from coalmine.results.junit import write_junit
 
-        write_junit(verdict, run.title, junit)
+        write_junit(gate, run.title, junit)
     if as_json:
-        console.print_json(verdict.to_dict())
+        console.print_json(results_to_dict([j.result for j in gate.judgments], title=run.title, gate=gate.to_dict()))
     else:
-        console.print_table(run.title, COLUMNS, verdict.rows())
-        console.print_sentence(verdict.sentence)
-    if verdict.failed:
+        console.print_table(Table(run.title, COLUMNS, gate.rows()))
+        console.print_sentence(gate.sentence)
+    if gate.failed:
         raise typer.Exit(1)
 
 
 def compare(
     directories: Annotated[
-        list[Path], typer.Argument(help="Two runs or more; the others are compared with the first.", show_default=False)
+        list[Path],
+        typer.Argument(help="Two run directories or more; all are compared with the first.", show_default=False),
     ],
-    html: Annotated[Path | None, typer.Option(help="Write it as a page too.", show_default=False)] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write an HTML page.", show_default=False)] = None,
 ) -> None:
-    """Runs side by side: settings that differ, theory, bounds and estimates, and which differences are noise."""
+    """Compare runs: settings, claims, bounds and estimates side by side, and which differences are noise."""
     from coalmine.results.saved import read_run_directory
+    from coalmine.results.tables import Table
     from coalmine.runs.comparison import COLUMNS, SETTINGS_COLUMNS
     from coalmine.runs.comparison import compare as compare_all
 
-    found = compare_all([read_run_directory(path) for path in directories])
-    if found.settings:
-        console.print_table("settings that differ", [*SETTINGS_COLUMNS, *found.runs], found.settings)
+    comparison = compare_all([read_run_directory(path, scores=True) for path in directories])
+    if comparison.settings:
+        columns = [*SETTINGS_COLUMNS, *comparison.runs]
+        console.print_table(Table("settings that differ", columns, comparison.settings))
         print()
-    console.print_table("what each shows", COLUMNS, [row.cells() for row in found.rows])
-    console.print_sentence(found.sentence)
+    console.print_table(Table("results", COLUMNS, [row.cells() for row in comparison.rows]))
+    console.print_sentence(comparison.sentence)
     if html is not None:
         from coalmine.files import write_text
         from coalmine.runs.comparison_page import comparison_page
 
-        write_text(html, comparison_page(found))
+        write_text(html, comparison_page(comparison))
         print(f"\nwritten to {html}")
 
 
 def serve(
-    directory: Annotated[Path, typer.Argument(help="The directory that holds the runs.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On this machine; 0 for any that is free.")] = 8123,
+    directory: Annotated[Path, typer.Argument(help="Directory that holds the runs.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 picks a free one.")] = 8123,
 ) -> None:
-    """A page of all runs, live while they go on, for this machine alone (127.0.0.1)."""
+    """Serve a live page of all runs, on this machine only (127.0.0.1)."""
     from coalmine.runs.server import Server
 
     with Server(directory, port) as server:
@@ -99,38 +104,44 @@ def serve(
 
 
 def init(
-    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("audit.toml"),
+    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
     preset: Annotated[
-        Preset | None, typer.Option(help="The case it is for; asked for if not given.", show_default=False)
+        Preset | None, typer.Option(help="The case it is for; you are asked if not given.", show_default=False)
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Instead of a preset: a method to audit with. Repeatable.", show_default=False),
     ] = None,
 ) -> None:
-    """Write a commented file of settings for `coalmine run`."""
-    from coalmine.runs.presets import PRESETS, written
+    """Write a commented settings file for `coalmine run`."""
+    from coalmine.files import write_text
+    from coalmine.runs.presets import PRESETS, for_methods, written
 
     if file.exists():
-        raise InputError(f"{file} is there already: choose another name")
+        raise InputError(f"{file} already exists: choose another name")
+    if preset is not None and method:
+        raise InputError("give --preset or --method, not both")
     if preset is not None:
         text = written(PRESETS[preset.value])
+    elif method:
+        text = written(for_methods(method))
     elif sys.stdin.isatty():
-        text = _asked()
+        text = _ask()
     else:
         raise InputError(f"say what it is for: --preset {', '.join(PRESETS)} (questions need a terminal)")
-
-    from coalmine.files import write_text
-
     write_text(file, text)
-    print(f"written to {file}: `coalmine run {file}` runs it")
+    print(f"written to {file}: run it with `coalmine run {file}`")
 
 
-def _asked() -> str:
-    """The file that a few answers lead to."""
+def _ask() -> str:
+    """Return the file that a few answers lead to."""
     from coalmine.runs.presets import PRESETS, adapted, written
 
-    print("What shall be audited? An empty answer takes what is in brackets.")
+    print("What do you want to audit? Press Enter to accept the default in brackets.")
     for name, preset in PRESETS.items():
         print(f"  {name:8} {preset.about}")
     name = typer.prompt("case", default="digits")
     if name not in PRESETS:
-        raise InputError(f"there is no case {name!r}; there are {', '.join(PRESETS)}")
+        raise InputError(f'unknown case "{name}". {did_you_mean(name, PRESETS)}')
     answers = {key: typer.prompt(question, default=default) for key, question, default in PRESETS[name].questions()}
     return written(adapted(PRESETS[name], answers))

@@ -1,4 +1,4 @@
-"""Settings that are checked where they enter: the same for the command line and for files."""
+"""Typed settings, the same for the command line and for TOML files."""
 
 from coalmine.config.settings import SettingError, Settings, settings_from_mapping, settings_from_texts
 

@@ -1,8 +1,7 @@
-"""Settings with names and types: wrong ones are refused with what was meant."""
+"""Typed settings. Unknown names and wrong values are refused with a sentence that says what is accepted."""
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +10,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from coalmine.errors import InputError
+from coalmine.errors import InputError, did_you_mean
 
 Value = TypeVar("Value")
 
 
 class SettingError(InputError):
-    """A setting that is wrong: ``path`` names it, part by part."""
+    """A wrong setting. ``path`` names it, part by part."""
 
     def __init__(self, message: str, path: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -31,24 +30,32 @@ def _parts(value: object) -> object:
 
 
 Several = Annotated[tuple[Value, ...], BeforeValidator(_parts)]
-"""One value or several: a list, or on the command line values separated by commas."""
+"""One value or several: a list in a file, values separated by commas on the command line."""
 
 
 class Settings(BaseModel):
-    """A group of settings. Every field has a default and a description; there are no others."""
+    """Base class of a table of settings: every field has a default and a description.
+
+    Example:
+        >>> from pydantic import Field
+        >>> class MySettings(Settings):
+        ...     trials: int = Field(100, ge=1, description="number of trials")
+        >>> settings_from_texts(["trials=1e4"], MySettings)
+        [MySettings(trials=10000)]
+    """
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         protected_namespaces=(),
         arbitrary_types_allowed=True,
-        coerce_numbers_to_str=True,  # clip = 1.0 in a file
+        coerce_numbers_to_str=True,  # clip_norm = 1.0 in a file
     )
 
     @field_validator("*", mode="before")
     @classmethod
     def _whole_numbers(cls, value: object, info: ValidationInfo) -> object:
-        """Let 1e4 be a whole number as well, where one is wanted."""
+        """Read 1e4 as a whole number where one is expected."""
         if info.field_name is None or not _wants_whole_numbers(cls.model_fields[info.field_name].annotation):
             return value
         parts = _parts(value)
@@ -56,7 +63,7 @@ class Settings(BaseModel):
 
     @classmethod
     def described(cls) -> Iterator[tuple[str, Any, str]]:
-        """The path, the default and the description of each setting."""
+        """Yield the path, the default and the description of each setting."""
         defaults = cls()
         for path in _paths(cls):
             value, group = defaults, cls
@@ -66,7 +73,7 @@ class Settings(BaseModel):
             yield path, getattr(value, name), group.model_fields[name].description or ""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the settings, ready for JSON."""
         return self.model_dump(mode="json")
 
 
@@ -79,7 +86,7 @@ def _wants_whole_numbers(annotation: Any) -> bool:
 
 
 def _whole(value: object) -> object:
-    """A text such as 1e4 as the whole number it is; anything else as it was."""
+    """Return the whole number that a text such as 1e4 is; anything else unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -89,7 +96,7 @@ def _whole(value: object) -> object:
     if not read.is_finite():
         return value
     if read.adjusted() >= _DIGITS:  # far larger than any count: 1e999999999 would take all memory
-        raise InputError(f"a whole number of at most {_DIGITS} digits is needed, got {value:.40}")
+        raise InputError(f"a whole number can have at most {_DIGITS} digits, got {value:.40}")
     return int(read) if read == read.to_integral_value() else value
 
 
@@ -97,46 +104,49 @@ Group = TypeVar("Group", bound=Settings)
 
 
 def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[Any]:
-    """One object of each group, from ``key=value`` texts; ``part.key=value`` sets a key of a part.
+    """Return one settings object per group from texts ``key=value`` or ``part.key=value``.
 
-    The groups share one name space: each key goes to the group that has it.
+    The groups share one namespace: each key goes to the groups that have it.
+
+    Raises:
+        InputError: If a name is unknown or a value is wrong.
     """
     return settings_from_mapping(texts_to_mapping(texts), *groups)
 
 
 def texts_to_mapping(texts: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` texts as a mapping; ``part.key=value`` sets a key of a part."""
-    given: dict[str, Any] = {}
+    """Return texts ``key=value`` as a mapping, nested for ``part.key=value``."""
+    mapping: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
         if not equals or not path.strip():
             raise InputError(f"a setting is key=value, such as rounds=100, got {text!r}")
-        place, *names = given, *path.strip().split(".")
+        place, *names = mapping, *path.strip().split(".")
         for name in names[:-1]:
             place = place.setdefault(name, {})
             if not isinstance(place, dict):
-                raise InputError(f"{path}: {name} is given a value of its own already")
+                raise InputError(f"{path}: {name} already has a value")
         if names[-1] in place:
-            raise InputError(f"the setting {path.strip()} is given twice")
+            raise InputError(f"the setting {path.strip()} is set twice")
         place[names[-1]] = value.strip()
-    return given
+    return mapping
 
 
-def settings_from_mapping(given: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
-    """One object of each group, from a mapping of all their keys."""
+def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
+    """Return one settings object per group from a mapping of all their keys."""
     known = [name for group in groups for name in _paths(group)]
-    for name in given:
+    for name in mapping:
         if not any(name in group.model_fields for group in groups):
             raise SettingError(_unknown(name, known), [name])
-    found = []
+    objects = []
     for group in groups:
-        own = {name: value for name, value in given.items() if name in group.model_fields}
+        values = {name: value for name, value in mapping.items() if name in group.model_fields}
         try:
-            found.append(group.model_validate(own))
+            objects.append(group.model_validate(values))
         except ValidationError as error:
             place = [str(part) for part in error.errors()[0]["loc"]]
             raise SettingError(_sentence(error, group, known), place) from error
-    return found
+    return objects
 
 
 def _paths(group: type[BaseModel], before: str = "") -> Iterator[str]:
@@ -149,7 +159,7 @@ def _paths(group: type[BaseModel], before: str = "") -> Iterator[str]:
 
 
 def _setting(loc: Sequence[int | str], group: type[BaseModel]) -> str:
-    """The setting that a place in pydantic's words belongs to: without places in lists and names of types."""
+    """Return the setting that a pydantic location belongs to, without list indices and type names."""
     names: list[str] = []
     inner: Any = group
     for part in map(str, loc):
@@ -170,17 +180,17 @@ def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[st
     if isinstance(cause, InputError):
         return f"the setting {path}: {cause}"
     if first["type"] == "dict_type":
-        return f"the setting {path} has parts: give {path}.name=value"
-    given = f"the setting {path} = {first['input']!r:.60} is wrong"
+        return f"the setting {path} has parts: set {path}.name=value"
+    wrong = f"the setting {path} = {first['input']!r:.60} is wrong"
     limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     broken = [f"{words} {first['ctx'][name]:g}" for name, words in limits.items() if name in first.get("ctx", {})]
     takes = accepted(_annotation(path, group))
     article = "a " if takes.startswith(("whole", "number", "text")) else ""
-    return f"{given}: it must be {broken[0]}" if broken else f"{given}: it takes {article}{takes}"
+    return f"{wrong}: it must be {broken[0]}" if broken else f"{wrong}: it must be {article}{takes}"
 
 
 def _annotation(path: str, group: type[BaseModel]) -> Any:
-    """The type of a setting by its path."""
+    """Return the type of a setting by its path."""
     inner: Any = group
     for name in path.split("."):
         inner = inner.model_fields[name].annotation if hasattr(inner, "model_fields") else get_args(inner)[-1]
@@ -188,7 +198,7 @@ def _annotation(path: str, group: type[BaseModel]) -> Any:
 
 
 def accepted(kind: Any) -> str:
-    """What a setting of this type takes, in words."""
+    """Return the values that a type accepts, in words."""
     simple = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
     if kind in simple:
         return simple[kind]
@@ -207,6 +217,4 @@ def accepted(kind: Any) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-    return f"there is no setting {name!r}; {hint}"
+    return f'unknown setting "{name}". {did_you_mean(name, known)}'

@@ -1,4 +1,4 @@
-"""Settings as TOML: written with what they mean, and found again by line where one is wrong."""
+"""Settings as TOML: written with their meaning, and located by line when one is wrong."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za
 
 
 def table(name: str, settings: Settings) -> str:
-    """A table of all settings; those that are not given are left out."""
+    """Return a table of all settings that have a value."""
     return "\n".join(_lines(name, settings, explained=()))
 
 
 def explained_table(name: str, settings: Settings, shown: Sequence[str]) -> str:
-    """A table with what each setting means; all but ``shown`` as comments with their defaults, or an example."""
+    """Return a table with the meaning of each setting; all but ``shown`` are comments with their default or an "
+    "example."""
     return "\n".join(_lines(name, settings, explained=shown))
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
-    """The line of a TOML text, counted from 1, where the setting ``path`` is given, or its nearest table."""
+    """Return the line of a TOML text, from 1, where a setting or its nearest table is."""
     best: tuple[int, int] | None = None
     prefix: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
         header, key = _HEADER.match(line), _KEY.match(line)
         if header:
             prefix = _parts(header.group(1))
-            found = prefix
+            names = prefix
         elif key:
-            found = (*prefix, *_parts(key.group(1)))
+            names = (*prefix, *_parts(key.group(1)))
         else:
             continue
-        if found and tuple(path[: len(found)]) == found and (best is None or len(found) > best[0]):
-            best = len(found), number
+        if names and tuple(path[: len(names)]) == names and (best is None or len(names) > best[0]):
+            best = len(names), number
     return None if best is None else best[1]
 
 
 def value(content: object) -> str:
-    """A value as TOML writes it."""
+    """Return a value as TOML writes it."""
     if isinstance(content, bool):
         return "true" if content else "false"
     if isinstance(content, float):
@@ -65,17 +66,17 @@ def _lines(name: str, settings: Settings, explained: Sequence[str]) -> Iterator[
         if isinstance(content, Settings):
             parts.append((key, content))
             continue
-        given = f"{_key(key)} = {value(content)}"
+        assignment = f"{_key(key)} = {value(content)}"
         if not explained:
             if content is not None:
-                yield given
+                yield assignment
         elif key in explained and content is not None:
             yield from _comment(field.description or "")
-            yield given
+            yield assignment
         else:
-            # Every setting without a default has an example: what is let in by taking the mark away must be TOML.
+            # Uncommenting a line must give valid TOML, so a setting without a default shows an example.
             example = (field.examples or [None])[0] if content is None else None
-            yield from _comment(f"{field.description}{'' if example is None else ' (not set: this is an example)'}")
+            yield from _comment(f"{field.description}{'' if example is None else ' (not set; this is an example)'}")
             yield f"# {_key(key)} = {value(content if example is None else example)}"
     for key, content in parts:
         inner = [path.partition(".")[2] for path in explained if path.startswith(f"{key}.")]
@@ -97,5 +98,5 @@ def _key(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    # As JSON has it, but for the one control character that JSON leaves as it is.
+    # JSON strings are TOML strings, except for the one control character that JSON does not escape.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

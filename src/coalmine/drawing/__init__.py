@@ -1,0 +1,1 @@
+"""Building blocks of reports: HTML, Vega-Lite figures, sections. Used by methods and by the report."""

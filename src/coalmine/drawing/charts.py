@@ -1,7 +1,7 @@
-"""Figures as Vega-Lite: the theme that all share, a place in the page, a PNG.
+"""Figures in Vega-Lite: their shared theme, their place in the page, and PNG files.
 
-Colors are the page's own variables (``var(--bound)``), so that light, dark and paper are matters of its style sheet
-and nothing is drawn twice. A PNG has the colors of light paper.
+Colors are CSS variables of the page (``var(--bound)``), so its style sheet decides between light, dark and print, and
+nothing is drawn twice. A PNG gets the light colors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIGHT = {
     "--held-out": "#7b8494",
     "--refuted": "#b3261e",
 }
-"""The page's colors on light paper."""
+"""The page's colors on a light background."""
 
 DARK = {
     "--paper": "#14181d",
@@ -48,7 +48,7 @@ DARK = {
     "--held-out": "#8d96a3",
     "--refuted": "#ff8f86",
 }
-"""The same on a dark screen."""
+"""The page's colors on a dark background."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', sans-serif"
 _PNG_WIDTH = 640
@@ -56,9 +56,14 @@ _PNG_WIDTH = 640
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure. ``sentence`` says what it shows, for whoever does not see it; ``caption`` how to read it.
+    """A figure of the report.
 
-    ``chart`` is Vega-Lite as a dictionary, or an altair chart.
+    Args:
+        name: Unique name, for its anchor and its PNG file.
+        title: Title, ending in a period.
+        caption: How to read it.
+        sentence: What it shows, for readers who cannot see it.
+        chart: A Vega-Lite specification as a dictionary, or an altair chart.
     """
 
     name: str
@@ -69,7 +74,7 @@ class Figure:
 
     @property
     def spec(self) -> Spec:
-        """Its Vega-Lite; an altair chart's own settings give way to the theme."""
+        """The Vega-Lite specification; the theme replaces an altair chart's own configuration."""
         if isinstance(self.chart, Mapping):
             return self.chart
         return {key: value for key, value in self.chart.to_dict().items() if key != "config"}
@@ -78,7 +83,7 @@ class Figure:
 def unit(
     data: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, height: int, more: Spec | None = None
 ) -> dict[str, Any]:
-    """Layers over one table, as wide as their place, the legend above them."""
+    """Return layers over one table, as wide as their container, with the legend above."""
     return {
         "data": {"values": list(data)},
         "width": "container",
@@ -91,7 +96,7 @@ def unit(
 
 
 def theme() -> dict[str, Any]:
-    """What all figures share: no background, quiet axes, the page's letters."""
+    """Return the theme of all figures: no background, quiet axes, the page's font."""
     text = {"labelFont": _FONT, "titleFont": _FONT}
     return {
         "background": "transparent",
@@ -127,7 +132,7 @@ def theme() -> dict[str, Any]:
 
 
 def placed(figure: Figure) -> Html:
-    """The figure's place in the page; a script draws it there."""
+    """Return the figure's container in the page, where a script draws it."""
     return tag(
         "figure",
         None,
@@ -137,8 +142,8 @@ def placed(figure: Figure) -> Html:
 
 
 def write_png(figure: Figure, directory: Path) -> Path:
-    """Write the figure as ``NAME.png``, on white."""
-    import vl_convert
+    """Write the figure as ``NAME.png`` on white and return the path."""
+    import vl_convert  # loaded only to draw
 
     spec = {"background": "#ffffff", "padding": 12, "title": figure.title, **figure.spec}
     if spec.get("width") == "container":
@@ -149,7 +154,7 @@ def write_png(figure: Figure, directory: Path) -> Path:
 
 
 def _on_paper(content: Spec) -> str:
-    """JSON with the colors of light paper, and letters that are everywhere."""
+    """Return JSON with the light colors and a font that exists everywhere."""
     text = json.dumps(content).replace(_FONT, "sans-serif")
     for name, color in LIGHT.items():
         text = text.replace(f"var({name})", color)

@@ -1,7 +1,7 @@
-"""What all figures share: colors that tell bounds from estimates from theory, and writing one to a file.
+"""Standalone figures: their colors, and writing them to files.
 
-A figure is made from what a run wrote, the JSON of its result and the arrays beside it, so that a run can be drawn long
-after it ended. Colors are told apart by people who see red and green alike, on white and on black.
+Figures are drawn from what a run wrote, so that a run can be drawn long after it ended. The colors are distinguishable
+with red-green color blindness, on white and on black.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ THEORY = "#8a8a8a"
 BOUND = "#1f6fb4"
 ESTIMATE = "#e08a1e"
 SERIES = ("#1f6fb4", "#e08a1e", "#2a9d6e", "#b3559b", "#7a5cc9", "#a7782f")
-"""For series that are neither: views, adversaries, regimes."""
+"""Colors of other series, such as views or adversaries."""
 
 FORMATS = (".html", ".svg", ".png")
 
 
 def save(chart: Any, path: Path) -> Path:
-    """Write a figure as its ending says: .svg, .png, or .html that opens without a network."""
+    """Write a figure in the format of the file's ending: .svg, .png, or .html that opens offline."""
     if path.suffix not in FORMATS:
-        raise InputError(f"a figure ends in {', '.join(FORMATS)}, got {path.name!r}")
+        raise InputError(f"a figure file must end in {', '.join(FORMATS)}, got {path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".html":
         chart.save(str(path), inline=True)
@@ -35,5 +35,5 @@ def save(chart: Any, path: Path) -> Path:
 
 
 def save_in_every_format(charts: dict[str, Any], directory: Path) -> list[Path]:
-    """Every figure by its name, in every format."""
+    """Write every figure in every format and return the paths."""
     return [save(chart, directory / f"{name}{ending}") for name, chart in charts.items() for ending in FORMATS]

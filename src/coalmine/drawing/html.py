@@ -1,4 +1,4 @@
-"""HTML that is escaped by construction: whatever is not made by ``tag`` is text, and comes out as text."""
+"""HTML that is escaped by construction: everything that `tag` did not make is text."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ _VOID = {"img", "input", "meta"}
 
 
 class Html(str):
-    """HTML that is finished, and is not escaped again."""
+    """Finished HTML, which is not escaped again."""
 
     __slots__ = ()
 
 
 def tag(name: str, attributes: Mapping[str, str] | None = None, *children: str) -> Html:
-    """An element. Attributes and children are escaped, but for children that are :class:`Html` already."""
-    given = "".join(f' {key}="{html.escape(value)}"' for key, value in (attributes or {}).items())
+    """Return an element. Attributes are escaped, and so are children that are not `Html`."""
+    written = "".join(f' {key}="{html.escape(value)}"' for key, value in (attributes or {}).items())
     if name in _VOID:
-        return Html(f"<{name}{given}>")
-    return Html(f"<{name}{given}>{joined(children)}</{name}>")
+        return Html(f"<{name}{written}>")
+    return Html(f"<{name}{written}>{joined(children)}</{name}>")
 
 
 def joined(parts: Sequence[str]) -> Html:
-    """One after another, text escaped."""
+    """Concatenate parts, escaping text."""
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts))
 
 
 def paragraphs(texts: Sequence[str]) -> Html:
-    """A paragraph each; empty ones are left out."""
+    """Return one paragraph per text, without empty ones."""
     return joined([tag("p", None, text) for text in texts if text])
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    """A table whose first column names the row; numbers stand to the right. It scrolls where it is too wide."""
+    """Return a table: the first column names the row, numbers are right-aligned, wide tables scroll."""
     numeric = [
         i > 0 and any(row[i] for row in rows) and all(_is_number(row[i]) for row in rows) for i in range(len(columns))
     ]
@@ -57,7 +57,7 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def framed(caption: str, *parts: Html) -> Html:
-    """A table of these parts, in a frame that scrolls where it is too wide."""
+    """Return a table of these parts in a frame that scrolls if it is too wide."""
     return tag(
         "div",
         {"class": "scroll", "role": "group", "tabindex": "0", "aria-label": caption},
@@ -66,22 +66,22 @@ def framed(caption: str, *parts: Html) -> Html:
 
 
 def definitions(pairs: Sequence[tuple[str, str]]) -> Html:
-    """A list of terms and what they mean."""
+    """Return a list of terms with their meanings."""
     return tag("dl", None, *(part for term, words in pairs for part in (tag("dt", None, term), tag("dd", None, words))))
 
 
 def folded(summary: str, *children: str) -> Html:
-    """What can be unfolded; on paper it is unfolded."""
+    """Return a collapsed block, which print shows in full."""
     return tag("details", None, tag("summary", None, summary), *children)
 
 
 def slug(name: str) -> str:
-    """A name as part of an identifier or of a file's name: letters, digits and hyphens."""
+    """Return a name as letters, digits and hyphens, for identifiers and file names."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "unnamed"
 
 
 def data(identifier: str, content: Any) -> Html:
-    """JSON for a script to read. No ``<`` is left in it, so that nothing in it can end the element."""
+    """Return JSON for a script to read, without any ``<``, so that nothing in it can end the element."""
     text = json.dumps(content, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     safe = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     return Html(f'<script type="application/json" id="{html.escape(identifier)}">{safe}</script>')

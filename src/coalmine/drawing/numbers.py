@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def epsilon(value: float | None) -> str:
-    """About three digits that matter; a dash for None, ∞ for infinity."""
+    """Format with about three significant digits; a dash for None, ∞ for infinity."""
     if value is None:
         return "–"
     if math.isinf(value):
@@ -17,37 +17,37 @@ def epsilon(value: float | None) -> str:
 
 
 def at_least(value: float | None) -> str:
-    """What is proved, on one line."""
+    """Format a lower bound."""
     return f"ε\u00a0≥\u00a0{epsilon(value)}"
 
 
 def at_most(value: float | None) -> str:
-    """What is promised, on one line."""
+    """Format a claim."""
     return f"ε\u00a0≤\u00a0{epsilon(value)}"
 
 
 def equal(value: float | None) -> str:
-    """What somebody else says it is, on one line."""
+    """Format somebody else's figure."""
     return f"ε\u00a0=\u00a0{epsilon(value)}"
 
 
 def about(value: float | None) -> str:
-    """What is estimated, on one line."""
+    """Format an estimate."""
     return f"ε\u00a0≈\u00a0{epsilon(value)}"
 
 
 def percent(share: float) -> str:
-    """A share in percent, with two digits that matter where it is small."""
+    """Format a share in percent, with two significant digits if it is small."""
     return f"{100 * share:.2g}%" if share < 0.1 else f"{100 * share:.1f}%"
 
 
 def count(value: float) -> str:
-    """A whole number with its thousands apart."""
+    """Format a count with thousands separators."""
     return f"{round(value):,}"
 
 
 def metric(value: object) -> str:
-    """Any number of a result, four digits that matter."""
+    """Format any number of a result with four significant digits."""
     if value == "inf":
         return "∞"
     return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -227,8 +227,8 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
             }
         )
         notes = (
-            f" Shaded: what the claim of {numbers.at_most(theory.epsilon)} allows. Single points above it can be chance; "
-            "the lower bound accounts for that."
+            f" Shaded: what the claim of {numbers.at_most(theory.epsilon)} allows. Single points above it can be "
+            "chance; the lower bound accounts for that."
         )
     chance = [{"fpr": t, "tpr": t} for t in (floor, 1.0)]
     layers.append(
@@ -271,8 +271,8 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
         title="ROC curve.",
         caption=f"True positive rate against false positive rate, both logarithmic; dotted: chance.{notes}",
         sentence=(
-            f"ROC curve with logarithmic axes: area under the curve {scores.auroc:.3f}; TPR {numbers.percent(at)} at 1% "
-            f"FPR.{notes}"
+            f"ROC curve with logarithmic axes: area under the curve {scores.auroc:.3f}; TPR {numbers.percent(at)} at "
+            f"1% FPR.{notes}"
         ),
         chart=spec,
     )

@@ -163,47 +163,6 @@ def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], nam
     )
 
 
-def training_curve(history: Sequence[Mapping[str, Any]], name: str) -> list[Figure]:
-    """The loss of clients in training, and how good the model is, by round."""
-    found = []
-    quality = next((m for m in ("accuracy", "recall@1") if any(m in h for h in history)), None)
-    for field, words in (("train_loss", "loss of the clients"), (quality, f"{quality} on test data")):
-        values = [
-            {"round": h["round"] + 1, "value": _finite(h[field])} for h in history if field is not None and field in h
-        ]
-        values = [v for v in values if v["value"] is not None]
-        if len(values) < 2:  # a point is no curve, and the table has it
-            continue
-        spec = unit(
-            values,
-            [
-                {
-                    "mark": {
-                        "type": "line",
-                        "color": INSERTED,
-                        "strokeWidth": 2,
-                        "point": len(values) < 30 and {"color": INSERTED, "size": 30},
-                    },
-                    "encoding": {
-                        "x": {"field": "round", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}},
-                        "y": {"field": "value", "type": "quantitative", "title": words, "scale": {"zero": False}},
-                    },
-                }
-            ],
-            height=180,
-        )
-        found.append(
-            Figure(
-                name=f"{name}-{'loss' if field == 'train_loss' else 'quality'}",
-                title=f"{words[:1].upper()}{words[1:]}.",
-                caption="By round, with canaries.",
-                sentence=f"{words} by round: {values[0]['value']:.4g} at first, {values[-1]['value']:.4g} in the end.",
-                chart=spec,
-            )
-        )
-    return found
-
-
 def _finite(value: object) -> float | None:
     if value is None:
         return None

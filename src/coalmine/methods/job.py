@@ -50,7 +50,7 @@ class Job(ABC):
     """Share of the users to set aside from the training, as a pool."""
 
     needs_training: bool = True
-    """Whether the method audits the training; False if it audits a model that is already trained."""
+    """Whether the training has to be run; False where a finished model is audited."""
 
     reads: Sequence[str] = ()
     """Names of earlier methods of the run whose jobs this one reads from."""
@@ -76,5 +76,5 @@ class Job(ABC):
             metrics: Quality of the final model, to be kept beside the results.
         """
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path) -> None:  # noqa: B027 (most methods need nothing more)
         """Write files that the results do not cover, such as weights needed to ask the model again."""

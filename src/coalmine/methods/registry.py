@@ -56,7 +56,8 @@ class Method:
         settings: Its settings, or None if it runs only inside an integration.
         job: Builds its part in a run. Heavy imports belong inside this function.
         training: Settings of the training it audits, or None if it needs none.
-        training_table: Table of the training in ``audit.toml``. A method whose training differs from the others' may name
+        training_table: Table of the training in ``audit.toml``. A method whose training differs from the others' may
+        name
             a table of its own; it shares ``training`` where that table is missing.
         options: Settings that get an option of their own in ``coalmine audit NAME``; all others are set by ``--set``.
         init: Settings that ``coalmine init`` writes for it.

@@ -1,1 +1,1 @@
-"""Figures. They read results and nothing else; altair is imported where one is drawn."""
+"""The report: the page, its first screen, and what all methods share. Methods draw their own sections."""

@@ -1,237 +1,212 @@
-"""How private is it? In words, in three numbers, in one picture, in one table."""
+"""The first screen: the verdict, three numbers, one picture, one table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from coalmine.accounting.sampling import EveryRound
 from coalmine.drawing import numbers
 from coalmine.drawing.charts import Figure, placed
-from coalmine.drawing.html import Html, framed, joined, paragraphs, tag
+from coalmine.drawing.html import Html, framed, joined, paragraphs, slug, tag
 from coalmine.report.picture import picture
 from coalmine.results import words
-from coalmine.results.groups import Group, Row, in_order, together
+from coalmine.results.groups import Group, joint_confidence
+from coalmine.results.result import AuditResult
+from coalmine.results.verdict import Verdict
 
-_WHOM = {
-    "training": "somebody who took part as against somebody who did not",
-    "text-training": "somebody who took part as against somebody who did not",
-    "example": "an example that was trained on as against one that was not",
-    "round": "a client who took part in the round as against one who did not",
-    "report": "a client who sent the one gradient as against a client who sent the other",
-    "phrase": "a phrase that was planted as against one that was not",
+_HEADLINES = {
+    Verdict.REFUTED: "Refuted: more leaks than the claim allows.",
+    Verdict.SUSPICIOUS: "Suspicious: the best guess lies above the claim, but no lower bound refutes it.",
+    Verdict.TOO_WEAK: "Too weak: this audit could not have refuted the claim.",
+    Verdict.NOT_REFUTED: "Not refuted. This is not a proof of privacy.",
+    Verdict.NO_CLAIM: "No claim was stated, so none was tested.",
 }
-"""Whom an accusation tells from whom."""
+_NO_MECHANISM = "No privacy mechanism: the training adds no noise."
 
 
-def answer(found: Sequence[Group], warnings: int) -> tuple[Html, Figure]:
-    """The first screen, and its picture. What is refuted is told first."""
-    figure = picture(found)
-    first, *others = in_order(found)
-    promised = any(row.promise is not None for group in found for row in group.rows)
-    kind = "refuted" if any(row.refuted for row in first.rows) else "kept" if promised else "open"
+def answer(groups: Sequence[Group], warnings: int, *, without_noise: bool = False) -> tuple[Html, Figure]:
+    """Return the first screen and its picture.
+
+    Args:
+        groups: The results by unit, the worst verdict first.
+        warnings: Number of different warnings.
+        without_noise: Whether a training without any privacy mechanism was audited.
+    """
+    figure = picture(groups)
+    first, *others = groups
+    unprotected = without_noise and first.verdict is Verdict.NO_CLAIM
+    kind = "refuted" if unprotected else slug(first.verdict.value)
     parts = [
         tag(
             "div",
             {"class": f"verdict {kind}"},
-            tag("p", {"class": "headline"}, headline(found)),
-            _named(first, sentence(first), alone=not others),
+            tag("p", {"class": "headline"}, _NO_MECHANISM if unprotected else _HEADLINES[first.verdict]),
+            _titled(first, sentence(first), alone=not others),
             paragraphs([odds(first)]),
         ),
         _tiles(first),
         placed(figure),
-        *(_named(group, in_short(group), alone=False) for group in others),
-        _table(found),
-        paragraphs([_less_of_more(found), _confidence(found), _carefully(warnings)]),
+        *(_titled(group, in_short(group), alone=False) for group in others),
+        _table(groups),
+        paragraphs([_why_less_of_more(groups), _confidence(groups), _warnings(warnings)]),
     ]
     return joined(parts), figure
 
 
-def headline(found: Sequence[Group]) -> str:
-    """The verdict in one line."""
-    refuted = [row for group in found for row in group.rows if row.refuted]
-    if refuted:
-        return "Promise refuted: more leaks than was promised."
-    judged = [group for group in found if any(row.promise is not None for row in group.bounds)]
-    if judged:
-        return f"Nothing found contradicts the promise{'' if len(judged) == 1 else 's'}."
-    return "No promise was checked: read what is proved, and what is estimated."
-
-
 def sentence(group: Group) -> str:
-    """What is promised and what is proved of one thing, in words."""
-    best, promises = group.strongest, _promises(group)
-    text = " ".join([_promised(promises, group), *_beside(group)])
-    if best is None:
-        return f"{text} No bound was computed; there are estimates only."
-    if not best.bound:
-        return f"{text} No adversary proves any leak."
-    where = f", where {numbers.at_most(best.promise)} was promised" if len(promises) > 1 and best.promise else ""
-    proved = f"{numbers.at_least(best.bound)} ({_confident(best)}){where}"
-    text += f" The strongest evidence found: an adversary who {best.adversary} proves {proved}."
-    if best.refuted:
-        return f"{text} That refutes the promise: the noise, the clipping or the accounting has a bug."
-    if promises:
-        return f"{text} Nothing contradicts {'that promise' if len(promises) == 1 else 'these promises'}."
-    return text
+    """Return claim and evidence of one group in words."""
+    strongest = group.strongest
+    text = " ".join([_claimed(group), *_notes(group)])
+    if strongest is None or strongest.decisive is None:
+        return f"{text} There is no lower bound, only estimates."
+    if not strongest.decisive.epsilon:
+        return f"{text} No adversary shows any leak."
+    bound = f"{numbers.at_least(strongest.decisive.epsilon)} ({_confident(strongest)})"
+    text += f" Strongest evidence: an adversary who {strongest.adversary} shows {bound}"
+    if len(group.claims) > 1 and strongest.theory is not None:
+        text += f", against a claim of {numbers.at_most(strongest.theory.epsilon)}"
+    if strongest.verdict is Verdict.REFUTED:
+        return f"{text}. Look for missing noise, skipped clipping or an accountant that assumes other sampling."
+    return f"{text}."
 
 
 def in_short(group: Group) -> str:
-    """The same in one line."""
-    best = group.strongest
-    if best is None:
+    """Return verdict and evidence of one group in one line."""
+    strongest = group.strongest
+    if strongest is None or strongest.decisive is None:
         return "Estimates only."
-    text = f"Proved {numbers.at_least(best.bound)} with {_confident(best)}" if best.bound else "No leak is proved"
-    text += f", {_promised_there(best, _promises(group))}"
-    text += f": by an adversary who {best.adversary}." if best.bound else "."
-    return f"{text} That refutes the promise." if best.refuted else text
+    verdict = group.verdict.value
+    text = f"{verdict[:1].upper()}{verdict[1:]}. "
+    if not strongest.decisive.epsilon:
+        return f"{text}No leak shown{_against(strongest, group)}."
+    bound = f"Lower bound {numbers.at_least(strongest.decisive.epsilon)} ({_confident(strongest)})"
+    return f"{text}{bound}{_against(strongest, group)}, by an adversary who {strongest.adversary}."
 
 
-def _named(group: Group, text: str, *, alone: bool) -> Html:
-    """A sentence under the name of what it is about, where there are several."""
+def odds(group: Group) -> str:
+    """Return what the strongest bound and the claim mean in odds."""
+    strongest, claim = group.strongest, group.claim
+    flagging = words.FLAGGING if strongest is None else strongest.odds
+    allowed = None if claim is None or math.isinf(claim) else words.times_at_most(claim)
+    if strongest is not None and strongest.decisive is not None and strongest.decisive.epsilon:
+        shown = flagging.format(times=words.times_at_least(strongest.decisive.epsilon))
+        limit = "" if allowed is None else f" The claim allows {allowed}."
+        return f"In odds: {shown}.{limit} Without any leak, both would be equally likely."
+    return (
+        "" if allowed is None else f"In odds: the claim allows an attacker to be {allowed} likelier to flag a member."
+    )
+
+
+def _titled(group: Group, text: str, *, alone: bool) -> Html:
+    """Return a sentence under its group's title, where there are several groups."""
     return tag("p", None, *([] if alone else [tag("strong", None, f"{group.title}."), " "]), text)
 
 
-def _promises(group: Group) -> list[float]:
-    return sorted({row.promise for row in group.rows if row.promise is not None})
+def _claimed(group: Group) -> str:
+    claims = group.claims
+    if not claims:
+        return "No guarantee was claimed."
+    if math.isinf(claims[-1]):
+        return "The accountant gives no finite guarantee."
+    if len(claims) == 1:
+        return f"The claim is {numbers.at_most(claims[0])}."
+    return f"The claims are {numbers.at_most(claims[0])} to {numbers.at_most(claims[-1])}, by adversary or setting."
 
 
-def _promised(promises: Sequence[float], group: Group) -> str:
-    if not promises:
-        return "Theory promises nothing."
-    who = "The mechanism" if group.key == "report" else "The accountant"
-    if math.isinf(promises[-1]):
-        return f"{who} gives no finite promise."
-    if len(promises) == 1:
-        return f"{who} promises {numbers.at_most(promises[0])}."
-    return f"{who} promises {numbers.at_most(promises[0])} to {numbers.at_most(promises[-1])}, by adversary or setting."
+def _against(result: AuditResult, group: Group) -> str:
+    """Return the claim that a result is compared with, and the range of the others."""
+    if result.theory is None:
+        return ""
+    text = f", claimed {numbers.at_most(result.theory.epsilon)}"
+    if len(group.claims) > 1:
+        text += f" ({numbers.epsilon(group.claims[0])} to {numbers.epsilon(group.claims[-1])} by adversary or setting)"
+    return text
 
 
-def _beside(group: Group) -> list[str]:
-    """What Opacus says of its examples, where canaries came otherwise: which figure is for what."""
-    row = next((row for row in group.rows if row.opacus is not None), None)
-    if row is None or row.promise is None or math.isinf(row.promise):
-        return []
-    every = row.sampling == EveryRound.name
-    when = "in every step, without amplification by sampling" if every else f"that come by {row.sampling}"
-    which = "That" if len(_promises(group)) == 1 else numbers.at_most(row.promise)
-    return [
-        f"{which} is for canaries {when}, and what their bound is compared with; Opacus says "
-        f"{numbers.equal(row.opacus)} for an example drawn at random."
-    ]
+def _notes(group: Group) -> list[str]:
+    """Return what an integration has to say about the claim, once."""
+    return list(dict.fromkeys(str(result.details["note"]) for result in group.results if result.details.get("note")))
 
 
-def _promised_there(row: Row, promises: Sequence[float]) -> str:
-    """The promise to one of several adversaries, and what is promised to the others."""
-    if row.promise is None:
-        return "nothing promised"
-    if len(promises) == 1:
-        return f"promised {numbers.at_most(row.promise)}"
-    return (
-        f"where {numbers.at_most(row.promise)} was promised "
-        f"({numbers.epsilon(promises[0])} to {numbers.epsilon(promises[-1])}, by adversary or setting)"
-    )
-
-
-def _confident(row: Row) -> str:
-    return f"{100 * (row.confidence or 0):g}% confidence"
+def _confident(result: AuditResult) -> str:
+    confidence = 0.0 if result.bound is None else result.bound.confidence or 0.0
+    return f"{100 * confidence:g}% confidence"
 
 
 def _tiles(group: Group) -> Html:
-    """Promise, proof and guess of the first group, large."""
-    best = group.strongest
-    delta = next((row.delta for row in group.rows if row.delta is not None), None)
-    at = "" if delta is None else f" (δ = {delta:g})"
-    opacus = next((row.opacus for row in group.rows if row.opacus is not None), None)
-    own = "" if opacus is None else f"; by Opacus {numbers.equal(opacus)} for an example drawn at random"
-    guessed = best if best is not None and best.estimate is not None else None
-    interval = (
-        f", interval {numbers.epsilon(guessed.low)} to {numbers.epsilon(guessed.high)}"
-        if guessed is not None and guessed.low is not None and guessed.high is not None
-        else ""
-    )
+    """Return claim, lower bound and best guess of the first group, large."""
+    strongest = group.strongest
+    delta = next((e.delta for result in group.results for e in result.estimates if e.valid), None)
+    bound = None if strongest is None else strongest.decisive
+    guess = None if strongest is None else strongest.best_guess
+    at = "" if delta is None else f"at δ = {delta:g}"
     tiles = [
-        (
-            "promise",
-            "Promised",
-            "–" if group.promise is None else numbers.at_most(group.promise),
-            f"by theory{at}{own}",
-        ),
+        ("claim", "Claimed", "–" if group.claim is None else numbers.at_most(group.claim), at),
         (
             "bound",
-            "Proved",
-            "–" if best is None else numbers.at_least(best.bound),
-            "" if best is None else f"valid bound, {_confident(best)}, {best.audit}, {best.view}",
+            "Lower bound",
+            "–" if bound is None else numbers.at_least(bound.epsilon),
+            "" if strongest is None else f"{_confident(strongest)}, {strongest.method}, {strongest.label}",
         ),
         (
             "estimate",
-            "Estimated",
-            "–" if guessed is None else numbers.about(guessed.estimate),
-            "" if guessed is None else f"no bound: {guessed.estimate_method}, the same adversary{interval}",
+            "Best guess",
+            "–" if guess is None else numbers.about(guess.epsilon),
+            "" if guess is None else f"{_interval(guess.lower, guess.upper)}not a bound ({guess.method})",
         ),
     ]
     return tag(
         "dl",
-        {"class": "tiles", "aria-label": f"ε of {group.about}"},
+        {"class": "tiles", "aria-label": f"ε: {group.title}"},
         *(
             tag(
                 "div",
                 {"class": kind},
                 tag("dt", None, name),
                 tag("dd", {"class": "value"}, value),
-                tag("dd", {"class": "small"}, words),
+                tag("dd", {"class": "small"}, small),
             )
-            for kind, name, value, words in tiles
+            for kind, name, value, small in tiles
         ),
     )
 
 
-def odds(group: Group) -> str:
-    """What the strongest bound and the promise come to, without a logarithm."""
-    best, promise = group.strongest, group.promise
-    whom = _WHOM.get(group.key, "a canary that was planted as against one that was not")
-    allowed = None if promise is None or math.isinf(promise) else words.times_at_most(promise)
-    if best is not None and best.bound:
-        likely = f"makes some accusation {words.times_at_least(best.bound)} as likely against {whom}"
-        more = "" if allowed is None else f" The promise allows {allowed}."
-        none = "If both were equally likely, nothing would be given away."
-        return f"In odds: what that adversary sees {likely}.{more} {none}"
-    if allowed is None:
-        return ""
-    return f"In odds: the promise allows some accusation to be {allowed} as likely against {whom}."
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{numbers.epsilon(low)} to {numbers.epsilon(high)}, "
 
 
-def _less_of_more(found: Sequence[Group]) -> str:
-    """Why the rows of a group need not grow with what is seen, where there are several bounds."""
-    if all(len(group.bounds) < 2 for group in found):
+def _why_less_of_more(groups: Sequence[Group]) -> str:
+    """Explain why rows need not grow with what is seen, where there are several bounds."""
+    if all(len(group.bounded) < 2 for group in groups):
         return ""
     return (
-        "Who sees more may prove less: each adversary is judged by a method of its own, with a ceiling of its own on "
-        "what so many canaries can show. A bound says what was shown, not what could be."
+        "An adversary who sees more can have a smaller bound: each is tested with its own method, and the number of "
+        "canaries limits what each can show. A bound says what was shown, not what could be."
     )
 
 
-def _table(found: Sequence[Group]) -> Html:
-    """Every adversary in numbers, under what its ε is about."""
-    columns = ["audit: view", "an adversary who", "promised", "proved", "estimated", "by", "verdict"]
-    numeric = {"promised", "proved", "estimated"}
+def _table(groups: Sequence[Group]) -> Html:
+    """Return every result in numbers, under its unit."""
+    columns = ["method: view", "an adversary who", "claimed", "lower bound", "best guess", "by", "verdict"]
+    numeric = {"claimed", "lower bound", "best guess"}
 
     def attributes(column: str) -> dict[str, str]:
         return {"class": "number"} if column in numeric else {"class": "who"} if column == columns[1] else {}
 
-    def told(row: Row) -> Html:
+    def row(result: AuditResult) -> Html:
+        guess = result.best_guess
         cells = [
-            row.adversary,
-            "–" if row.promise is None else f"≤ {numbers.epsilon(row.promise)}",
-            "–" if row.bound is None else f"≥ {numbers.epsilon(row.bound)}",
-            "–" if row.estimate is None else f"≈ {numbers.epsilon(row.estimate)}",
-            "–" if row.estimate is None else str(row.estimate_method),
-            row.verdict,
+            result.adversary,
+            "–" if result.theory is None else f"≤ {numbers.epsilon(result.theory.epsilon)}",
+            "–" if result.decisive is None else f"≥ {numbers.epsilon(result.decisive.epsilon)}",
+            "–" if guess is None else f"≈ {numbers.epsilon(guess.epsilon)}",
+            "–" if guess is None else guess.method,
+            result.verdict.value if result.bound is not None else "estimate only",
         ]
         return tag(
             "tr",
-            {"class": "refuting"} if row.refuted else None,
-            tag("th", {"scope": "row"}, f"{row.audit}: {row.view}"),
+            {"class": "refuting"} if result.verdict is Verdict.REFUTED else None,
+            tag("th", {"scope": "row"}, f"{result.method}: {result.label}"),
             *(tag("td", attributes(column), cell) for column, cell in zip(columns[1:], cells, strict=True)),
         )
 
@@ -241,34 +216,35 @@ def _table(found: Sequence[Group]) -> Html:
             "tbody",
             None,
             tag("tr", None, tag("th", {"scope": "rowgroup", "colspan": str(len(columns))}, group.title)),
-            *map(told, group.rows),
+            *map(row, group.results),
         )
-        for group in found
+        for group in groups
     ]
     return framed("Every adversary in numbers", tag("thead", None, head), *bodies)
 
 
-def _confidence(found: Sequence[Group]) -> str:
-    """What the confidence of each bound comes to for all: the largest of several is a selection."""
-    bounds = [row for group in found if group.key != "report" for row in group.bounds]
-    text = ""
-    if len(bounds) > 1:
-        each = {row.confidence for row in bounds}
-        own = f"{100 * (bounds[0].confidence or 0):g}%" if len(each) == 1 else "its own"
-        text = (
-            f"Each bound holds with {own} confidence by itself. Here are {len(bounds)}: all of them hold together "
-            f"with at least {100 * together(bounds):.0f}%, so read the largest with that in mind."
+def _confidence(groups: Sequence[Group]) -> str:
+    """Return with which confidence all bounds hold together: the largest of several is a selection."""
+    bounded = [result for group in groups for result in group.bounded]
+    single = [result for result in bounded if result.joint_bound is None]
+    sentences = []
+    if len(single) > 1:
+        confidences = {result.bound.confidence for result in single if result.bound is not None}
+        each = _confident(single[0]) if len(confidences) == 1 else "its own confidence"
+        sentences.append(
+            f"Each lower bound holds with {each} by itself; all {len(single)} hold together with at least "
+            f"{100 * joint_confidence(single):.0f}%."
         )
-    if any(group.key == "report" for group in found):
-        text += (
-            " Bounds on local reports hold for all adversaries and promises of that audit together; for each view the "
-            "one that comes closest to its promise is shown."
+    if len(single) < len(bounded):
+        sentences.append(
+            "Where a method tests many variants, its bounds hold for all of them together, and the one closest to "
+            "its claim is shown."
         )
-    return text.strip()
+    return " ".join(sentences)
 
 
-def _carefully(warnings: int) -> str:
-    if not warnings:
+def _warnings(count: int) -> str:
+    if not count:
         return ""
-    many = "is one warning" if warnings == 1 else f"are {warnings} warnings"
-    return f"There {many} on how these figures came about: see the audits."
+    counted = "is one warning" if count == 1 else f"are {count} warnings"
+    return f"There {counted} about these figures; see the sections below."

@@ -1,51 +1,53 @@
-"""The report: one HTML file that opens without a network and answers first how private it is.
+"""The report: one HTML file that opens offline and leads with the verdict.
 
-It is made from what a run wrote, and from nothing else: no training, no torch, the same bytes for the same run.
+It is drawn from a run directory alone: no training, no torch, the same bytes for the same run.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from coalmine import __version__
 from coalmine.drawing.charts import DARK, LIGHT, Figure, theme, write_png
 from coalmine.drawing.html import Html, data, definitions, folded, joined, paragraphs, table, tag
-from coalmine.drawing.sections import Section, audits, trainings
+from coalmine.drawing.sections import Section, plain_section
 from coalmine.files import write_text
-from coalmine.report import caveats
+from coalmine.methods import registry
 from coalmine.report.first_screen import answer
-from coalmine.results.groups import groups_of
+from coalmine.report.glossary import GLOSSARY
+from coalmine.report.training import training_section
+from coalmine.results.groups import grouped
+from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
+from coalmine.stats.estimators import CAVEATS
 
 NAME = "report.html"
 
 
 def write_report(directory: Path) -> Path:
-    """Write ``report.html`` beside the results in ``directory``."""
+    """Write ``report.html`` into a run directory and return its path."""
     with refusing_damage(directory):
-        run = read_run_directory(directory)
+        run = read_run_directory(directory, scores=True)
         page = report(run)
     return write_text(run.path / NAME, page)
 
 
 def write_figures(directory: Path, out: Path) -> list[Path]:
-    """Write every figure of a run's report as a PNG."""
+    """Write every figure of a run's report as PNG and return the paths."""
     with refusing_damage(directory):
-        figures = _figures(_sections(read_run_directory(directory)))
+        figures = _figures(_sections(read_run_directory(directory, scores=True)))
     return [write_png(figure, out) for figure in figures]
 
 
 def report(run: SavedRun) -> str:
-    """The whole page."""
+    """Return the whole page of a run that was read with its scores."""
     sections = _sections(run)
     figures = _figures(sections)
-    explorers = {found.name: found.to_dict() for section in sections for found in section.explorers}
+    explorers = {explorer.name: explorer.to_dict() for section in sections for explorer in section.explorers}
     style, library, script = _style(), _library(), _file("page.js")
     policy = (
         f"default-src 'none'; script-src {_hash(library)} {_hash(script)}; style-src {_hash(style)}; img-src data:; "
@@ -78,7 +80,7 @@ def report(run: SavedRun) -> str:
             ),
         ),
         tag("main", None, *map(_laid_out, sections)),
-        tag("footer", None, tag("p", None, f"Written by coalmine {__version__} from the results of the run alone.")),
+        tag("footer", None, tag("p", None, f"Written by coalmine {__version__} from the results of the run.")),
         data("figures", {"theme": theme(), "specs": {figure.name: figure.spec for figure in figures}}),
         data("explorers", explorers),
         Html(f'<script type="module">{library}</script>'),
@@ -88,21 +90,26 @@ def report(run: SavedRun) -> str:
 
 
 def _sections(run: SavedRun) -> list[Section]:
-    found = groups_of(run)
-    warnings = len({warning for result in run.results for warning in result["warnings"]})
-    first, picture = answer(found, warnings)
-    sections = [
-        Section(key="answer", title="How private is it?", short="Answer", body=first, figures=[picture]),
-        *audits(run),
-    ]
+    warnings = len({warning for result in run.results for warning in result.warnings})
+    without_noise = any(not training.get("private") for training in run.trainings.values())
+    first, picture = answer(grouped(run.results), warnings, without_noise=without_noise)
+    alone = len(run.trainings) == 1
     return [
-        *sections,
-        *trainings(run),
+        Section(key="answer", title="How private is it?", short="Answer", body=first, figures=[picture]),
+        *(_method_section(run, name) for name in run.methods),
+        *(training_section(name, training, alone=alone) for name, training in run.trainings.items()),
         Section(key="method", title="How it was measured", short="Method", body=_method(run)),
         Section(key="caveats", title="What each figure is worth", short="Caveats", body=_caveats(run)),
         Section(key="settings", title="Settings and environment", short="Settings", body=_settings(run)),
-        Section(key="glossary", title="Glossary", body=definitions(caveats.GLOSSARY)),
+        Section(key="glossary", title="Glossary", body=definitions(GLOSSARY)),
     ]
+
+
+def _method_section(run: SavedRun, name: str) -> Section:
+    """Return a method's section; a method that is not installed gets the plain one."""
+    method = registry.find(name)
+    found = run.of(name, method.extras)
+    return plain_section(method, found) if method.section is None else method.section(found)
 
 
 def _laid_out(section: Section) -> Html:
@@ -118,14 +125,12 @@ def _laid_out(section: Section) -> Html:
 def _method(run: SavedRun) -> Html:
     rows = []
     for result in run.results:
-        config, bound = result["config"], next((e for e in result["estimates"] if e["valid"]), None)
-        local = result["audit"] == "ldp"
         row = [
-            f"{result['audit']}: {result['view']}",
-            caveats.adversary(result),
-            str(config.get("score", "–")),
-            "–" if bound is None else str(bound["method"]),
-            f"{config.get('trials')} trials" if local else _canaries(result),
+            f"{result.method}: {result.view}",
+            result.adversary,
+            result.score_name,
+            "–" if result.bound is None else result.bound.method,
+            _scores(result),
         ]
         if row not in rows:
             rows.append(row)
@@ -133,51 +138,57 @@ def _method(run: SavedRun) -> Html:
         [
             paragraphs(
                 [
-                    "Canaries were planted; others like them were held out. Each adversary saw what its view allows "
-                    "and nothing else, and gave every canary a score, the higher the more it looks planted. An "
-                    "estimator turned the two sets of scores into an ε. Canaries that cannot be told apart show "
-                    "nothing; canaries that can be told apart better than the promise allows refute it."
+                    "Canaries were inserted into the training, and others drawn in the same way were held out. Each "
+                    "adversary saw what its view releases and nothing else, and gave every canary a score: the "
+                    "higher, the more it looks inserted. The two sets of scores are evidence about ε. If inserted "
+                    "canaries stand out more than the claim allows, the claim is refuted."
                 ]
             ),
-            table("Who looked at what", ["audit: view", "an adversary who", "score", "bound by", "canaries"], rows),
+            table("Who saw what", ["method: view", "an adversary who", "score", "lower bound by", "scores"], rows),
             paragraphs(
                 [
-                    "No audit can show that a training is private: a better adversary may exist. What limits ε from "
-                    "above is the promise of theory, and it holds only if the software does what the theory assumes. "
-                    "An audit that finds no contradiction raises the trust in both."
+                    "No audit can show that a training is private, since a better adversary may exist. Only the "
+                    "claimed guarantee limits ε from above, and it holds only if the software does what the analysis "
+                    "assumes. An audit that does not refute it raises the trust in both."
                 ]
             ),
         ]
     )
 
 
-def _canaries(result: Mapping[str, Any]) -> str:
-    planted, held_out = (result["metrics"].get(name) for name in ("planted", "held_out"))
-    if not isinstance(planted, int | float) or not isinstance(held_out, int | float):
+def _scores(result: AuditResult) -> str:
+    if result.scores is None:
         return "–"
-    first, second = caveats.kinds(result)
-    return f"{planted:,.0f} {first}, {held_out:,.0f} {second}"
+    sides = (result.scores.members, result.scores.nonmembers)
+    counted = [f"{side.size:,} {name}" for side, name in zip(sides, result.side_names, strict=True) if side is not None]
+    return ", ".join(counted)
 
 
 def _caveats(run: SavedRun) -> Html:
-    methods = dict.fromkeys(str(e["method"]) for result in run.results for e in result["estimates"])
-    extra = [m for m, there in (
-        ("ε_empirical", any("empirical" in result["metrics"] for result in run.results)),
-        ("composed", any(result.get("composed") for result in run.results)),
-    ) if there]  # fmt: skip
-    rows = [[method, caveats.caveat(method)] for method in [*methods, *extra]]
-    return table("Estimators in plain words", ["method", "what it is worth"], rows)
+    methods = {name: registry.find(name) for name in run.methods}
+    rows = []
+    for result in run.results:
+        special = methods[result.method].caveats
+        rows += [[e.method, special.get(e.method) or _caveat(e.method)] for e in result.estimates]
+    return table(
+        "Estimators in plain words", ["estimator", "what it is worth"], list({row[0]: row for row in rows}.values())
+    )
+
+
+def _caveat(estimator: str) -> str:
+    """Return what an estimator of `coalmine.stats` is worth; ``low-fpr-0.01`` and the like share one text."""
+    return CAVEATS.get("low-fpr" if estimator.startswith("low-fpr") else estimator, "An estimate.")
 
 
 def _settings(run: SavedRun) -> Html:
     config = run.config
-    environment = dict(run.results[0].get("environment") or {})
+    environment = dict(run.results[0].provenance)
     rows = [[str(name), str(value)] for name, value in environment.items()]
     written = str(run.content.get("coalmine", "unknown"))
     return joined(
         [
             paragraphs(
-                ["The file below gives the same run again, to the same bits on the same versions."] if config else []
+                ["These settings give the same run again, bit for bit with the same versions."] if config else []
             ),
             folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, config)))
             if config
@@ -201,7 +212,7 @@ def _style() -> str:
 
 @lru_cache(maxsize=1)
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed in one script, once."""
+    """Return Vega, Vega-Lite and Vega-Embed in one script."""
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -213,5 +224,5 @@ def _file(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """How a content security policy names this very script or style."""
+    """Return how a content security policy names a script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

@@ -1,6 +1,6 @@
-"""The one picture: what was promised, proved and estimated, for every adversary on one axis.
+"""The first picture: claim, lower bound and best guess of every adversary on one axis.
 
-Bounds that hold and estimates differ in shape, color and words. Rows are grouped by what their ε is about.
+Bounds and estimates differ in shape, color and words. Rows are grouped by unit.
 """
 
 from __future__ import annotations
@@ -11,36 +11,41 @@ from typing import Any
 
 from coalmine.drawing import numbers
 from coalmine.drawing.charts import BOUND, ESTIMATE, INK, LINE, MUTED, PAPER, REFUTED, THEORY, Figure, unit
-from coalmine.results.groups import Group, Row
+from coalmine.results.groups import Group
+from coalmine.results.result import AuditResult
+from coalmine.results.verdict import Verdict
 
-_PROVED = "valid bound: ε is proved to be at least this"
-_GUESSED = "estimate, with its interval: may be off either way"
-_PROMISED = "promise of theory: ε is at most this"
+_BOUND = "lower bound: ε is at least this"
+_GUESS = "best guess with its interval: an estimate, may be too high or too low"
+_CLAIM = "claimed ε: at most this"
 _ROW, _HEADER = 50, 44
 _WIDE = 560
 """From this width on there is room for numbers beside the names."""
 
 
-def picture(found: Sequence[Group]) -> Figure:
-    """Promise, bound and estimate of every adversary on one axis, grouped by what their ε is about."""
+def picture(groups: Sequence[Group]) -> Figure:
+    """Return the figure of all results, grouped by unit."""
     top, texts, bars, marks, intervals, cut = 0.0, [], [], [], [], []
-    end = _end(found)
-    for group in found:
+    end = _end(groups)
+    for group in groups:
         top += _HEADER
         texts.append({"y": top - 12, "header": group.title})
-        for row in group.rows:
+        for result in group.results:
             label, strip = top + 14, top + 31
-            texts.append(
-                {"y": label, "label": row.adversary, "numbers": f"{row.audit}: {_numbers(row)}", "strip": strip}
-            )
-            for kind, value in ((_GUESSED, row.estimate), (_PROMISED, row.promise), (_PROVED, row.bound)):
+            numbers_text = f"{result.method}: {_numbers(result)}"
+            texts.append({"y": label, "label": result.adversary, "numbers": numbers_text, "strip": strip})
+            claim, bound, guess = _figures(result)
+            for kind, value in ((_GUESS, guess), (_CLAIM, claim), (_BOUND, bound)):
                 if value is not None and math.isfinite(value):
-                    marks.append({"y": strip, "kind": kind, "epsilon": value, "who": f"{row.audit}: {row.view}"})
-            if row.bound is not None and math.isfinite(row.bound):
-                bars.append({"y": strip, "zero": 0, "bound": row.bound, "refuted": row.refuted})
-            if row.low is not None and row.high is not None and row.high > row.low:
-                intervals.append({"y": strip, "low": min(row.low, end), "high": min(row.high, end)})
-                cut += [{"y": strip, "end": end}] if row.high > end else []
+                    marks.append(
+                        {"y": strip, "kind": kind, "epsilon": value, "who": f"{result.method}: {result.label}"}
+                    )
+            if bound is not None and math.isfinite(bound):
+                bars.append({"y": strip, "zero": 0, "bound": bound, "refuted": result.verdict is Verdict.REFUTED})
+            best = result.best_guess
+            if best is not None and best.lower is not None and best.upper is not None and best.upper > best.lower:
+                intervals.append({"y": strip, "low": min(best.lower, end), "high": min(best.upper, end)})
+                cut += [{"y": strip, "end": end}] if best.upper > end else []
             top += _ROW
     y = {
         "field": "y",
@@ -50,11 +55,11 @@ def picture(found: Sequence[Group]) -> Figure:
     }
     x = {
         "type": "quantitative",
-        # Room for half a mark at both ends: one at ε = 0 stays right of the axis.
+        # Half a mark of padding at both ends, so that one at ε = 0 is drawn whole.
         "scale": {"domain": [0, end], "nice": False, "zero": False, "padding": 9},
         "axis": {"title": "ε (smaller is more private)", "tickCount": 8, "orient": "bottom"},
     }
-    scale = {"domain": [_PROVED, _GUESSED, _PROMISED]}
+    scale = {"domain": [_BOUND, _GUESS, _CLAIM]}
     legend = {"title": None, "symbolSize": 120, "symbolStrokeWidth": 2, "orient": "top", "columns": 1}
     layers = [
         _on(
@@ -109,7 +114,7 @@ def picture(found: Sequence[Group]) -> Figure:
                     "legend": legend,
                 },
                 "tooltip": [
-                    {"field": "who", "type": "nominal", "title": "audit"},
+                    {"field": "who", "type": "nominal", "title": "method"},
                     {"field": "kind", "type": "nominal", "title": "what it is"},
                     {"field": "epsilon", "type": "quantitative", "title": "ε", "format": ".3f"},
                 ],
@@ -147,40 +152,52 @@ def picture(found: Sequence[Group]) -> Figure:
     spec = unit([], layers, height=round(top))
     return Figure(
         name="answer",
-        title="Promised, proved, estimated.",
-        caption=" ".join(_how_to_read(found, cut=bool(cut))),
-        sentence=" ".join(_told(row, group) for group in found for row in group.rows),
+        title="Claimed, shown, estimated.",
+        caption=" ".join(_how_to_read(groups, cut=bool(cut))),
+        sentence=" ".join(_described(result, group) for group in groups for result in group.results),
         chart=spec,
     )
 
 
-def _how_to_read(found: Sequence[Group], *, cut: bool) -> Iterator[str]:
-    yield "One row for each adversary, grouped by what its ε is about: only rows of one group can be compared."
-    if any(row.overshoots for group in found for row in group.rows):
-        yield "Estimates may exceed the truth, and so the promise: only a bound refutes it."
+def _how_to_read(groups: Sequence[Group], *, cut: bool) -> Iterator[str]:
+    yield "One row per adversary, grouped by unit: only rows of the same group are comparable."
+    if any(_overshoots(result) for group in groups for result in group.results):
+        yield "An estimate above the claim does not refute it; only a lower bound does."
     if cut:
-        yield "An arrow at the right end: the interval goes on."
+        yield "An arrow at the right end means that the interval continues."
 
 
-def _end(found: Sequence[Group]) -> float:
-    """Where the axis ends: all points are on it, long intervals are cut."""
-    values = [v for g in found for row in g.rows for v in (row.bound, row.estimate, row.promise)]
+def _overshoots(result: AuditResult) -> bool:
+    """Whether the best guess exceeds the claim."""
+    claim, _, guess = _figures(result)
+    return claim is not None and guess is not None and guess > claim
+
+
+def _end(groups: Sequence[Group]) -> float:
+    """Return where the axis ends: all points are on it, long intervals are cut."""
+    values = [value for group in groups for result in group.results for value in _figures(result)]
     return 1.06 * max([1.0, *(value for value in values if value is not None and math.isfinite(value))])
+
+
+def _figures(result: AuditResult) -> tuple[float | None, float | None, float | None]:
+    """Return the claim, the lower bound and the best guess of a result."""
+    return (
+        None if result.theory is None else result.theory.epsilon,
+        None if result.decisive is None else result.decisive.epsilon,
+        None if result.best_guess is None else result.best_guess.epsilon,
+    )
 
 
 def _on(data: Sequence[Mapping[str, Any]], mark: Mapping[str, Any], encoding: Mapping[str, Any]) -> dict[str, Any]:
     return {"data": {"values": list(data)}, "mark": mark, "encoding": encoding}
 
 
-def _numbers(row: Row) -> str:
-    parts = [
-        ("proved ≥", row.bound),
-        ("estimated ≈", row.estimate),
-        ("promised ≤", row.promise),
-    ]
+def _numbers(result: AuditResult) -> str:
+    claim, bound, guess = _figures(result)
+    parts = [("lower bound ≥", bound), ("best guess ≈", guess), ("claimed ≤", claim)]
     shown = [f"{words} {numbers.epsilon(value)}" for words, value in parts if value is not None]
-    return ("REFUTED: " if row.refuted else "") + " · ".join(shown)
+    return ("REFUTED: " if result.verdict is Verdict.REFUTED else "") + " · ".join(shown)
 
 
-def _told(row: Row, group: Group) -> str:
-    return f"{row.audit}, {row.view}, ε of {group.about}: {_numbers(row)}."
+def _described(result: AuditResult, group: Group) -> str:
+    return f"{result.method}, {result.label}, {group.title}: {_numbers(result)}."

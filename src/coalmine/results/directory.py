@@ -1,8 +1,8 @@
-"""A run's directory: one process at a time, files whole or not at all, a version, a log.
+"""A run directory: used by one process at a time, with atomic files, a format version and a log.
 
-``run.json`` says what wrote it and how far it is, ``config.toml`` what was asked for, ``log.jsonl`` what happened when,
-``checkpoint/`` where the training is, ``parts/`` what the audits that are done have found. A kill at any moment leaves
-all of them readable.
+``run.json`` holds version and state, ``config.toml`` the settings, ``log.jsonl`` the events, ``checkpoint/`` the
+state of the training, and ``parts/`` the results of finished methods. All stay readable if the process is killed at
+any moment.
 """
 
 from __future__ import annotations
@@ -32,46 +32,51 @@ _RUN, _CONFIG, _LOG, _LOCK = "run.json", "config.toml", "log.jsonl", ".lock"
 
 
 class RunDirectory:
-    """The directory of one run, opened for writing by :meth:`claimed`."""
+    """The directory of one run. `claimed` opens it for writing."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run in it."""
+        """Whether it holds a run."""
         return (self.path / _RUN).is_file()
 
     @property
     def config(self) -> str:
-        """What was asked for, as TOML."""
+        """The settings of the run, as TOML."""
         try:
             return (self.path / _CONFIG).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise InputError(f"{self.path / _CONFIG} cannot be read: {error}") from None
 
     def about(self) -> dict[str, Any]:
-        """What ``run.json`` says; refused where there is none, or it is from a newer version."""
+        """Return the content of ``run.json``.
+
+        Raises:
+            InputError: If there is none, or a newer version wrote it.
+        """
         if not self.path.is_dir():
             raise InputError(f"there is no directory {self.path}")
         if not self.exists:
-            raise InputError(f"{self.path} holds no run of coalmine: it has no {_RUN}")
-        found = read_json(self.path / _RUN)
-        written = found.get("format")
+            raise InputError(f"{self.path} holds no coalmine run: {_RUN} is missing")
+        content = read_json(self.path / _RUN)
+        written = content.get("format")
         if not isinstance(written, int) or isinstance(written, bool) or written < 1:
             raise InputError(f"{self.path / _RUN} is damaged: its format is {written!r:.60}, not a number")
         if written > FORMAT:
             raise InputError(
-                f"{self.path} was written by coalmine {found.get('coalmine')!s:.30} (format {written}); this is "
-                f"coalmine {__version__}, which reads format {FORMAT}: use the newer one"
+                f"{self.path} was written by coalmine {content.get('coalmine')!s:.30} (format {written}); this is "
+                f"coalmine {__version__}, which reads format {FORMAT}: use the newer version"
             )
-        return found
+        return content
 
     @contextmanager
     def claimed(self, config: str) -> Iterator[None]:
-        """Have the directory for oneself, for a run of ``config``; another process is refused, and another config.
+        """Lock the directory for a run of ``config``, and record how it ends: done, failed or stopped.
 
-        How it ends is written down: done, failed with a sentence, or stopped.
+        Raises:
+            InputError: If another process has it, or it holds a run with other settings.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -79,7 +84,7 @@ class RunDirectory:
         except OSError as error:
             raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
         with lock:
-            _lock(lock, self.path, patience=0.5)  # whoever asks whether it is in use has it for a moment
+            _lock(lock, self.path, patience=0.5)  # a process that asks whether it is in use holds it briefly
             if self.exists:
                 self.about()
                 self._check_same(config)
@@ -91,7 +96,7 @@ class RunDirectory:
                 yield
             except BaseException as error:
                 if isinstance(error, InputError) and self._nothing_computed():
-                    self._let_go()  # what was wrong can be put right, and the directory be used
+                    self._let_go()  # the settings can be corrected and the directory reused
                     raise
                 interrupted = isinstance(error, KeyboardInterrupt)
                 self._state("stopped" if interrupted else "failed", "" if interrupted else f"{error}"[:2000])
@@ -108,11 +113,11 @@ class RunDirectory:
             raise InputError(f"{self.path / _LOG} cannot be written: {error.strerror or error}") from error
 
     def part(self, name: str) -> Path:
-        """Where what an audit found is kept until all are done."""
+        """Return where a method's results are kept until all methods are done."""
         return self.path / "parts" / f"{name}.json"
 
     def in_use(self) -> bool:
-        """Whether some process has it for itself."""
+        """Whether a process has locked it."""
         try:
             with (self.path / _LOCK).open("r+") as lock:
                 _lock(lock, self.path)
@@ -123,7 +128,7 @@ class RunDirectory:
         return False
 
     def standing(self) -> tuple[str, str]:
-        """How far the run is, and a message: what ``run.json`` says, unless its process was killed since."""
+        """Return the state of the run and a message: those of ``run.json``, unless its process was killed."""
         about = self.about()
         state, message = str(about.get("state"))[:40], str(about.get("message") or "")[:300]
         if self.in_use():
@@ -143,12 +148,12 @@ class RunDirectory:
             write_json(self.path / _RUN, content | {"started": before.get("started"), "changed": _now()})
             self.log(state, message=message)
         except InputError:
-            if state == "running":  # the end of a run may meet a full disk: the failure itself is what matters then
+            if state == "running":  # if the disk is full at the end of a run, the failure itself matters more
                 raise
 
     def _nothing_computed(self) -> bool:
-        own = {_RUN, _CONFIG, _LOG, _LOCK}
-        return all(path.name in own for path in self.path.iterdir())
+        bookkeeping = {_RUN, _CONFIG, _LOG, _LOCK}
+        return all(path.name in bookkeeping for path in self.path.iterdir())
 
     def _let_go(self) -> None:
         for name in (_RUN, _CONFIG, _LOG):
@@ -167,22 +172,22 @@ class RunDirectory:
 
     def _check_free(self, config: str) -> None:
         taken = [name for name in ("result.json", "checkpoint", "parts") if (self.path / name).exists()]
-        if (self.path / _CONFIG).exists() and self.config != config:  # one of ours was killed as it began
+        if (self.path / _CONFIG).exists() and self.config != config:  # a run of ours that was killed at its start
             taken.append(_CONFIG)
         if taken:
-            raise InputError(f"{self.path} holds {taken[0]}, which is not of a run that can go on: choose another")
+            raise InputError(
+                f"{self.path} holds {taken[0]}, which does not belong to a run that can be resumed: choose another "
+                "directory"
+            )
 
 
 def _essential(config: str) -> list[str]:
-    """The lines on which the result depends."""
+    """Return the lines that the result depends on."""
     return [line for line in config.splitlines() if not line.startswith(("workers = ", "checkpoint_every = "))]
 
 
 def _lock(file: IO[str], path: Path, *, patience: float = 0.0) -> None:
-    """Lock an open file for this process, or give up after ``patience`` seconds.
-
-    The system lets go of it however the process ends.
-    """
+    """Lock an open file, or give up after ``patience`` seconds. The system unlocks it when the process ends."""
     until = time.monotonic() + patience
     while not _locked(file):
         if time.monotonic() >= until:

@@ -91,7 +91,7 @@ class AuditResult:
     config: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=lambda: environment())
+    provenance: Mapping[str, str] = field(default_factory=lambda: dict(environment()))
 
     @property
     def label(self) -> str:

@@ -50,12 +50,11 @@ class SavedRun:
     def of(self, method: str, extras: Sequence[str] = ()) -> MethodResults:
         """Return the results of one method, with those of its extra documents that were written."""
         summaries = self.content.get("summaries")
-        documents = {name: self.path / f"{name}.json" for name in extras}
         return MethodResults(
             method=method,
             results=[result for result in self.results if result.method == method],
             summary=summaries.get(method) if isinstance(summaries, dict) else None,
-            extras={name: read_json(path) for name, path in documents.items() if path.is_file()},
+            extras=read_extras(self.path, extras),
         )
 
     @property
@@ -92,11 +91,21 @@ def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
             f"this version reads schema {SCHEMA}"
         )
     check_results(content.get("results"), directory.path / RESULT)
-    with refusing_damage(directory.path):
-        results = [AuditResult.from_dict(result) for result in content["results"]]
-        if scores:
-            results = [_with_arrays(result, directory.path) for result in results]
+    results = read_results(content["results"], directory.path if scores else None)
     return SavedRun(path=directory.path, content=content, results=results)
+
+
+def read_results(results: Sequence[Mapping[str, Any]], directory: Path | None) -> list[AuditResult]:
+    """Return results from their JSON, with scores and arrays if their ``directory`` is given."""
+    with refusing_damage(directory or Path()):
+        read = [AuditResult.from_dict(result) for result in results]
+        return read if directory is None else [_with_arrays(result, directory) for result in read]
+
+
+def read_extras(directory: Path | None, names: Sequence[str]) -> dict[str, Any]:
+    """Return those of a method's extra documents that were written."""
+    paths = {} if directory is None else {name: directory / f"{name}.json" for name in names}
+    return {name: read_json(path) for name, path in paths.items() if path.is_file()}
 
 
 def _with_arrays(result: AuditResult, directory: Path) -> AuditResult:

@@ -54,8 +54,8 @@ def claim_sentence(verdict: Verdict, theory: Theory | None, best_guess: Estimate
     match verdict:
         case Verdict.REFUTED:
             return (
-                f"Refuted: the claim is {claim}. Look for missing noise, skipped clipping or an accountant that assumes "
-                "other sampling."
+                f"Refuted: the claim is {claim}. Look for missing noise, skipped clipping or an accountant that "
+                "assumes other sampling."
             )
         case Verdict.SUSPICIOUS if best_guess is not None:
             return f"Suspicious: the best guess, {guess(best_guess)}, lies wholly above the claim of {claim}."
@@ -83,8 +83,9 @@ def _larger_bound(quoted: Estimate, estimates: Sequence[Estimate]) -> str:
     if largest.epsilon == 0:
         return ""
     return (
-        f" The {largest.epsilon:.3g} of {largest.method} is valid by itself, but the method to quote ({quoted.method}) was "
-        "fixed in advance: quoting whichever is largest would fail more often than the confidence allows."
+        f" The {largest.epsilon:.3g} of {largest.method} is valid by itself, but the method to quote "
+        f"({quoted.method}) was fixed in advance: quoting whichever is largest would fail more often than the "
+        "confidence allows."
     )
 
 

@@ -1,7 +1,6 @@
-"""Runs: a training with its audits, from settings to results, in a directory that survives a kill."""
+"""Runs: trainings with their audits, in a resumable run directory, and what is done with finished ones."""
 
-from coalmine.results.directory import RunDirectory
-from coalmine.results.files import results_to_dict, save
-from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.runs.running import Finished, run
+from coalmine.runs.settings import RunSettings, read_run
 
-__all__ = ["RunDirectory", "SavedRun", "read_run_directory", "results_to_dict", "save"]
+__all__ = ["Finished", "RunSettings", "read_run", "run"]

@@ -1,4 +1,4 @@
-"""Runs side by side: which settings differ, what each shows, and whether a difference is more than noise."""
+"""Runs side by side: which settings differ, what each run shows, and which differences are more than noise."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Floats, finite_list
+from coalmine.arrays import Floats
 from coalmine.errors import InputError
+from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun
-from coalmine.results.summary import label, line, number, shown
+from coalmine.results.summary import short
+from coalmine.stats import Estimate
 
 SETTINGS_COLUMNS = ["setting"]
-COLUMNS = ["audit", "view", "run", "theory ε", "valid bound", "estimate", "", "beside the first run"]
+COLUMNS = ["method", "view", "run", "claimed ε", "lower bound", "best guess", "by", "verdict", "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 
 _CONFIDENCE = 0.95
-_LARGEST = 1e150  # whose square is a number
+_LARGEST = 1e150  # its square is still a float
 
 
 @dataclass(frozen=True)
 class Shift:
-    """How far members' scores are from non-members', in the latter's standard deviations, and its variance.
+    """Distance between the mean scores of members and non-members, in standard deviations of the latter.
 
-    It is what ``gaussian-shift`` makes an ε of. The variance is the jackknife's: it needs no normal scores.
+    The estimate ``gaussian-shift`` is a function of it. Its variance comes from the jackknife, which does not need
+    normal scores.
     """
 
     value: float
@@ -37,7 +40,7 @@ class Shift:
 
     @classmethod
     def of(cls, members: Floats, nonmembers: Floats) -> Shift | None:
-        """From the scores of a run; None where there are too few, or they do not vary."""
+        """Return the shift of these scores, or None if they are too few or constant."""
         k = nonmembers.size
         if members.size < 3 or k < 4 or max(np.abs(members).max(), np.abs(nonmembers).max()) > _LARGEST:
             return None
@@ -54,21 +57,21 @@ class Shift:
         return cls(gap / std, variance, min(members.size, k) - 1)
 
     def differs(self, other: Shift) -> bool:
-        """Whether the two differ by more than noise: in 5% of cases where they do not.
+        """Whether two shifts differ, with a false-alarm rate of about 5%.
 
-        By Student's t with the degrees of freedom of the smallest sample. Shifts below 0 all show nothing.
+        Uses Student's t with the degrees of freedom of the smallest sample. Negative shifts all count as 0.
         """
         gap = abs(max(0.0, self.value) - max(0.0, other.value))
         quantile = float(special.stdtrit(min(self.freedom, other.freedom), (1 + _CONFIDENCE) / 2))
         return gap > quantile * math.sqrt(self.variance + other.variance)
 
 
-def intervals_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def intervals_differ(first: Estimate, second: Estimate) -> bool:
     """Whether two estimates with intervals differ by more than noise.
 
-    0 lies outside the interval of their difference, which is put together from the two (Zou and Donner 2008).
+    The interval of the difference is composed of the two intervals (Zou and Donner 2008); they differ if it excludes 0.
     """
-    (e1, l1, u1), (e2, l2, u2) = ([number(e[key]) for key in ("epsilon", "lower", "upper")] for e in (first, second))
+    (e1, l1, u1), (e2, l2, u2) = ((e.epsilon, e.lower or 0.0, e.upper or 0.0) for e in (first, second))
     if math.inf in (e1, e2):
         return e1 != e2 and (l1 > u2 or l2 > u1)
     low = e1 - e2 - math.hypot(e1 - l1, u2 - e2)
@@ -78,26 +81,32 @@ def intervals_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> boo
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One result of one run. ``difference`` from the first run that has it, in words."""
+    """One result of one run, and how it differs from the first run that has it."""
 
-    audit: str
-    view: str
+    result: AuditResult
     run: str
-    theory: float | None
-    bound: float | None
-    estimate: float | None
-    method: str
     difference: str
 
     def cells(self) -> list[str]:
-        """As people see it."""
-        figures = [shown(self.theory), shown(self.bound), shown(self.estimate)]
-        return [self.audit, self.view, self.run, *figures, self.method, self.difference]
+        """Return the cells of the table, under `COLUMNS`."""
+        result = self.result
+        claim = None if result.theory is None else result.theory.epsilon
+        bound = None if result.decisive is None else result.decisive.epsilon
+        guess = result.best_guess
+        figures = [short(claim), short(bound), short(None if guess is None else guess.epsilon)]
+        method = "" if guess is None else guess.method
+        return [result.method, result.label, self.run, *figures, method, result.verdict.value, self.difference]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several runs side by side."""
+    """Several runs side by side.
+
+    Args:
+        runs: Names of the runs.
+        settings: A row for each setting that differs: its name, and its value in each run.
+        rows: A row for each result.
+    """
 
     runs: list[str]
     settings: list[list[str]]
@@ -105,57 +114,48 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """What it comes to, in words."""
+        """How many results differ, and how many would by chance."""
         judged = [row for row in self.rows if row.difference in (DIFFERS, WITHIN)]
         if not judged:
-            return "No result could be compared: the runs share no audit and view whose scores were written."
+            return "Nothing could be compared: the runs share no method and view with saved scores."
         different = sum(row.difference == DIFFERS for row in judged)
         return (
-            f"{different} of {len(judged)} comparisons with the first run differ beyond noise. Noise is that of the "
-            "canaries' scores, not that of training again; each comparison has a false-alarm rate of about 5%, so that "
-            f"some {0.05 * len(judged):.2g} of {len(judged)} would differ by chance alone. Estimates are compared, not "
-            "bounds."
+            f"{different} of {len(judged)} comparisons with the first run differ beyond noise. Each has a "
+            f"false-alarm rate of about 5%, so about {0.05 * len(judged):.2g} would differ by chance. Noise means "
+            "that of the canaries' scores, not of another training. Estimates are compared, not bounds."
         )
 
 
 def compare(runs: Sequence[SavedRun]) -> Comparison:
-    """Two runs or more; the first is what the others are compared with."""
+    """Compare runs with the first of them.
+
+    Args:
+        runs: Two runs or more, read with their scores.
+
+    Raises:
+        InputError: If there are fewer than two, or one is given twice.
+    """
     if len(runs) < 2:
-        raise InputError(f"there must be two runs or more to compare, got {len(runs)}")
+        raise InputError(f"comparing takes two runs or more, got {len(runs)}")
     names = _names(runs)
-    found = [_by_view(run) for run in runs]
+    labeled = [_by_label(run) for run in runs]
     rows = []
-    for key in dict.fromkeys(key for results in found for key in results):
-        base: tuple[SavedRun, Mapping[str, Any]] | None = None
-        for run, name, results in zip(runs, names, found, strict=True):
+    for key in dict.fromkeys(key for results in labeled for key in results):
+        first: AuditResult | None = None
+        for name, results in zip(names, labeled, strict=True):
             if key not in results:
                 continue
             result = results[key]
-            difference = "" if base is None else _difference(base, (run, result))
-            base = base or (run, result)
-            rows.append(_row(result, name, difference))
+            rows.append(Row(result=result, run=name, difference="" if first is None else _difference(first, result)))
+            first = first or result
     return Comparison(runs=names, settings=_settings(runs), rows=rows)
 
 
-def _row(result: Mapping[str, Any], name: str, difference: str) -> Row:
-    short = line(result)
-    return Row(
-        audit=short.audit,
-        view=short.view,
-        run=name,
-        theory=short.theory,
-        bound=short.bound,
-        estimate=short.estimate,
-        method=short.estimate_method or "",
-        difference=difference,
-    )
-
-
 def _names(runs: Sequence[SavedRun]) -> list[str]:
-    """Directories' names, as much of each path as tells them apart."""
+    """Return the directories' names, with as much of each path as makes them unique."""
     paths = [run.path.resolve() for run in runs]
     if len(set(paths)) < len(paths):
-        raise InputError(f"{next(str(p) for p in paths if paths.count(p) > 1)} is given twice")
+        raise InputError(f"{next(str(p) for p in paths if paths.count(p) > 1)} is listed twice")
     for depth in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
@@ -163,49 +163,48 @@ def _names(runs: Sequence[SavedRun]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _by_view(run: SavedRun) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Results by audit and view, and a number where there are several of them."""
-    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+def _by_label(run: SavedRun) -> dict[tuple[str, str, int], AuditResult]:
+    """Return the results by method and label, with a number where several have the same."""
+    results: dict[tuple[str, str, int], AuditResult] = {}
     for result in run.results:
-        same = sum(key[:2] == (result["audit"], label(result)) for key in found)
-        found[result["audit"], label(result), same] = result
-    return found
+        same = sum(key[:2] == (result.method, result.label) for key in results)
+        results[result.method, result.label, same] = result
+    return results
 
 
-def _difference(base: tuple[SavedRun, Mapping[str, Any]], other: tuple[SavedRun, Mapping[str, Any]]) -> str:
-    if line(base[1]).delta != line(other[1]).delta:
-        return "not judged: another δ"
-    if base[1]["audit"] == "ldp":
-        intervals = [_interval(result) for _, result in (base, other)]
-        if intervals[0] is None or intervals[1] is None:
-            return "not judged: no interval"
+def _difference(first: AuditResult, second: AuditResult) -> str:
+    """Say whether two results differ by more than noise."""
+    if _delta(first) != _delta(second):
+        return "not compared: different δ"
+    intervals = _interval(first), _interval(second)
+    if intervals[0] is not None and intervals[1] is not None:
         return DIFFERS if intervals_differ(intervals[0], intervals[1]) else WITHIN
-    shifts = [_shift(run, result) for run, result in (base, other)]
+    shifts = _shift(first), _shift(second)
     if shifts[0] is None or shifts[1] is None:
-        return "not judged: no scores, too few, or all alike"
+        return "not compared: no scores, too few, or constant"
     return DIFFERS if shifts[0].differs(shifts[1]) else WITHIN
 
 
-def _interval(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The estimate of the LDP audit that has an interval: that of its rates."""
-    found = next((e for e in result["estimates"] if e["method"] == "clopper-pearson"), None)
-    return found if found and found.get("lower") is not None and found.get("upper") is not None else None
+def _delta(result: AuditResult) -> float | None:
+    return None if result.bound is None else result.bound.delta
 
 
-def _shift(run: SavedRun, result: Mapping[str, Any]) -> Shift | None:
-    scores = run.scores(result)
-    if scores is None or "members" not in scores or "nonmembers" not in scores:
-        return None
-    where = f"{run.path}, the scores of {result['audit']}, {result['view']}"
-    sides = [finite_list(f"{name} in {where}", scores[name]) for name in ("members", "nonmembers")]
-    return Shift.of(*sides)
+def _interval(result: AuditResult) -> Estimate | None:
+    """Return the estimate whose interval holds for a threshold fixed in advance, if there is one."""
+    intervals = (e for e in result.estimates if e.method == "clopper-pearson" and e.upper is not None)
+    return next(intervals, None)
+
+
+def _shift(result: AuditResult) -> Shift | None:
+    scores = result.scores
+    return None if scores is None or scores.nonmembers is None else Shift.of(scores.members, scores.nonmembers)
 
 
 def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
-    """Rows of the settings that are not the same in all runs."""
-    found = [_flat(run) for run in runs]
-    keys = dict.fromkeys(key for settings in found for key in settings)
-    rows = [[key, *(settings.get(key, "-") for settings in found)] for key in keys if key != "run.title"]
+    """Return a row for each setting that is not the same in all runs."""
+    flat = [_flat(run) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    rows = [[key, *(settings.get(key, "-") for settings in flat)] for key in keys if key != "run.title"]
     return [row for row in rows if len(set(row[1:])) > 1]
 
 

@@ -1,4 +1,4 @@
-"""A comparison as a small page of its own: opens offline, light or dark, without scripts."""
+"""A comparison as a small HTML page: opens offline, light or dark, without scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ footer { color: color-mix(in srgb, var(--ink) 70%, var(--paper)); font-size: .85
 
 
 def page(title: str, body: str) -> str:
-    """A whole page around ``body``, which is HTML already."""
+    """Return a whole page around ``body``, which is HTML already."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -34,7 +34,7 @@ def page(title: str, body: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()) -> str:
-    """A table of texts; ``numeric`` columns are set to the right."""
+    """Return a table of texts with the ``numeric`` columns aligned to the right."""
 
     def cells(tag: str, texts: Sequence[str], scope: str = "") -> str:
         return "".join(f"<{tag}{scope}{_class(i, text)}>{escape(text)}</{tag}>" for i, text in enumerate(texts))
@@ -48,15 +48,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequen
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table></div>'
 
 
-def comparison_page(found: Comparison) -> str:
-    """The same tables as the terminal shows."""
+def comparison_page(comparison: Comparison) -> str:
+    """Return the tables that the terminal shows, as a page."""
     settings = (
-        table([*SETTINGS_COLUMNS, *found.runs], found.settings)
-        if found.settings
+        table([*SETTINGS_COLUMNS, *comparison.runs], comparison.settings)
+        if comparison.settings
         else "<p>The runs have the same settings.</p>"
     )
     body = (
-        f"<h1>{len(found.runs)} runs side by side</h1>\n<p>{escape(found.sentence)}</p>\n<h2>What each shows</h2>\n"
-        f"{table(COLUMNS, [row.cells() for row in found.rows], (3, 4, 5))}\n<h2>Settings that differ</h2>\n{settings}"
+        f"<h1>{len(comparison.runs)} runs side by side</h1>\n<p>{escape(comparison.sentence)}</p>\n<h2>Results</h2>\n"
+        f"{table(COLUMNS, [row.cells() for row in comparison.rows], (3, 4, 5))}\n<h2>Settings that "
+        f"differ</h2>\n{settings}"
     )
-    return page(f"coalmine: {', '.join(found.runs)}", body)
+    return page(f"coalmine: {', '.join(comparison.runs)}", body)

@@ -1,4 +1,4 @@
-"""The demonstration: two small federated trainings on data that come along, and all five audits of them."""
+"""The demo: two small federated trainings on bundled data, audited by five methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FILE = """\
 [run]
 title = "coalmine demo"
 
-# Handwritten digits of 150 clients; DP-FedAvg with the noise multiplier 2, and canaries among the clients.
+# Handwritten digits of 150 clients, trained by DP-FedAvg with a noise multiplier of 2.
 [training]
 data = "digits"
 rounds = 40
@@ -20,7 +20,7 @@ view = ["final-change", "updates"]
 [canife]
 every = 20
 
-# A language model on generated texts, without differential privacy: what does it remember of its users' phrases?
+# A language model on generated texts, without differential privacy: what does it memorize?
 [text-training]
 data = "generated-text"
 vocabulary_size = 300
@@ -34,7 +34,7 @@ references = 200000
 
 [exposure]
 
-# Clients that randomize their own gradients.
+# Clients that randomize their own gradients (local differential privacy).
 [ldp]
 crafter = ["benign", "gradient-flip", "dummy-gradient"]
 epsilon = [1, 2, 4]
@@ -43,6 +43,6 @@ trials = 5000
 
 
 def demo_settings(seed: int) -> RunSettings:
-    """All five audits, small enough for about a minute."""
+    """Return the settings of the demo, which takes about a minute."""
     seeds = [f"{table}.seed={seed}" for table in ("training", "text-training", "ldp")]
     return run_from_text(_FILE, "the demo", seeds)

@@ -1,4 +1,4 @@
-"""All runs under a directory in short: how far each is, and what it found."""
+"""All runs in a directory: how far each is, and what it leads with."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 from coalmine.errors import InputError
 from coalmine.results.directory import RunDirectory
-from coalmine.results.groups import groups_of, in_order
+from coalmine.results.groups import grouped
 from coalmine.results.saved import read_run_directory, refusing_damage
-from coalmine.results.summary import VERDICTS
 
 _TAIL = 65_536
 
 
 def run_directories(root: Path) -> dict[str, Path]:
-    """The runs directly under ``root``, by name; those that lead elsewhere by a link are left out."""
+    """Return the runs directly in ``root``, by name. Symbolic links to elsewhere are skipped."""
     try:
         inside = sorted(root.iterdir())
     except OSError as error:
@@ -28,7 +27,7 @@ def run_directories(root: Path) -> dict[str, Path]:
 
 
 def report_of(root: Path, name: str) -> Path | None:
-    """The report of a run by its name: one of those listed, and a file of its own directory."""
+    """Return the report of a listed run, if it is a file inside the run's own directory."""
     directory = run_directories(root).get(name)
     if directory is None:
         return None
@@ -37,20 +36,20 @@ def report_of(root: Path, name: str) -> Path | None:
 
 
 class Overview:
-    """Reads runs again and again, and what has not changed only once."""
+    """Reads the runs repeatedly, and unchanged results only once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     def runs(self) -> list[dict[str, Any]]:
-        """One entry a run, JSON-ready, the one that changed last first."""
-        found = [self._entry(name, path) for name, path in run_directories(self.root).items()]
-        return sorted(found, key=lambda entry: str(entry["changed"]), reverse=True)
+        """Return one entry per run, ready for JSON, the latest change first."""
+        entries = [self._entry(name, path) for name, path in run_directories(self.root).items()]
+        return sorted(entries, key=lambda entry: str(entry["changed"]), reverse=True)
 
     def _entry(self, name: str, path: Path) -> dict[str, Any]:
         entry: dict[str, Any] = {"name": name, "title": name, "changed": "", "progress": "", "message": ""}
-        entry |= {"about": "", "theory": None, "bound": None, "verdict": ""}
+        entry |= {"unit": "", "claim": None, "bound": None, "verdict": ""}
         entry |= {"report": report_of(self.root, name) is not None}
         directory = RunDirectory(path)
         try:
@@ -62,11 +61,11 @@ class Overview:
             if entry["state"] == "running":
                 entry["progress"] = last_words(path / "log.jsonl")
             elif entry["state"] == "stopped":
-                entry["message"] = f"{entry['message']}; `coalmine resume` goes on with it".lstrip("; ")
+                entry["message"] = f"{entry['message']}; continue with `coalmine resume`".lstrip("; ")
             if (path / "result.json").is_file():
                 entry |= self._headline(path)
         except InputError as error:
-            entry |= {"state": "cannot be read", "message": str(error)}
+            entry |= {"state": "unreadable", "message": str(error)}
         return entry
 
     def _headline(self, path: Path) -> dict[str, Any]:
@@ -83,23 +82,23 @@ class Overview:
 
 
 def headline(path: Path) -> dict[str, Any]:
-    """What a run found, in short: what the report tells first, its promise and its strongest bound."""
+    """Return what the report leads with: the unit, its claim, its strongest bound and the verdict."""
     with refusing_damage(path):
         run = read_run_directory(path)
-        first = in_order(groups_of(run))[0]
-    best = first.strongest
-    refuted = best is not None and best.refuted
+        group = grouped(run.results)[0]
+    strongest = group.strongest
+    bound = None if strongest is None else strongest.decisive
     return {
         "title": run.title,
-        "about": first.title,
-        "theory": _in_json(first.promise),
-        "bound": _in_json(None if best is None else best.bound),
-        "verdict": VERDICTS["none" if first.promise is None else "refuted" if refuted else "consistent"],
+        "unit": group.title,
+        "claim": _in_json(group.claim),
+        "bound": _in_json(None if bound is None else bound.epsilon),
+        "verdict": group.verdict.value,
     }
 
 
 def last_words(log: Path) -> str:
-    """How far a run is, from the end of its log."""
+    """Return how far a run is, from the end of its log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL))
@@ -110,7 +109,7 @@ def last_words(log: Path) -> str:
         try:
             event = json.loads(raw)
         except (ValueError, RecursionError):
-            continue  # the first line may be cut off, and the last one not yet whole
+            continue  # the first line may be cut off, the last one half written
         if not isinstance(event, dict):
             continue
         if event.get("event") == "round":
@@ -123,7 +122,7 @@ def last_words(log: Path) -> str:
 
 
 def _holds_a_run(path: Path) -> bool:
-    """Whether a run was started here, or results were saved."""
+    """Whether a directory holds a run or saved results."""
     return (path / "run.json").is_file() or (path / "result.json").is_file()
 
 

@@ -1,24 +1,30 @@
-"""Files of settings to begin with: one for each case, with what each setting means."""
+"""Settings files to begin with: one for each common case, every setting explained in a comment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coalmine.config.toml import explained_table
+from coalmine.methods import registry
 from coalmine.runs.settings import run_from_mapping
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A case: what it is ``about``, and what its tables set; all else keeps its default."""
+    """A case that ``coalmine init`` knows.
+
+    Args:
+        about: What it is for, one line.
+        tables: The settings it changes, by table. All others keep their defaults.
+    """
 
     about: str
     tables: Mapping[str, Mapping[str, Any]]
 
     def questions(self) -> Iterator[tuple[str, str, str]]:
-        """What a user may want to change: the setting, the question, and the answer if there is none."""
+        """Yield what a user may want to change: the setting, the question, and the default answer."""
         for path, question in _QUESTIONS.items():
             table, key = path.split(".")
             if key in self.tables.get(table, {}):
@@ -28,11 +34,11 @@ class Preset:
 _QUESTIONS = {
     "training.data": "data: a name or a file",
     "training.model": "model: a name or path.py:function",
-    "training.noise_multiplier": "mechanism: noise multiplier (0 for none)",
-    "training.clip_norm": "mechanism: clip norm",
-    "ldp.data": "data of the local audit: a name or a file",
+    "training.noise_multiplier": "noise multiplier (0 for none)",
+    "training.clip_norm": "clip norm",
+    "ldp.data": "data of the LDP audit: a name or a file",
     "ldp.mechanism": "local mechanism: ldp-sgd, gaussian, privunit or path.py:function",
-    "ldp.epsilon": "ε that it promises",
+    "ldp.epsilon": "claimed ε of each report",
 }
 
 _TEXT = {
@@ -47,7 +53,7 @@ _TEXT = {
 
 PRESETS = {
     "digits": Preset(
-        about="a small image classifier on embedded digits: one-shot and CANIFE; a minute",
+        about="a small image classifier on bundled digits: one-shot and CANIFE, about a minute",
         tables={
             "run": {"title": "Digits"},
             "training": {
@@ -65,7 +71,7 @@ PRESETS = {
         },
     ),
     "text": Preset(
-        about="a language model of users' texts: one-shot, phrases that users share, their exposure",
+        about="a language model of users' texts: one-shot, secret sharer and exposure",
         tables={
             "run": {"title": "Text"},
             "training": _TEXT,
@@ -75,7 +81,7 @@ PRESETS = {
         },
     ),
     "images": Preset(
-        about="images from a file or a named set such as fashion-mnist: one-shot, seen by three adversaries",
+        about="images from a file or a named data set: one-shot with three views",
         tables={
             "run": {"title": "Images", "baseline": True},
             "training": {
@@ -91,16 +97,16 @@ PRESETS = {
         },
     ),
     "local": Preset(
-        about="a mechanism that randomizes each gradient on its device: six adversaries, no training",
+        about="a local mechanism that randomizes each gradient: six adversaries, no training",
         tables={
             "run": {"title": "Local privacy"},
             "ldp": {"data": "digits", "mechanism": "ldp-sgd", "epsilon": [1, 4], "trials": 10_000, "seed": 0},
         },
     ),
     "all": Preset(
-        about="all five audits, on generated text and on digits; a few minutes",
+        about="five methods on generated text and digits, a few minutes",
         tables={
-            "run": {"title": "All audits"},
+            "run": {"title": "All methods"},
             "training": _TEXT,
             "one-shot": {"view": ["final-change", "updates"], "delta": 1e-5},
             "canife": {"every": 20, "trials": 60},
@@ -112,8 +118,22 @@ PRESETS = {
 }
 
 
+def for_methods(names: Sequence[str]) -> Preset:
+    """Return a preset of these methods with the settings each suggests, and a training if any needs one.
+
+    Raises:
+        InputError: If a method is unknown.
+    """
+    methods = [registry.get(name) for name in names]
+    trainings = {method.training_table for method in methods if method.training is not None}
+    training = {"training": PRESETS["digits"].tables["training"]} if "training" in trainings else {}
+    own = {table: {"seed": 0} for table in sorted(trainings - {"training"})}
+    tables = {"run": {"title": ", ".join(names)}, **training, **own, **{m.name: m.init for m in methods}}
+    return Preset(about=f"methods: {', '.join(names)}", tables=tables)
+
+
 def adapted(preset: Preset, answers: Mapping[str, str]) -> Preset:
-    """The preset with a user's ``answers`` to its questions, by ``table.key``."""
+    """Return the preset with a user's answers to its questions, by ``table.key``."""
     tables: dict[str, dict[str, Any]] = {name: dict(table) for name, table in preset.tables.items()}
     for path, answer in answers.items():
         table, key = path.split(".")
@@ -123,8 +143,9 @@ def adapted(preset: Preset, answers: Mapping[str, str]) -> Preset:
 
 
 def written(preset: Preset) -> str:
-    """The file: what is set with what it means, and all other settings as comments with their defaults."""
+    """Return the settings file: what is set with its meaning, all other settings as comments with their defaults."""
     settings = run_from_mapping(preset.tables)
-    parts = [explained_table(name, settings.table(name), tuple(table)) for name, table in preset.tables.items()]
-    head = f"# {preset.about}\n# `coalmine run` runs it; docs/config.md has every setting.\n"
+    tables = {"run": settings.run, **settings.trainings, **settings.methods}
+    parts = [explained_table(name, tables[name], tuple(table)) for name, table in preset.tables.items()]
+    head = f"# {preset.about}\n# Run it with `coalmine run`; docs/config.md lists every setting.\n"
     return "\n".join([head, "\n\n".join(parts), ""])

@@ -1,161 +1,233 @@
-"""From settings to results: one training, several audits, a directory that survives a kill."""
+"""From settings to results: trainings with their audits, in a resumable run directory."""
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from coalmine.errors import InputError
+from coalmine.errors import InputError, check_kind
 from coalmine.files import write_json, write_text
-from coalmine.methods.secret_sharer.job import SecretSharerMethod
+from coalmine.methods import registry
+from coalmine.methods.job import Job, JobContext
 from coalmine.progress import reporting
 from coalmine.results.directory import RunDirectory
-from coalmine.results.files import merged, write_result
-from coalmine.results.result import AuditResult
-from coalmine.results.saved import read_part, read_run_directory, read_training_part
-from coalmine.runs.methods import CanifeMethod, ExposureMethod, LDPMethod, Method, OneShotMethod, headline
-from coalmine.runs.settings import RunSettings
-from coalmine.simulation.checkpoint import holds_one
-from coalmine.simulation.data import Splits
-from coalmine.simulation.rounds import Rounds
-from coalmine.simulation.settings import TrainingSettings
-from coalmine.simulation.training import Training
+from coalmine.results.files import envelope, write_content, write_method_results
+from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.saved import read_extras, read_part, read_results, read_run_directory, read_training_part
+from coalmine.runs.settings import TRAINING, RunSettings, read_run
+
+if TYPE_CHECKING:
+    from coalmine.simulation.data import Splits
+    from coalmine.simulation.rounds import Rounds
+    from coalmine.simulation.settings import TrainingSettings
+
+_QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A run that is done. ``content`` is what ``result.json`` holds, and seconds.
+    """A finished run.
 
-    ``results`` are there for what was computed just now, in the order of ``methods``; what an earlier process of this
-    run had found already is in ``content`` alone.
+    Args:
+        methods: The results of each method, in the order they ran.
+        content: What ``result.json`` holds.
+        directory: The run directory, or None if nothing was kept.
     """
 
+    methods: Sequence[MethodResults]
     content: Mapping[str, Any]
-    results: Sequence[AuditResult] = ()
-    methods: Sequence[Method] = ()
     directory: Path | None = None
 
+    @property
+    def results(self) -> list[AuditResult]:
+        """The results of all methods."""
+        return [result for method in self.methods for result in method.results]
+
     def report(self, path: Path | str) -> Path:
-        """Write the run as one page; it reads what the run wrote, and so needs its directory."""
+        """Write the run's report as one HTML file.
+
+        Raises:
+            InputError: If the run has no directory, which the report is drawn from.
+        """
+        from coalmine.report.page import report  # altair is loaded only to draw
+
         if self.directory is None:
-            raise InputError("a report is made of a run's directory: run with out=, or from a file")
-        drawn = importlib.import_module("coalmine.report.page")  # what draws is loaded only where something is drawn
-        return write_text(Path(path), drawn.report(read_run_directory(self.directory)))
+            raise InputError("a report is drawn from a run directory: call run with out=, or run a file")
+        return write_text(Path(path), report(read_run_directory(self.directory, scores=True)))
+
+
+def run(settings: RunSettings | Path | str, *, out: Path | str | None = None) -> Finished:
+    """Train with all audits, and return their results. A run that was stopped continues.
+
+    Args:
+        settings: A settings file (`coalmine init` writes one) or `RunSettings`.
+        out: Run directory. By default, ``runs/NAME`` for a file NAME.toml, and nothing is kept for `RunSettings`.
+
+    Raises:
+        InputError: If settings are wrong, or the directory holds another run.
+
+    Example:
+        >>> from coalmine.methods.ldp.settings import LDPSettings
+        >>> finished = run(RunSettings(methods={"ldp": LDPSettings(trials=200, crafter=("dummy-gradient",))}))
+        >>> {result.verdict.value for result in finished.results}
+        {'not refuted'}
+    """
+    check_kind("settings", settings, (RunSettings, Path, str), "the path of a settings file, or RunSettings")
+    directory = None if out is None else Path(out)
+    if not isinstance(settings, RunSettings):
+        path = Path(settings)
+        settings, directory = read_run(path), directory or directory_for(path)
+    return _Run(settings, None if directory is None else RunDirectory(directory)).finished()
+
+
+def directory_for(file: Path) -> Path:
+    """Return the default run directory of a settings file."""
+    return Path("runs") / file.stem
 
 
 @dataclass(frozen=True)
 class _Group:
-    """A training, or none, and the audits that share it."""
+    """The jobs that share a training, or that need none."""
 
-    name: str
+    table: str | None
     settings: TrainingSettings | None
-    methods: list[Method]
+    jobs: dict[str, Job]
 
     def splits(self) -> Splits:
-        """The data, with as many users set aside as somebody wants."""
+        """Return the data, with as many users set aside as any job wants."""
         assert self.settings is not None
-        return self.settings.splits(pool_fraction=max(method.pool_fraction for method in self.methods))
+        return self.settings.splits(pool_fraction=max(job.pool_fraction for job in self.jobs.values()))
+
+    def build(self, splits: Splits, audits: bool) -> Rounds:
+        """Return the training, with or without the audits."""
+        assert self.settings is not None
+        module = self.settings.module(splits)
+        added = [audit for job in self.jobs.values() for audit in job.audits(splits, module)] if audits else []
+        special = (job.build_training(splits, module, added) for job in self.jobs.values())
+        return next((training for training in special if training is not None), None) or self.settings.training(
+            splits, module, added
+        )
 
 
 @dataclass
 class _Run:
-    """A run while it goes on."""
+    """A run in progress."""
 
     settings: RunSettings
     directory: RunDirectory | None = None
     timing: dict[str, float] = field(default_factory=dict)
 
-    def groups(self) -> list[_Group]:
-        """Who shares a training."""
-        given = self.settings
-        first, second, none = (_Group(*terms, []) for terms in (
-            ("training", given.training), ("text-training", given.text_training), ("", None)
-        ))  # fmt: skip
-        if given.one_shot is not None and given.training is not None:
-            first.methods.append(OneShotMethod(given.training, given.one_shot))
-        if given.canife is not None and given.training is not None:
-            first.methods.append(CanifeMethod(given.training, given.canife))
-        spoken = first if second.settings is None else second
-        sharer = None
-        if given.secret_sharer is not None and spoken.settings is not None:
-            sharer = SecretSharerMethod(spoken.settings, given.secret_sharer, self._path("."))
-            spoken.methods.append(sharer)
-        if given.ldp is not None:
-            none.methods.append(LDPMethod(given.ldp))
-        if given.exposure is not None:
-            own = given.exposure.file is not None
-            (none if own else spoken).methods.append(ExposureMethod(given.exposure, None if own else sharer))
-        return [group for group in (first, second, none) if group.methods]
+    def finished(self) -> Finished:
+        """Run to the end and write the results."""
+        directory = self.directory
+        with nullcontext() if directory is None else directory.claimed(self.settings.to_toml()):
+            methods, content = self._all_results()
+            if directory is not None:
+                write_content(content, directory.path)
+        return Finished(methods=methods, content=content, directory=None if directory is None else directory.path)
 
-    def found(self, groups: Sequence[_Group], *, again: bool) -> tuple[dict[str, Any], list[AuditResult]]:
-        """What all audits found; those that are done already are read, unless they are wanted ``again``."""
-        parts: dict[str, dict[str, Any]] = {}
-        abouts: dict[str, dict[str, Any]] = {}
-        results: list[AuditResult] = []
+    def _groups(self) -> list[_Group]:
+        """Return the jobs by the training they share."""
+        groups: dict[str | None, _Group] = {}
+        jobs: dict[str, Job] = {}
+        for name, settings in self.settings.methods.items():
+            method = registry.get(name)
+            assert method.job is not None
+            table = self.settings.table_of(method)
+            training = None if table is None else self.settings.trainings[table]
+            path = None if self.directory is None else self.directory.path
+            job = method.job(JobContext(settings=settings, training=training, directory=path, jobs=dict(jobs)))
+            if not job.needs_training:
+                table, training = None, None
+            jobs[name] = job
+            groups.setdefault(table, _Group(table, training, {})).jobs[name] = job
+        # Methods without a training come last: they may read what the others found.
+        return sorted(groups.values(), key=lambda group: group.table is None)
+
+    def _all_results(self) -> tuple[list[MethodResults], dict[str, Any]]:
+        """Compute the results of all methods; parts that an earlier process finished are read."""
+        groups = self._groups()
+        done = self._done(groups)
+        methods: dict[str, MethodResults] = {}
+        trainings: dict[str, dict[str, Any]] = {}
         for group in groups:
-            stored = {} if again else self._stored(group)
-            trained, metrics = None, {}
-            if group.settings is not None:
-                about = None if len(stored) < len(group.methods) else self._read(group.name, read_training_part)
+            trained, about = None, None
+            if group.table is not None:
+                if all(name in done for name in group.jobs):
+                    about = self._read(group.table, read_training_part)
                 if about is None:
                     trained, about = self._trained(group)
-                    self._keep(group.name, about)
-                abouts[group.name], metrics = about, about["metrics"]
-            for method in group.methods:
-                if method.name not in stored:
-                    fresh = self._results(method, group, trained, metrics)
-                    stored[method.name] = {"results": [result.to_dict() for result in fresh]}
-                    stored[method.name]["meaning"] = method.meaning
-                    self._keep(method.name, stored[method.name])
-                    results += fresh
-                parts[method.name] = stored[method.name]
-        return _content(parts, abouts, self.settings), results
+                    self._keep(group.table, about)
+                trainings[group.table] = about
+            for name, job in group.jobs.items():
+                if name in done:
+                    methods[name] = done[name]
+                    continue
+                metrics = {} if about is None else about["metrics"]
+                methods[name] = self._results(name, job, group, trained, metrics)
+                part = methods[name]
+                self._keep(name, {"results": [r.to_dict() for r in part.results], "summary": part.summary})
+        ordered = [methods[name] for name in self.settings.methods]
+        return ordered, self._content(ordered, trainings)
+
+    def _done(self, groups: Sequence[_Group]) -> dict[str, MethodResults]:
+        """Return the methods whose results are stored, except those that an unfinished job has to read from."""
+        jobs = {name: job for group in groups for name, job in group.jobs.items()}
+        parts = {name: part for name in jobs if (part := self._read(name, read_part)) is not None}
+        needed = {read for name, job in jobs.items() if name not in parts for read in job.reads}
+        path = None if self.directory is None else self.directory.path
+        return {
+            name: MethodResults(
+                method=name,
+                results=read_results(part["results"], path),
+                summary=part.get("summary"),
+                extras=read_extras(path, registry.get(name).extras),
+            )
+            for name, part in parts.items()
+            if name not in needed and path is not None
+        }
 
     def _results(
-        self, method: Method, group: _Group, trained: Rounds | None, metrics: Mapping[str, float]
-    ) -> list[AuditResult]:
+        self, name: str, job: Job, group: _Group, trained: Rounds | None, metrics: Mapping[str, float]
+    ) -> MethodResults:
         start = time.perf_counter()
-        found = method.results(trained, metrics)
-        seconds = {"audit_s": time.perf_counter() - start}
-        if group.name in self.timing:
-            seconds["train_s"] = self.timing[group.name]
-        found = [replace(result, timing=seconds | dict(result.timing)) for result in found]
+        found = job.results(trained, metrics)
+        timing = {"audit_s": time.perf_counter() - start}
+        if group.table in self.timing:
+            timing["train_s"] = self.timing[group.table]
+        results = [
+            replace(result, training=group.table or "", timing=timing | dict(result.timing)) for result in found.results
+        ]
+        found = replace(found, method=name, results=results)
         if self.directory is not None:
-            method.write(found, self.directory.path)
+            write_method_results(found, self.directory.path)
+            job.write(self.directory.path)
         return found
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
-        """The training with all canaries, done, and what is to be known of it."""
-        settings, splits = group.settings, group.splits()
-        assert settings is not None
-        for method in group.methods:
-            splits = method.planted(splits)
-        module = settings.module(splits)
-        audits = [audit for method in group.methods for audit in method.audits(splits, module)]
-        sharer = next((m.settings for m in group.methods if isinstance(m, SecretSharerMethod)), None)
-        if sharer is None:
-            training: Rounds = settings.training(splits, module, audits)
-        else:
-            training = sharer.training(settings, splits, module, audits)
-        self._go_through(training, group.name, _CHECKPOINTS[group.name])
-        metrics = headline(training)
+        """Return the finished training with all canaries, and what results record of it."""
+        assert group.table is not None
+        splits = group.splits()
+        for job in group.jobs.values():
+            splits = job.insert(splits)
+        training = group.build(splits, audits=True)
+        self._train(training, group.table, _checkpoints(group.table))
+        metrics = quality(training)
         if self.settings.run.baseline:
-            splits = group.splits()
-            build = settings.training if sharer is None else partial(sharer.training, settings)
-            plain = build(splits, settings.module(splits))
-            self._go_through(plain, f"{group.name} without canaries", f"baseline-{group.name}")
-            metrics |= {f"{name} without canaries": value for name, value in headline(plain).items()}
+            plain = group.build(group.splits(), audits=False)
+            self._train(plain, f"{group.table} without canaries", f"baseline-{group.table}")
+            metrics |= {f"{name} without canaries": value for name, value in quality(plain).items()}
         return training, _about(training, metrics)
 
-    def _go_through(self, training: Rounds, what: str, checkpoints: str) -> None:
+    def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
-        path = self._path(checkpoints)
+        from coalmine.simulation.checkpoint import holds_one  # torch
+
+        path = None if self.directory is None else self.directory.path / checkpoints
         start, resumed = time.perf_counter(), path is not None and holds_one(path)
         live: list[str] = []
         with reporting(what, training.rounds) as advance:
@@ -173,14 +245,14 @@ class _Run:
         if not resumed:
             self.timing[what] = time.perf_counter() - start
 
-    def _stored(self, group: _Group) -> dict[str, dict[str, Any]]:
-        found = {m.name: part for m in group.methods if (part := self._read(m.name, read_part)) is not None}
-        if any(isinstance(m, ExposureMethod) and m.name not in found for m in group.methods):
-            found.pop("secret-sharer", None)  # whose losses it may need
-        return found
-
-    def _path(self, name: str) -> Path | None:
-        return None if self.directory is None else self.directory.path / name
+    def _content(self, methods: Sequence[MethodResults], trainings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what ``result.json`` holds."""
+        results = [result.to_dict() for method in methods for result in method.results]
+        if not results:
+            reasons = " ".join(method.summary for method in methods if method.summary)
+            raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
+        summaries = {method.method: method.summary for method in methods if method.summary}
+        return envelope(results, title=self.settings.run.title, summaries=summaries, trainings=dict(trainings))
 
     def _read(self, name: str, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any] | None:
         path = None if self.directory is None else self.directory.part(name)
@@ -192,47 +264,24 @@ class _Run:
             self.directory.log("found", part=name)
 
 
-_CHECKPOINTS = {"training": "checkpoint", "text-training": "text-checkpoint"}
+def quality(training: Rounds) -> dict[str, float]:
+    """Return the quality of the final model on test data."""
+    last: Mapping[str, float] = training.history[-1] if training.history else {}
+    return {name: float(last[name]) for name in _QUALITY if name in last}
 
 
-def run(settings: RunSettings, *, out: Path | None = None, again: bool = False) -> Finished:
-    """Do what the settings say. With ``out`` it is a run directory, and a run that was stopped there goes on.
-
-    ``again`` computes the audits anew from a training that is done, where their results are wanted as objects.
-    """
-    directory = None if out is None else RunDirectory(out)
-    going = _Run(settings, directory)
-    with nullcontext() if directory is None else directory.claimed(settings.to_toml()):
-        groups = going.groups()
-        content, results = going.found(groups, again=again)
-        if directory is not None:
-            write_result(content, directory.path)
-    methods = [method for group in groups for method in group.methods]
-    return Finished(content=content, results=results, methods=methods, directory=out)
+def _checkpoints(table: str) -> str:
+    """Return the directory of a training's checkpoints."""
+    return "checkpoint" if table == TRAINING else f"checkpoint-{table}"
 
 
 def _about(trained: Rounds, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Return what results record of a training."""
     return {
         "clients": len(trained.data),
         "parameters": trained.dim,
         "rounds": trained.rounds,
-        "private": isinstance(trained, Training) and trained.mechanism.private,
+        "private": trained.private,
         "metrics": dict(metrics),
         "history": trained.history,
     }
-
-
-def _content(
-    parts: Mapping[str, Mapping[str, Any]], abouts: Mapping[str, Mapping[str, Any]], settings: RunSettings
-) -> dict[str, Any]:
-    results = [result for part in parts.values() for result in part["results"]]
-    if not results:
-        why = " ".join(str(part["meaning"]) for part in parts.values() if part.get("meaning"))
-        raise InputError(why or "the audits found nothing to report: plant canaries, and hold some out")
-    content = merged(results)
-    if settings.run.title:
-        content["title"] = settings.run.title
-    meanings = {name: part["meaning"] for name, part in parts.items() if part.get("meaning")}
-    if meanings:
-        content["meanings"] = meanings
-    return content | {name: dict(about) for name, about in abouts.items()}

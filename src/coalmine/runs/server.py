@@ -1,7 +1,7 @@
-"""``coalmine serve``: runs on a page of this machine, for this machine alone.
+"""``coalmine serve``: a local page of all runs.
 
-It listens on 127.0.0.1, answers GET only, and refuses requests that name another host, as those of a page elsewhere do
-whose name was made to point here (DNS rebinding). Reports are served as they are, in a sandbox that may not connect.
+The server listens on 127.0.0.1, answers GET only, and refuses requests for another host name, which is what DNS
+rebinding from a foreign page would send. Reports are served unchanged, in a sandbox that cannot open connections.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 _STRICT = "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
 _STRICT += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-# Charts of a report compute in scripts of its own; in a sandbox without connections they reach nothing else.
+# A report's charts need its own scripts. In a sandbox without connections, these reach nothing else.
 _REPORT = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
 )
@@ -32,7 +32,7 @@ _REPORT += (
 
 _SCRIPT = """
 "use strict";
-const body = document.querySelector("tbody"), said = document.querySelector("#said");
+const body = document.querySelector("tbody"), status = document.querySelector("#status");
 const progress = document.querySelector("#progress");
 const figure = value => value === null ? "-" : value === "inf" ? "∞" : value.toFixed(3);
 const two = number => String(number).padStart(2, "0");
@@ -43,10 +43,10 @@ function day(text) {
   return date + " " + [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
 }
 function cell(row, text, name) {
-  const found = row.insertCell();
-  found.textContent = text;
-  if (name) found.className = name;
-  return found;
+  const added = row.insertCell();
+  added.textContent = text;
+  if (name) added.className = name;
+  return added;
 }
 function show(runs) {
   body.replaceChildren();
@@ -63,19 +63,19 @@ function show(runs) {
     cell(row, day(run.changed), "date");
     cell(row, run.state);
     cell(row, run.progress || run.message).hidden = progress.hidden;
-    cell(row, run.about);
-    cell(row, figure(run.theory), "number");
+    cell(row, run.unit);
+    cell(row, figure(run.claim), "number");
     cell(row, figure(run.bound), "number");
-    cell(row, run.verdict, run.verdict === "PROMISE REFUTED" ? "marked" : "");
+    cell(row, run.verdict, run.verdict === "refuted" ? "marked" : "");
   }
-  said.textContent = runs.length ? "" : "There are no runs here yet.";
+  status.textContent = runs.length ? "" : "No runs here yet.";
 }
 async function poll() {
   try {
     const answer = await fetch("/api/runs");
-    const found = await answer.json();
-    if (answer.ok) show(found.runs); else said.textContent = found.error;
-  } catch (error) { said.textContent = "coalmine serve does not answer."; }
+    const content = await answer.json();
+    if (answer.ok) show(content.runs); else status.textContent = content.error;
+  } catch (error) { status.textContent = "coalmine serve does not respond."; }
   setTimeout(poll, 1000);
 }
 poll();
@@ -87,20 +87,20 @@ def _index(root: Path) -> str:
         f'<th scope="col"{kind}>{name}</th>'
         for name, kind in (
             ("run", ""), ("title", ""), ("changed", ""), ("state", ""), ("progress", ' id="progress" hidden'),
-            ("ε of", ""), ("theory ε", ' class="number"'), ("valid bound", ' class="number"'), ("verdict", ""),
+            ("unit", ""), ("claimed ε", ' class="number"'), ("lower bound", ' class="number"'), ("verdict", ""),
         )
     )  # fmt: skip
     body = (
         f"<h1>Runs in {escape(str(root))}</h1>\n"
         f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody></tbody></table></div>\n'
-        '<p id="said" role="status">…</p>\n<noscript><p>This page needs JavaScript to follow runs.</p></noscript>\n'
+        '<p id="status" role="status">…</p>\n<noscript><p>This page needs JavaScript to follow runs.</p></noscript>\n'
         '<script src="/app.js"></script>'
     )
     return page("coalmine: runs", body)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
+    """Handles one request."""
 
     server: Server
     server_version = f"coalmine/{__version__}"
@@ -108,15 +108,15 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        """A page, the runs as JSON, or a report."""
+        """Send a page, the runs as JSON, or a report."""
         self._answer(head=False)
 
     def do_HEAD(self) -> None:
-        """The same without the content."""
+        """Send the headers only."""
         self._answer(head=True)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is said of requests that went well or not: the terminal is the user's."""
+        """Log nothing: the terminal belongs to the user."""
 
     def _answer(self, *, head: bool) -> None:
         if (self.headers.get("Host") or "").lower() not in self.server.names:
@@ -172,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Runs under ``root``, on ``port`` of this machine; 0 is any that is free."""
+    """The server of the runs in ``root``, on a port of this machine; port 0 picks a free one."""
 
     daemon_threads = True
 
@@ -183,10 +183,10 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), Handler)
         except (OSError, OverflowError) as error:
-            raise InputError(f"port {port} cannot be had: {error}; choose another with --port") from None
+            raise InputError(f"port {port} is not available: {error}; choose another with --port") from None
         self.names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
     @property
     def address(self) -> str:
-        """What to open."""
+        """The URL to open."""
         return f"http://{HOST}:{self.server_port}/"

@@ -1,117 +1,131 @@
-"""One file, one training, several audits."""
+"""Settings of a run: one or two trainings, and the methods that audit them."""
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from coalmine.config import toml
-from coalmine.config.settings import SettingError, Settings, settings_from_mapping, texts_to_mapping
-from coalmine.errors import InputError
-from coalmine.methods.canife.settings import CanifeSettings
-from coalmine.methods.exposure.settings import ExposureSettings
-from coalmine.methods.ldp.settings import LDPSettings
-from coalmine.methods.one_shot.settings import OneShotSettings
-from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
+from coalmine.config import SettingError, Settings, settings_from_mapping, toml
+from coalmine.config.settings import texts_to_mapping
+from coalmine.errors import InputError, did_you_mean
+from coalmine.methods import registry
+from coalmine.methods.registry import Method
 from coalmine.simulation.settings import TrainingSettings
+
+TRAINING = "training"
+"""The table of the training that methods share."""
 
 
 class RunOptions(Settings):
     """The run itself."""
 
-    title: str = Field("", description="what the report is called")
-    baseline: bool = Field(False, description="train without canaries too, to see what they cost in accuracy")
+    title: str = Field("", description="title of the report")
+    baseline: bool = Field(False, description="also train without canaries, to see what they cost in accuracy")
     checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """A training and the audits that share it. What is None is not done.
+    """The trainings of a run and the methods that audit them.
 
-    ``text_training`` is a second training, of a language model, for the secret-sharer audit alone: where it is not
-    given, that audit shares the first.
+    Args:
+        run: Options of the run itself.
+        trainings: Settings of each training, by table. Most methods share ``"training"``; one may have its own.
+        methods: Settings of each method, by name.
+
+    Raises:
+        SettingError: If tables are missing or do not go together.
+
+    Example:
+        >>> from coalmine.methods.ldp.settings import LDPSettings
+        >>> RunSettings(methods={"ldp": LDPSettings(trials=1000)}).to_toml().splitlines()[0]
+        '[run]'
     """
 
     run: RunOptions = field(default_factory=RunOptions)
-    training: TrainingSettings | None = None
-    text_training: TextTrainingSettings | None = None
-    one_shot: OneShotSettings | None = None
-    canife: CanifeSettings | None = None
-    secret_sharer: SecretSharerSettings | None = None
-    ldp: LDPSettings | None = None
-    exposure: ExposureSettings | None = None
+    trainings: Mapping[str, TrainingSettings] = field(default_factory=dict)
+    methods: Mapping[str, Settings] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.audits:
-            raise SettingError(f"there is nothing to audit: add one of the tables {_tables(AUDITS)}")
-        if self.training is None and (self.one_shot or self.canife):
-            raise SettingError(f"[{self.audits[0]}] audits a training: add a table [training]")
-        if self.text_training is None and self.training is None and self.secret_sharer:
-            raise SettingError("[secret-sharer] audits a training: add a table [training] or [text-training]")
-        if self.text_training is not None and self.secret_sharer is None:
-            raise SettingError("[text-training] is a training for [secret-sharer] alone: add that table")
-        self._check_together()
+        if not self.methods:
+            raise SettingError(f"nothing to audit: add one of the tables {_tables(method_names())}")
+        used = {self.table_of(registry.get(name)) for name in self.methods}
+        for table in self.trainings:
+            if table not in used:
+                users = [method.name for method in registry.runnable() if method.training_table == table]
+                raise SettingError(
+                    f"no method of this run audits [{table}]: add {_tables(users)}, or remove it", [table]
+                )
+        for name in self.methods:
+            check = registry.get(name).check
+            if check is not None:
+                check(self)
 
-    @property
-    def audits(self) -> list[str]:
-        """The names of the audits asked for."""
-        return [name for name in AUDITS if self.table(name) is not None]
+    def table_of(self, method: Method) -> str | None:
+        """Return the table of the training that a method audits, or None if it needs none.
 
-    def table(self, name: str) -> Any:
-        """The settings of a table by its name, None where it is not there."""
-        return getattr(self, _field(name))
+        Raises:
+            SettingError: If it needs one and there is none.
+        """
+        if method.training is None:
+            return None
+        for table in (method.training_table, TRAINING):
+            if table in self.trainings:
+                return table
+        tables = " or ".join(f"[{table}]" for table in dict.fromkeys((TRAINING, method.training_table)))
+        raise SettingError(f"[{method.name}] audits a training: add a table {tables}", [method.name])
 
     def to_toml(self) -> str:
-        """All settings, as a file that gives the same run."""
-        given = [(name, self.table(name)) for name in SECTIONS]
-        return "\n\n".join(toml.table(name, found) for name, found in given if found is not None) + "\n"
-
-    def _check_together(self) -> None:
-        """Refuse audits that would disturb each other."""
-        sharer, planted = self.secret_sharer, self.one_shot or self.canife
-        if sharer is not None and sharer.regime == "central" and planted and self.text_training is None:
-            name = "one-shot" if self.one_shot else "canife"
-            raise SettingError(
-                f"central training has no sum of clients for the canaries of [{name}]: set regime to federated, or "
-                "give each a file of its own",
-                ["secret-sharer", "regime"],
-            )
-        if self.exposure is not None and self.exposure.file is None and sharer is None:
-            raise SettingError(
-                "exposure needs a file of losses, or the phrases of a table [secret-sharer]", ["exposure", "file"]
-            )
-        noise = 0.0 if self.training is None else self.training.noise_multiplier
-        if self.one_shot and self.canife and self.canife.mode == "running" and noise == 0:
-            raise SettingError(
-                "without noise the random canaries of [one-shot] would be what hides CANIFE's in a running training: "
-                "set mode to frozen, whose rounds have none of them, or give each a file of its own",
-                ["canife", "mode"],
-            )
+        """Return all settings as a file that gives the same run."""
+        tables = {"run": self.run, **self.trainings, **self.methods}
+        return "\n\n".join(toml.table(name, settings) for name, settings in tables.items()) + "\n"
 
 
-SECTIONS: dict[str, type[Settings]] = {
-    "run": RunOptions,
-    "training": TrainingSettings,
-    "text-training": TextTrainingSettings,
-    "one-shot": OneShotSettings,
-    "canife": CanifeSettings,
-    "secret-sharer": SecretSharerSettings,
-    "ldp": LDPSettings,
-    "exposure": ExposureSettings,
-}
-AUDITS = [name for name in SECTIONS if name not in ("run", "training", "text-training")]
+def method_names() -> list[str]:
+    """Return the names of the methods that a run can use, in the order they are run."""
+    return [method.name for method in registry.runnable()]
+
+
+def training_tables() -> list[str]:
+    """Return the tables that describe trainings."""
+    return list(dict.fromkeys([TRAINING, *(method.training_table for method in registry.runnable())]))
+
+
+def table_settings(name: str, tables: Sequence[str] = ()) -> type[Settings]:
+    """Return the settings class of a table, in a file that has the given ``tables``."""
+    if name == "run":
+        return RunOptions
+    if name not in training_tables():
+        settings = registry.get(name).settings
+        assert settings is not None
+        return settings
+    # A method with a training table of its own also brings its own defaults, even where it shares [training].
+    for method in registry.runnable():
+        shares = name == TRAINING and method.name in tables and method.training_table not in tables
+        if method.training is not None and (shares or name == method.training_table):
+            return method.training()
+    return TrainingSettings
+
+
+def all_tables() -> list[str]:
+    """Return the names of all tables, in the order they are written."""
+    return ["run", *training_tables(), *method_names()]
 
 
 def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
-    """The settings of a file, with ``table.key=value`` texts over them.
+    """Read the settings of a run from a TOML file.
 
-    What is wrong is refused with the file, the line and what was meant.
+    Args:
+        path: The file.
+        overrides: Texts ``table.key=value`` that replace settings of the file.
+
+    Raises:
+        InputError: If something is wrong, with the file and line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -123,57 +137,62 @@ def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
 
 
 def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:
-    """As :func:`read_run`, for a text that came from ``source``."""
+    """Read the settings of a run from TOML text that came from ``source``, as `read_run` does."""
     try:
-        given = tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source} is not TOML: {error}") from None
     except RecursionError:
-        raise InputError(f"{source} is not a file of settings: it is nested too deeply") from None
-    changed = texts_to_mapping(overrides)
-    for name in changed:
-        if name not in SECTIONS:
-            owner = next((s for s in SECTIONS if name in SECTIONS[s].model_fields), None)
-            hint = f"did you mean {owner}.{name}?" if owner else f"it begins with one of {', '.join(SECTIONS)}"
-            raise InputError(f"--set {name}: a setting of a file is named with its table; {hint}")
+        raise InputError(f"{source} is not a settings file: it is nested too deeply") from None
+    changes = texts_to_mapping(overrides)
+    for name in changes:
+        if name not in all_tables():
+            owner = next((t for t in all_tables() if name in table_settings(t).model_fields), None)
+            hint = f"Did you mean {owner}.{name}?" if owner else did_you_mean(name, all_tables())
+            raise InputError(f"--set {name}: settings of a file are named table.key. {hint}")
     try:
-        return run_from_mapping(_merged(given, changed))
+        return run_from_mapping(_merged(content, changes))
     except SettingError as error:
-        set_by_hand = _given_at(changed, error.path)
-        line = None if set_by_hand else toml.line_of(text, error.path)
-        where = "--set" if set_by_hand else source if line is None else f"{source}, line {line}"
+        set_by_option = _contains(changes, error.path)
+        line = None if set_by_option else toml.line_of(text, error.path)
+        where = "--set" if set_by_option else source if line is None else f"{source}, line {line}"
         raise SettingError(f"{where}: {error}", error.path) from None
 
 
-def run_from_mapping(given: Mapping[str, Any]) -> RunSettings:
-    """The settings of a mapping of tables."""
-    found: dict[str, Any] = {}
-    for name, content in given.items():
-        if name not in SECTIONS:
-            near = difflib.get_close_matches(name, SECTIONS, n=1, cutoff=0.6)
-            hint = f"did you mean [{near[0]}]?" if near else f"there are {_tables(list(SECTIONS))}"
-            raise SettingError(f"there is no table [{name}]; {hint}", [name])
-        if not isinstance(content, Mapping):
+def run_from_mapping(content: Mapping[str, Any]) -> RunSettings:
+    """Read the settings of a run from a mapping of tables.
+
+    Raises:
+        SettingError: If a table or setting is unknown or wrong.
+    """
+    tables: dict[str, Any] = {}
+    for name, values in content.items():
+        if name not in all_tables():
+            raise SettingError(f"unknown table [{name}]. {did_you_mean(name, all_tables())}", [name])
+        if not isinstance(values, Mapping):
             raise SettingError(f"{name} must be a table: [{name}] with settings below it", [name])
-        shared = "secret-sharer" in given and "text-training" not in given
-        group = TextTrainingSettings if name == "training" and shared else SECTIONS[name]
         try:
-            (found[_field(name)],) = settings_from_mapping(content, group)
+            (tables[name],) = settings_from_mapping(values, table_settings(name, list(content)))
         except SettingError as error:
             raise SettingError(f"in [{name}] {error}", [name, *error.path]) from None
-    return RunSettings(**found)
+    return RunSettings(
+        run=tables.get("run", RunOptions()),
+        trainings={name: tables[name] for name in training_tables() if name in tables},
+        methods={name: tables[name] for name in method_names() if name in tables},
+    )
 
 
-def _merged(given: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(given)
-    for name, content in over.items():
+def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(content)
+    for name, change in changes.items():
         before = merged.get(name)
-        both = isinstance(before, Mapping) and isinstance(content, Mapping)
-        merged[name] = _merged(before, content) if both else content  # type: ignore[arg-type]
+        both = isinstance(before, Mapping) and isinstance(change, Mapping)
+        merged[name] = _merged(before, change) if both else change  # type: ignore[arg-type]
     return merged
 
 
-def _given_at(content: object, path: Sequence[str]) -> bool:
+def _contains(content: object, path: Sequence[str]) -> bool:
+    """Whether a nested mapping has something at ``path``."""
     for name in path:
         if not isinstance(content, Mapping):
             return True
@@ -183,12 +202,5 @@ def _given_at(content: object, path: Sequence[str]) -> bool:
     return bool(path)
 
 
-def _field(name: str) -> str:
-    return name.replace("-", "_")
-
-
 def _tables(names: Sequence[str]) -> str:
     return ", ".join(f"[{name}]" for name in names)
-
-
-assert {_field(name) for name in SECTIONS} == {field.name for field in fields(RunSettings)}

@@ -1,4 +1,4 @@
-"""``docs/config.md``, made of the settings themselves: every table, key, what it takes, default and meaning."""
+"""``docs/config.md``, generated from the settings: every table and key with type, default and meaning."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from pydantic import BaseModel
 
 from coalmine.config import toml
 from coalmine.config.settings import Settings, accepted
-from coalmine.methods.secret_sharer.settings import TextTrainingSettings
-from coalmine.runs.settings import SECTIONS
+from coalmine.runs.settings import all_tables, table_settings
+from coalmine.simulation.settings import TrainingSettings
 
 _HEAD = """# Settings
 
-`coalmine run FILE` reads a file of these tables, `coalmine init` writes one to begin with, and
-`--set table.key=value` sets one over the file's. A table that is not there is not done; a key that is not there has
-its default. Wrong names and values are refused with the line they stand in. This page is written by `make docs` from
-the settings themselves.
+`coalmine run FILE` reads these tables from a TOML file, `coalmine init` writes one to start from, and
+`--set table.key=value` overrides one setting. A method runs if its table is present; a missing key has its default.
+Unknown names and wrong values are reported with their line. `make docs` generates this page from the code.
 """
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_HEAD]
-    for name, group in SECTIONS.items():
-        parts += _section(f"[{name}]", group)
-    changed = list(_differences(SECTIONS["training"](), TextTrainingSettings(), ""))
-    parts.append("## [training] beside [secret-sharer]\n\nDefaults that are others where phrases are planted:\n")
+    for name in all_tables():
+        parts += _section(f"[{name}]", table_settings(name))
+    changed = list(_differences(TrainingSettings(), table_settings("training", ["secret-sharer"])(), ""))
+    parts.append(
+        "## [training] with [secret-sharer]\n\nDefaults that differ where the secret sharer shares the training:\n"
+    )
     parts.append(_table(("key", "default"), [(f"`{key}`", default) for key, default in changed]))
     return "\n".join(parts)
 
@@ -40,14 +41,14 @@ def _section(title: str, group: type[Settings]) -> Iterator[str]:
             inner.append((key, type(content), content))
             continue
         rows.append((f"`{key}`", accepted(field.annotation), _default(content), field.description or ""))
-    yield _table(("key", "takes", "default", "what it is"), rows)
+    yield _table(("key", "type", "default", "meaning"), rows)
     for key, kind, content in inner:
-        own = [
+        fields = [
             (f"`{name}`", accepted(field.annotation), _default(getattr(content, name)), field.description or "")
             for name, field in kind.model_fields.items()
         ]
         yield f"### {title[:-1]}.{key}]\n\n{(kind.__doc__ or '').strip()}\n"
-        yield _table(("key", "takes", "default", "what it is"), own)
+        yield _table(("key", "type", "default", "meaning"), fields)
 
 
 def _default(content: object) -> str:
@@ -60,11 +61,11 @@ def _default(content: object) -> str:
 
 def _differences(plain: BaseModel, other: BaseModel, before: str) -> Iterator[tuple[str, str]]:
     for key in type(plain).model_fields:
-        one, two = getattr(plain, key), getattr(other, key)
-        if isinstance(one, BaseModel):
-            yield from _differences(one, two, f"{before}{key}.")
-        elif one != two:
-            yield before + key, _default(two)
+        first, second = getattr(plain, key), getattr(other, key)
+        if isinstance(first, BaseModel):
+            yield from _differences(first, second, f"{before}{key}.")
+        elif first != second:
+            yield before + key, _default(second)
 
 
 def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -40,7 +40,7 @@ class SkewNormal:
         For a fixed shape the problem is concave in (1/scale, location/scale), so only the shape needs a search. The
         search is over the skewness, in which the likelihood has no false stationary point at the normal law.
         """
-        from scipy.optimize import minimize_scalar  # noqa: PLC0415 (slow to import)
+        from scipy.optimize import minimize_scalar  # slow to import
 
         losses = finite_list("references", references)
         if losses.size < MIN_FIT:

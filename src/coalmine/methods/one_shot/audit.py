@@ -49,10 +49,10 @@ class OneShot(Audit):
     ``initial``), ``updates`` (each round's noisy average), ``every:5`` (the model after each fifth round) or
     ``rounds:3,9`` (after these, counted from 0, and the last). ``participation`` says when canaries take part:
     ``epochs:1`` (once, in a random round), ``poisson:0.1``, ``fixed:0.1``, ``last:3``, ``every-round``, or an object
-    such as `ScheduledParticipation`. ``score`` is the statistic (see `coalmine.methods.one_shot.evidence`): ``cosine`` for views
-    of one release, and if not given ``likelihood-ratio`` for ``updates`` and ``max`` for the others. ``family`` is
-    ``hadamard`` or ``gaussian``, by the dimension if not given. ``norm`` is the canaries' length where nothing is
-    clipped, and their largest where something is.
+    such as `ScheduledParticipation`. ``score`` is the statistic (see `coalmine.methods.one_shot.evidence`):
+    ``cosine`` for views of one release, and if not given ``likelihood-ratio`` for ``updates`` and ``max`` for the
+    others. ``family`` is ``hadamard`` or ``gaussian``, by the dimension if not given. ``norm`` is the canaries'
+    length where nothing is clipped, and their largest where something is.
     """
 
     def __init__(

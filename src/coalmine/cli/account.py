@@ -1,0 +1,103 @@
+"""``coalmine account``: what accountants guarantee."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coalmine.cli import console
+from coalmine.cli.options import AsJson, Delta
+from coalmine.errors import InputError
+
+if TYPE_CHECKING:
+    from coalmine.accounting import Theory
+
+
+def account(
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="Noise multiplier: standard deviation of a round's noise over the clip norm.", show_default=False
+        ),
+    ] = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option(
+            help="poisson:Q (or poisson:A/B), fixed:SIZE/POPULATION, epoch:ROUNDS, at-most:TIMES or every-round, the"
+            " default.",
+            show_default=False,
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
+    delta: Delta = 1e-5,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Instead of --noise-multiplier: a target ε; prints the noise it takes.")
+    ] = None,
+    local_epsilon: Annotated[
+        float | None, typer.Option(help="Instead of --noise-multiplier: ε of one locally randomized report (LDP).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise that a target ε takes."""
+    from coalmine import accounting
+    from coalmine.accounting import parse_sampling
+    from coalmine.results.files import envelope
+    from coalmine.results.tables import Table
+
+    if sum(value is not None for value in (noise_multiplier, epsilon, local_epsilon)) != 1:
+        raise InputError("give one of --noise-multiplier, --epsilon (for the noise it takes) or --local-epsilon")
+    if local_epsilon is not None:
+        if sampling is not None:
+            raise InputError("--sampling does not apply to --local-epsilon: every report is randomized on its device")
+        theories = [accounting.local_theory(epsilon=local_epsilon, rounds=rounds, delta=delta)]
+    else:
+        with console.busy("composing the rounds"):
+            theories = accounting.all_theories(
+                noise_multiplier=noise_multiplier,
+                epsilon=epsilon,
+                sampling=parse_sampling(sampling or "every-round"),
+                rounds=rounds,
+                delta=delta,
+            )
+    if as_json:
+        summary = _summary(theories, epsilon)
+        console.print_json(envelope([], theories=[theory.to_dict() for theory in theories], summary=summary))
+        return
+    rows = [
+        [
+            theory.accountant,
+            console.number(theory.epsilon, 4),
+            "-" if theory.noise_multiplier is None else f"{theory.noise_multiplier:.6g}",
+            theory.sampling,
+            f"{theory.rounds:,}",
+            theory.adjacency,
+        ]
+        for theory in theories
+    ]
+    columns = ["accountant", "ε", "noise multiplier", "sampling", "rounds", "neighbors"]
+    console.print_table(Table(f"guarantees at δ = {delta:g}", columns, rows))
+    console.print_sentence(_summary(theories, epsilon))
+
+
+def _summary(theories: Sequence[Theory], target: float | None) -> str:
+    """Describe the best guarantee; ``target`` is the ε that a noise was computed for."""
+    best = min(theories, key=lambda theory: theory.epsilon if target is None else theory.noise_multiplier or 0.0)
+    if best.epsilon == math.inf:
+        return "There is no guarantee: ε is infinite."
+    terms = f"δ = {best.delta:g} ({best.accountant}, neighbors: {best.adjacency})"
+    if target is not None:
+        text = f"A noise multiplier of {best.noise_multiplier:.6g} gives ε = {target:g} at {terms}."
+    else:
+        text = (
+            f"ε is at most {best.epsilon:.4g} at {terms}, even for an adversary who sees every round. Every row is a "
+            "valid upper bound; quote the smallest."
+        )
+    if best.adjacency == "replace-one" and best.noise_multiplier is not None:
+        text += (
+            " Replacing a client moves a sum of clipped updates by up to twice the clip norm, so here the noise "
+            "multiplier is the noise over twice the clip norm."
+        )
+    return text

@@ -1,0 +1,17 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Directory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]
+Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]
+MaxEpsilon = Annotated[
+    float | None, typer.Option(help="Exit with code 1 if a lower bound exceeds this ε.", show_default=False)
+]

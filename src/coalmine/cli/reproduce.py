@@ -1,0 +1,56 @@
+"""``coalmine reproduce``: tables and figures of the papers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coalmine.cli import console
+from coalmine.errors import InputError, did_you_mean
+
+
+class Scale(StrEnum):
+    """How long a reproduction may take."""
+
+    quick = "quick"
+    full = "full"
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which one; without a name, all are listed.")] = None,
+    scale: Annotated[Scale, typer.Option(help="quick (at most 10 minutes) or full (up to a few hours).")] = Scale.quick,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for all random choices.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for table, figures and finished parts; continues where it stopped.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
+    data: Annotated[
+        str | None, typer.Option(help="Only this data set, where there are several.", show_default=False)
+    ] = None,
+) -> None:
+    """Reproduce a table or figure of a paper, beside the paper's numbers."""
+    from coalmine.drawing.files import save_in_every_format
+    from coalmine.reproductions import REPRODUCTIONS, Context, find
+    from coalmine.results.tables import Table
+
+    if name is None:
+        print("\n".join(REPRODUCTIONS))
+        return
+    known = find(name)
+    if known is None:
+        raise InputError(f'unknown reproduction "{name}". {did_you_mean(name, REPRODUCTIONS)}')
+    if data is not None and not known.startswith("ldp"):
+        raise InputError(f"{known} has its own data: leave out --data")
+    context = Context(seed, scale.value, console.track, out, workers, data)
+    table = REPRODUCTIONS[known](context)
+    written = context.keep_table(known, table)
+    console.print_table(Table(table.title, table.columns, table.rows))
+    if table.note:
+        console.print_sentence(table.note)
+    if written is not None:
+        print(f"\nwritten to {written}")
+        for path in save_in_every_format(table.draw(), written.parent):
+            print(f"written to {path}")

@@ -1,0 +1,64 @@
+"""The report's glossary: the terms a reader needs, in plain words."""
+
+GLOSSARY = [
+    (
+        "ε (epsilon)",
+        "How much one participant can change what is released. An attacker can be at most e^ε times likelier to flag a "
+        "participant than a non-participant: 2.7 times at ε = 1, 55 at 4, 2,981 at 8. Smaller is more private.",
+    ),
+    (
+        "δ (delta)",
+        "A small probability with which the guarantee may fail. It should be far below one over the number of users. "
+        "Local mechanisms usually guarantee δ = 0.",
+    ),
+    (
+        "claim",
+        "The guarantee that the accountant states: an upper bound on ε, derived from the noise and the sampling. It "
+        "holds for every adversary, if the software does what the derivation assumes.",
+    ),
+    (
+        "lower bound",
+        "What the audit shows: ε is at least this, except in the few audits in a hundred that the confidence allows. A "
+        "lower bound above the claim refutes the claim.",
+    ),
+    (
+        "best guess, estimate",
+        "A figure for ε that rests on assumptions nobody proved, such as bell-shaped scores. It can be too high or "
+        "too low, and refutes nothing.",
+    ),
+    (
+        "verdict",
+        "Refuted: a valid test rejects the claim. Suspicious: not rejected, but an estimate's whole interval lies "
+        "above the claim. Too weak: the audit could hardly have found anything. Not refuted: nothing found, which is "
+        "not a proof of privacy. No claim: none was stated.",
+    ),
+    (
+        "canary",
+        "Something inserted into a training to look for it afterwards: an update, a sample, a phrase. Held-out "
+        "canaries show what chance looks like.",
+    ),
+    ("member, non-member", "A canary that was inserted, and one that was held out."),
+    ("view", "What the adversary sees, such as the final model or every round's update."),
+    ("score", "A number for each canary: the higher, the more it looks inserted."),
+    (
+        "TPR, FPR, ROC curve",
+        "True and false positive rate: the shares of inserted and of held-out canaries with a score above a "
+        "threshold. The ROC curve shows one against the other.",
+    ),
+    (
+        "ceiling",
+        "The largest bound that this number of canaries can show. A bound near its ceiling means that more canaries "
+        "would show more.",
+    ),
+    (
+        "exposure",
+        "How many bits better than all references a canary ranks: log2(references) − log2(rank). The median of random "
+        "guessing is one bit.",
+    ),
+    (
+        "memorized, extracted",
+        "A phrase is memorized if the model finds it likelier than every reference phrase, and extracted if a beam "
+        "search completes its beginning with it.",
+    ),
+]
+"""Terms and their meanings, in the order they are shown."""
