@@ -68,8 +68,8 @@ def exposure_result(
     else:
         if references is not None:
             raise InputError(
-                f"references = {references} goes with a column of ranks; with losses, the references are counted: leave "
-                "it out"
+                f"references = {references} goes with a column of ranks; {table.source} has losses, whose references "
+                "are counted: leave it out"
             )
         canaries, others = _losses(table, calibrate)
         # Ties count half in the exposure, and against the canary in what the bound rests on.

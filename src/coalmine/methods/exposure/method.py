@@ -75,8 +75,8 @@ def _summary_table(result: AuditResult) -> Table:
 
 def _estimate_table(result: AuditResult) -> Table:
     delta = 0.0 if result.bound is None else result.bound.delta
-    title = f"ε: lower bound at δ = {delta:g} with {_confidence(result)} confidence, estimates at δ = 0; thresholds are ranks"
-    return Table.of_estimates(result.estimates, title)
+    bound = f"lower bound at δ = {delta:g} with {_confidence(result)} confidence"
+    return Table.of_estimates(result.estimates, f"ε: {bound}, estimates at δ = 0; thresholds are ranks")
 
 
 def _confidence(result: AuditResult) -> str:
@@ -90,8 +90,8 @@ METHOD = Method(
     question="What do canaries' losses or ranks say about ε? Compares their exposure with random guessing.",
     description=(
         "Canaries are ranked by the model's loss among references that were never inserted. Exposure is the number of "
-        "bits by which a rank beats the last one; random guessing has a median of one bit. Scores are minus the rank, so "
-        "that higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
+        "bits by which a rank beats the last one; random guessing has a median of one bit. Scores are minus the rank, "
+        "so that higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
         "otherwise."
     ),
     reference="Jagielski 2023",
@@ -103,8 +103,8 @@ METHOD = Method(
     section=_section,
     tables=tables,
     caveats={
-        "median-exposure": "ε from the median rank of the canaries among the references (Jagielski 2023). A point estimate "
-        "without an interval.",
+        "median-exposure": "ε from the median rank of the canaries among the references (Jagielski 2023). A point "
+        "estimate without an interval.",
         "low-fpr": "Log-ratio of TPR and FPR where few references are flagged. A point estimate without an interval.",
     },
 )

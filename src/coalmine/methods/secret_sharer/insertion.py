@@ -65,8 +65,8 @@ class Insertion:
 def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = None) -> Insertion:
     """Insert canaries: select each one's users with probability p_u and replace their examples with probability p_e.
 
-    All selections are independent (Poisson sampling, as in the paper). An example claimed by several canaries goes to one of
-    them at random. A canary's draws do not depend on the other canaries.
+    All selections are independent (Poisson sampling, as in the paper). An example claimed by several canaries goes
+    to one of them at random. A canary's draws do not depend on the other canaries.
 
     Args:
         data: Federated text data. It is neither changed nor copied: the result has another index over its rows.

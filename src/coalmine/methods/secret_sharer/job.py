@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from coalmine.protocol import Audit
 
 _NOTHING_HELD_OUT = (
-    "The phrases give no ε: all of them were inserted, and without held-out ones (twins) there is no telling how likely "
-    "the model finds such phrases anyway."
+    "The phrases give no ε: all of them were inserted, and without held-out ones (twins) there is no telling how "
+    "likely the model finds such phrases anyway."
 )
 
 
@@ -115,7 +115,8 @@ class SecretSharerJob(PhraseJob):
         super().__init__(context)
         if self.probe.prefix >= self.settings.length:
             raise InputError(
-                f"prefix = {self.probe.prefix} must be shorter than the canaries, which have {self.settings.length} words"
+                f"prefix = {self.probe.prefix} must be shorter than the canaries, which have {self.settings.length} "
+                "words"
             )
         self.directory, self.config = context.directory, context.config
         self.insertion: Insertion | None = None

@@ -59,8 +59,8 @@ def check(run: Any) -> None:
     inserting = next((name for name in ("one-shot", "canife") if name in run.methods), None)
     if settings.regime == "central" and inserting is not None and TABLE not in run.trainings:
         raise SettingError(
-            f"central training has no sum of client updates to insert the canaries of [{inserting}] into: set regime to "
-            f"federated, or add a table [{TABLE}]",
+            f"central training has no sum of client updates to insert the canaries of [{inserting}] into: set regime "
+            f"to federated, or add a table [{TABLE}]",
             [NAME, "regime"],
         )
 
@@ -81,8 +81,8 @@ def _check_stored_model(run: Any, settings: SecretSharerSettings) -> None:
         ignored += [(table, key) for key in _changed(run.trainings[table])]
     if ignored:
         raise SettingError(
-            f"{', '.join(key for _, key in ignored)}: a trained model is only queried, so settings of a training and of "
-            f"the insertion do not apply. Remove them; {', '.join(sorted(_OF_STORED_MODEL))} apply.",
+            f"{', '.join(key for _, key in ignored)}: a trained model is only queried, so settings of a training and "
+            f"of the insertion do not apply. Remove them; {', '.join(sorted(_OF_STORED_MODEL))} apply.",
             ignored[0],
         )
 
@@ -131,8 +131,8 @@ def _span(span: tuple[int, int] | None) -> str:
 METHOD = Method(
     name=NAME,
     title="Inserted phrases",
-    question="Does the language model memorize what a few users wrote? Random phrases are inserted into users' data, and "
-    "the final model is queried for them.",
+    question="Does the language model memorize what a few users wrote? Random phrases are inserted into users' data, "
+    "and the final model is queried for them.",
     description=(
         "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
         "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "

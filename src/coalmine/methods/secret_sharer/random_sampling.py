@@ -84,7 +84,8 @@ def sampled_ranks(
     suffixes = scorer.suffixes(phrases)
     if references.shape[1] != suffixes.shape[1]:
         raise InputError(
-            f"references must be as long as the canaries' suffixes, {suffixes.shape[1]} words, got {references.shape[1]}"
+            f"references must be as long as the canaries' suffixes, {suffixes.shape[1]} words, got "
+            f"{references.shape[1]}"
         )
     losses = scorer.log_perplexities(phrases)
     start = scorer.start(phrases)

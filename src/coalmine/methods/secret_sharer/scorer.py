@@ -1,4 +1,4 @@
-"""How likely a language model finds a phrase: log-perplexity of a suffix after its prefix (Thakkar et al. 2020, 4.1)."""
+"""How likely a language model finds a phrase: log-perplexity of a suffix after its prefix (Thakkar et al. 2020)."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def memorized(memorization: Mapping[str, Any], name: str) -> Figure:
     return Figure(
         name=name,
         title="Memorized phrases.",
-        caption=f"Memorized: the model finds the phrase likelier than {references_text}. Below: how many are extracted, "
-        "that is, the first result of a beam search, and the median exposure.",
+        caption=f"Memorized: the model finds the phrase likelier than {references_text}. Below: how many are "
+        "extracted, that is, the first result of a beam search, and the median exposure.",
         sentence=f"Heat map of memorized phrases, extracted phrases and median exposure: {cells}.",
         chart=unit(data, layers, height=max(190, 70 * len({d["p_e"] for d in data}))),
     )
