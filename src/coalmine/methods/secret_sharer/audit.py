@@ -65,7 +65,7 @@ class SecretSharer(Audit):
         >>> from coalmine.simulation.data import generated_text
         >>> from coalmine.simulation.flat import parameter_vector
         >>> data = generated_text(users=20, sentences=10, vocabulary_size=100, positions=8).train
-        >>> canaries = draw_phrases(Language.of(data), configurations=grid([0.2], [1.0]), each=10)
+        >>> canaries = draw_phrases(Language.of(data), configurations=grid([0.2], [1.0]), each=4)
         >>> insertion = insert(data, canaries)
         >>> model = models.build("word-lstm", data.task, embedding=4, units=4)
         >>> audit = SecretSharer(canaries=canaries, module=model, users=insertion.users, probe=Probe(references=500))

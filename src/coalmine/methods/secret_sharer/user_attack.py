@@ -65,6 +65,14 @@ def user_attack(
 
     Raises:
         InputError: If clients are synthetic (shuffled examples belong to nobody), or no member is left.
+
+    Example:
+        >>> from coalmine.simulation import models
+        >>> from coalmine.simulation.data import generated_text
+        >>> splits = generated_text(users=20, sentences=10, vocabulary_size=100, positions=8)
+        >>> untrained = models.build("word-lstm", splits.train.task, embedding=4, units=4)
+        >>> user_attack(untrained, members=splits.train, nonmembers=splits.test).bound.epsilon
+        0.0
     """
     scores = Scores(
         _scores(module, reference, members, np.setdiff1d(first_clients(members), without)),
