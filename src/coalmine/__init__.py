@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from coalmine.methods.one_shot.participation import ScheduledParticipation as ScheduledParticipation
     from coalmine.methods.samples.audit import Samples as Samples
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
-    from coalmine.methods.secret_sharer.memorization import Asking as Asking
     from coalmine.methods.secret_sharer.memorization import Memorization as Memorization
-    from coalmine.methods.secret_sharer.memorization import ask as ask
+    from coalmine.methods.secret_sharer.memorization import Probe as Probe
+    from coalmine.methods.secret_sharer.memorization import measure_memorization as measure_memorization
     from coalmine.protocol import Audit as Audit
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import Release as Release
@@ -83,9 +83,9 @@ __getattr__, __all__ = lazy_names(
         "coalmine.methods.samples.audit": ("Samples",),
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
         "coalmine.methods.secret_sharer.memorization": (
-            "Asking",
             "Memorization",
-            "ask",
+            "Probe",
+            "measure_memorization",
         ),
         "coalmine.protocol": (
             "Audit",

@@ -96,62 +96,6 @@ def rounds(result: Result, name: str) -> Figure:
     )
 
 
-def memorized(memorization: Mapping[str, Any], name: str) -> Figure:
-    """How many phrases of each configuration the model has memorized, p_u across and p_e up."""
-    data = [
-        {
-            "p_u": f"{c['p_u']:g}",
-            "p_e": f"{c['p_e']:g}",
-            "share": c["random_sampling"] / max(1, c["canaries"]),
-            "words": f"{c['random_sampling']} of {c['canaries']}",
-            "more": f"{c['beam_search']} extracted · {c['median_exposure']:.1f} bits",
-        }
-        for c in memorization["configurations"]
-    ]
-    x = {
-        "field": "p_u",
-        "type": "ordinal",
-        "title": "p_u: share of users who hold it",
-        "axis": {"labelAngle": 0},
-        "sort": None,
-    }
-    y = {"field": "p_e", "type": "ordinal", "title": "p_e: share of their examples", "sort": "descending"}
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": {"type": "rect", "color": ESTIMATE, "stroke": LINE, "strokeWidth": 1},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "fillOpacity": {
-                    "field": "share",
-                    "type": "quantitative",
-                    "scale": {"domain": [0, 1], "range": [0.06, 0.75]},
-                    "legend": None,
-                },
-            },
-        },
-        {
-            "mark": {"type": "text", "dy": -8, "fontSize": 14, "fontWeight": 600, "color": INK},
-            "encoding": {"x": x, "y": y, "text": {"field": "words", "type": "nominal"}},
-        },
-        {
-            "mark": {"type": "text", "dy": 10, "fontSize": 11, "color": INK},
-            "encoding": {"x": x, "y": y, "text": {"field": "more", "type": "nominal"}},
-        },
-    ]
-    told = "; ".join(f"p_u {d['p_u']}, p_e {d['p_e']}: {d['words']}, {d['more']}" for d in data)
-    among = memorization.get("references")
-    likelier = "every random phrase it was ranked among" if among is None else f"all {among:,} random phrases"
-    return Figure(
-        name=name,
-        title="Memorized phrases.",
-        caption=f"How many of each kind are memorized: likelier to the model than {likelier}. Below, how many are "
-        "extracted, that is, the first answer of a beam search, and the median exposure.",
-        sentence=f"Heat map of memorized phrases, extracted phrases and median exposure: {told}.",
-        chart=unit(data, layers, height=max(190, 70 * len({d["p_e"] for d in data}))),
-    )
-
-
 def adversaries(results: Sequence[Result], name: str) -> list[Figure]:
     """A panel for each adversary of the LDP audit: ε shown over ε promised, by what is seen."""
     crafters = list(dict.fromkeys(str(r["config"].get("crafter")) for r in results))

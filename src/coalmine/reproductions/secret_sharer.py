@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.methods.secret_sharer.insertion import insert
-from coalmine.methods.secret_sharer.memorization import Asking, ask
+from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
 from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Data, Setting
 from coalmine.reproductions.table import Context, Table
@@ -116,13 +116,13 @@ def train(cell: Cell) -> dict[str, Any]:
         seed=cell.seed,
     )
     insertion = insert(data, canaries)
-    books = insertion.users[canaries.planted], insertion.copies[canaries.planted]
+    books = insertion.users[canaries.inserted], insertion.copies[canaries.inserted]
     if setting.data == "IID":
         insertion = insertion.shuffled(cell.seed)
     test = splits.test.subset(range(min(size.test_clients, len(splits.test))))
     training = _training(cell, replace(splits, train=insertion.data, test=test))
     last = training.run()[-1]
-    found = ask(training.module(), canaries, Asking(references=size.references, limit=_LIMIT))
+    found = measure_memorization(training.module(), canaries, Probe(references=size.references, limit=_LIMIT))
     kept = found.to_dict()
     return {
         "sampled": kept["random_sampling"],

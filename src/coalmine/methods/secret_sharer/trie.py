@@ -1,4 +1,4 @@
-"""Reference suffixes as a trie: those that begin alike share their beginning."""
+"""Reference suffixes as a trie: sequences that begin alike share their beginning."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ Words = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """Sequences of equal length, sorted: level k has a node for each different beginning of k + 1 words.
+    """Sorted sequences of equal length; level k has one node for each different beginning of k + 1 words.
 
-    ``words[k]`` is the last word of each node of level k, ``first[k]`` where its children begin in level k + 1 (one
-    more entry ends the list), ``copies`` how often each whole sequence occurs.
+    Args:
+        words: Last word of each node, one array per level.
+        first: Where the children of each node begin in the next level, one array per level but the last. Each array
+            has one more entry, the end of the list.
+        copies: How often each whole sequence occurs, one entry per node of the last level.
     """
 
     words: tuple[Words, ...]
@@ -29,17 +32,18 @@ class Trie:
 
     @classmethod
     def of(cls, sequences: npt.ArrayLike) -> Trie:
-        """The trie of sequences (n, length)."""
+        """Return the trie of sequences of shape (n, length)."""
         rows = np.asarray(sequences)
         if rows.ndim != 2 or rows.size == 0 or rows.dtype.kind not in "iu":
-            raise InputError(f"references must be rows of whole numbers, got {rows.dtype} of shape {rows.shape}")
-        rows = rows[_order(rows)].astype(np.int32, copy=False)
+            raise InputError(f"references must be an integer array (n, length), got {rows.dtype} of shape {rows.shape}")
+        rows = rows[_lexicographic_order(rows)].astype(np.int32, copy=False)
         words, starts = [], []
-        new = np.zeros(len(rows), dtype=bool)
-        new[0] = True
+        # A row starts a new node at a level if it differs from the row above in this column or an earlier one.
+        starts_node = np.zeros(len(rows), dtype=bool)
+        starts_node[0] = True
         for column in rows.T:
-            new[1:] |= column[1:] != column[:-1]
-            begins = np.flatnonzero(new).astype(np.int32)
+            starts_node[1:] |= column[1:] != column[:-1]
+            begins = np.flatnonzero(starts_node).astype(np.int32)
             starts.append(begins)
             words.append(np.ascontiguousarray(column[begins]))
         first = [
@@ -50,19 +54,19 @@ class Trie:
 
     @property
     def depth(self) -> int:
-        """The length of the sequences."""
+        """Length of the sequences."""
         return len(self.words)
 
     def children(self, level: int, nodes: Ints) -> tuple[Ints, Ints]:
-        """The children of some nodes of a level, in their order, and whose each is (a place in ``nodes``)."""
+        """Return the children of some nodes of a level, and for each the position of its parent in ``nodes``."""
         start = self.first[level][nodes].astype(np.int64)
         counts = self.first[level][nodes + 1] - start
-        owners = np.repeat(np.arange(len(nodes)), counts)
-        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return start[owners] + within, owners
+        parents = np.repeat(np.arange(len(nodes)), counts)
+        within = np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return start[parents] + within, parents
 
     def sequences(self, leaves: npt.NDArray[np.integer[Any]]) -> Words:
-        """The whole sequences of some nodes of the last level, (n, length)."""
+        """Return the whole sequences (n, length) that end in some nodes of the last level."""
         columns, nodes = [self.words[-1][leaves]], leaves
         for level in reversed(range(self.depth - 1)):
             nodes = np.searchsorted(self.first[level], nodes, side="right") - 1
@@ -70,7 +74,7 @@ class Trie:
         return np.stack(columns[::-1], axis=1)
 
     def find(self, sequence: Ints) -> int | None:
-        """The node of a whole sequence, None where it is not here."""
+        """Return the last node of a whole sequence, or None if the trie does not have it."""
         low, high = 0, len(self.words[0])
         for level, word in enumerate(sequence.tolist()):
             node = low + int(np.searchsorted(self.words[level][low:high], word))
@@ -81,12 +85,13 @@ class Trie:
         return node
 
 
-def _order(rows: npt.NDArray[np.integer]) -> Ints:
-    limit = int(rows.max()) + 1
-    if limit ** rows.shape[1] >= 2**63:
+def _lexicographic_order(rows: npt.NDArray[np.integer]) -> Ints:
+    """Return the order that sorts the rows; one sort of 64-bit keys if whole rows fit into them."""
+    base = int(rows.max()) + 1
+    if base ** rows.shape[1] >= 2**63:
         return np.lexsort(rows.T[::-1])
     keys = np.zeros(len(rows), dtype=np.int64)
     for column in rows.T:
-        keys *= limit
+        keys *= base
         keys += column
     return np.argsort(keys)
