@@ -75,7 +75,7 @@ def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
         ("e.csv", "score;member\n1;1\n", "separated by commas"),
         ("e.csv", "Score,Member\n1,1\n", "did you mean score"),
         ("e.csv", "members,nonmembers\n1,2\n,3\n4,5\n", "row 3: members must be a number, got an empty cell"),
-        ("e.csv", "members,nonmembers,score,member\n1,2,3,1\n", "which is meant"),
+        ("e.csv", "members,nonmembers,score,member\n1,2,3,1\n", "members/nonmembers and score/member"),
         ("e.json", '{"members": [1, null], "nonmembers": [1]}', "row 2: members must be a number, got an empty cell"),
         ("e.json", '{"members": 5}', "must hold lists"),
         ("e.json", '{"members": [1, 2], "nonmembers": "x"}', "nonmembers must be a list, got 'x'"),

@@ -14,12 +14,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coalmine.arrays import Vector
 from coalmine.errors import InputError, check_count, check_kind
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
-
-Vector = npt.NDArray[np.float32]
-"""Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
 
 Kind = Literal["model", "update"]
 """What a release is: the global model after a round, or the round's noisy average."""

@@ -149,7 +149,7 @@ def test_one_application_of_a_mechanism(run, tmp_path):
         (["--sigma", "-1"], "sigma must be at least 0"),
         (["--sigma", "1", "--family", "cauchy"], "a family of update canaries"),
         (["--mechanism", "nowhere.py:f"], "there is no file"),
-        (["--mechanism", "nowhere"], "a function of your own is given as path.py:function"),
+        (["--mechanism", "nowhere"], "path.py:function, got 'nowhere'"),
         (["--sigma", "1", "--dim", "1"], "dim must be"),
     ],
 )

@@ -7,9 +7,8 @@ canary is cut with all that begin so. Beginnings are read once, however many phr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,8 @@ from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_count
 from coalmine.methods.secret_sharer.phrases import Language
 from coalmine.methods.secret_sharer.references import Trie
+from coalmine.progress import Track as Track
 from coalmine.simulation.models.steps import State, Steps
-
-Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 _LOGITS, _ROWS = 1 << 23, 4096  # computed together: 32 MB of logits, and so many states
 _FEW = 4  # children a state, below which a bound on their cost is tried before all of the softmax is computed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,7 @@ from coalmine.errors import InputError, check_count, check_number
 from coalmine.seeds import generator
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.data.vocabulary import BEGIN, END, MARKS, PAD, Vocabulary
-
-Design = Literal["fixed", "coin-flips"]
+from coalmine.stats import Design
 
 # Fewer different phrases than so many times those drawn, and some would be nearly alike.
 _ROOM = 100
