@@ -1,4 +1,4 @@
-"""Gaussian fits, and the simulated audits of the Gaussian mechanism they are tried on."""
+"""Gaussian fits, and the simulated audits of the Gaussian mechanism that test them."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from coalmine.stats import (
 
 
 def cosines_of_vectors(dim, canaries, sigma, rng):
-    """The same audit with all its vectors."""
+    """The same audit computed with explicit vectors."""
     c = rng.standard_normal((canaries, dim))
     c /= np.linalg.norm(c, axis=1, keepdims=True)
     released = c.sum(axis=0) + sigma * rng.standard_normal(dim)
@@ -79,11 +79,11 @@ def test_the_bootstrap_interval_holds_the_truth_about_as_often_as_it_says():
     assert 75 <= inside <= 100
 
 
-def test_scores_alike_cannot_be_fitted():
-    with pytest.raises(InputError, match="two different scores of members"):
+def test_equal_scores_cannot_be_fitted():
+    with pytest.raises(InputError, match="members"):
         gaussian_fit(Scores([1.0, 1.0], [0.0, 1.0]), delta=1e-5)
 
 
-def test_more_canaries_than_dimensions_are_refused():
+def test_more_canaries_than_dimensions_raise():
     with pytest.raises(InputError, match="at most dim"):
         canary_cosines(dim=5, canaries=6, sigma=1.0, rng=np.random.default_rng(0))
