@@ -102,11 +102,8 @@ __getattr__, __all__ = lazy_names(
             "Scores",
             "estimate",
         ),
-        **{
-            f"coalmine.{name}": ()
-            for name in ("accounting", "methods", "protocol", "results", "runs", "simulation", "stats", "testing")
-        },
     },
+    ("accounting", "methods", "protocol", "results", "runs", "simulation", "stats", "testing"),
 )
 
 

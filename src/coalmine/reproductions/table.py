@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from coalmine.files import write_text
+from coalmine.progress import Track
 
 Scale = Literal["quick", "full"]
-
-Track = Callable[[Iterable[Any]], Iterable[Any]]
-"""Passes on what it is given, and may show how far it is."""
 
 
 class Table(NamedTuple):

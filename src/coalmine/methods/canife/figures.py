@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from coalmine.arrays import Arrays
 from coalmine.drawing.files import BOUND, ESTIMATE, SERIES, THEORY, save_in_every_format
 from coalmine.drawing.pictures import is_picture, png_uri
 from coalmine.errors import InputError
 from coalmine.results.result import file_name
 
 Result = Mapping[str, Any]
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 _WIDTH, _HEIGHT = 560, 280
 _WITH, _WITHOUT = SERIES[3], SERIES[2]
