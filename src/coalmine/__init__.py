@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from coalmine.protocol import Release as Release
     from coalmine.protocol import View as View
     from coalmine.results.result import AuditResult as AuditResult
-    from coalmine.runs.public import run as run
+    from coalmine.runs.running import run as run
     from coalmine.stats import CosineNull as CosineNull
     from coalmine.stats import Estimate as Estimate
     from coalmine.stats import NormalNull as NormalNull
@@ -94,7 +94,7 @@ __getattr__, __all__ = lazy_names(
             "View",
         ),
         "coalmine.results.result": ("AuditResult",),
-        "coalmine.runs.public": ("run",),
+        "coalmine.runs.running": ("run",),
         "coalmine.stats": (
             "CosineNull",
             "Estimate",
