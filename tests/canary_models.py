@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from coalmine.methods.canife.pool import Pool
+from coalmine.methods.canife.design_pool import Pool
 
 
 def random_pool(module, count=7, clip_norm=0.8, dtype=torch.float32, seed=0):

@@ -97,53 +97,6 @@ class OneShotMethod(Method):
 
 
 @dataclass
-class CanifeMethod(Method):
-    """Crafted samples, looked for in single rounds."""
-
-    name = "canife"
-    training: TrainingSettings
-    settings: CanifeSettings
-    adversaries: list[Canife] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.settings.check_pool()
-        self.pool_fraction = self.settings.pool_fraction
-        if self.training.clip_norm == "none":
-            raise InputError("CANIFE's canaries are as long as the clip norm: set clip_norm to a number")
-
-    def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
-        """One for each adversary."""
-        self.adversaries = self.settings.audits(self.training, splits, module)
-        return self.adversaries
-
-    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
-        """A result for each adversary."""
-        assert isinstance(trained, Training)
-        sampling = _sampling(trained)
-        theory = trained.theory(self.settings.delta, sampling=sampling) if trained.mechanism.private else None
-        results: list[AuditResult] = []
-        for audit in self.adversaries:
-            found = audit.result(
-                delta=self.settings.delta,
-                confidence=self.settings.confidence,
-                noise_multiplier=trained.mechanism.noise_multiplier,
-                sampling=sampling,
-                theory=theory,
-                metrics=metrics,
-            )
-            used = {"every": audit.every, "trials": audit.trials, "maker": repr(audit.canaries)}
-            results.append(replace(found, config=self.training.to_dict() | self.settings.to_dict() | used))
-        return results
-
-    def write(self, results: Sequence[AuditResult], directory: Path) -> None:
-        """Scores, and every trial."""
-        super().write(results, directory)
-        for result in results:
-            assert isinstance(result, CanifeResult)
-            write_arrays(directory / f"trials-{file_name(result.view)}.npz", result.arrays)
-
-
-@dataclass
 class LDPMethod(Method):
     """Six adversaries against a locally private client: needs no training."""
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from canary_models import random_pool, small_resnet
-from coalmine.methods.canife.design_loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
-from coalmine.methods.canife.pool import Block, Pool
-from coalmine.methods.canife.recorded_layers import RecordedConv2d, Standardized, Tape
-from coalmine.methods.canife.sample_gradients import FromLayers, TwiceBack, sample_gradients
+from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.per_sample_gradients import FromLayers, TwiceBack, sample_gradients
+from coalmine.methods.canife.per_sample_gradients.recorded_layers import RecordedConv2d, Standardized, Tape
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data.federated import Task
 from federations import cnn, federation, mlp

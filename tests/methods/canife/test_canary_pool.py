@@ -8,7 +8,8 @@ from torch import nn
 
 from canary_models import small_resnet
 from coalmine.errors import InputError
-from coalmine.methods.canife.pool import ClientUpdates, Pool, check_apart, pool_updates, updates
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.mock_clients import ClientUpdates, pool_updates, updates
 from coalmine.simulation import SGD, LocalTraining, WeightsBySize
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.flat import parameter_vector

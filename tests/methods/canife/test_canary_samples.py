@@ -9,11 +9,11 @@ from torch import nn
 
 from canary_models import random_pool
 from coalmine.errors import InputError
-from coalmine.methods.canife.design import Canary, DesignSettings, step_of
-from coalmine.methods.canife.design_loss import CovarianceLoss
-from coalmine.methods.canife.design_samples import design_samples, valid_range
-from coalmine.methods.canife.pool import pool_updates, updates
-from coalmine.methods.canife.sample_gradients import sample_gradients
+from coalmine.methods.canife.design.loop import Canary, DesignSettings, step_of
+from coalmine.methods.canife.design.loss import CovarianceLoss
+from coalmine.methods.canife.design.numeric import design_samples, valid_range
+from coalmine.methods.canife.mock_clients import pool_updates, updates
+from coalmine.methods.canife.per_sample_gradients import sample_gradients
 from coalmine.simulation import SGD, Adam, LocalTraining
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import cnn, federation, mlp

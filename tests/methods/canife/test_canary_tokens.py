@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coalmine.errors import InputError
-from coalmine.methods.canife.design import DesignSettings
-from coalmine.methods.canife.design_loss import CovarianceLoss, DesignLoss
-from coalmine.methods.canife.design_samples import design_samples
-from coalmine.methods.canife.design_tokens import design_texts
-from coalmine.methods.canife.pool import Pool, pool_updates, updates
-from coalmine.methods.canife.recurrence import Recurrence
-from coalmine.methods.canife.sample_gradients import FromLayers, TwiceBack, sample_gradients
+from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss
+from coalmine.methods.canife.design.numeric import design_samples
+from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.mock_clients import pool_updates, updates
+from coalmine.methods.canife.per_sample_gradients import FromLayers, TwiceBack, sample_gradients
+from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import federation, mlp, texts, word_model

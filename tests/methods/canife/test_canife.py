@@ -13,11 +13,11 @@ from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.canife import designed
 from coalmine.methods.canife.audit import Canife
-from coalmine.methods.canife.crafted import GivenUpdates, looked_at_apart
-from coalmine.methods.canife.design import DesignSettings
-from coalmine.methods.canife.designed import DesignedCanaries
+from coalmine.methods.canife.canaries import GivenUpdates, looked_at_apart
+from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.result import canife_result, compose
-from coalmine.methods.canife.rounds import Period, rate_ceiling, round_estimate
+from coalmine.methods.canife.round_estimates import Period, rate_ceiling, round_estimate
 from coalmine.protocol import Release
 from coalmine.simulation import (
     SGD,

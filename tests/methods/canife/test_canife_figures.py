@@ -14,9 +14,9 @@ from coalmine.drawing.pictures import png_uri
 from coalmine.errors import InputError
 from coalmine.methods.canife import figures as canife_figures
 from coalmine.methods.canife.audit import Canife
-from coalmine.methods.canife.crafted import GivenUpdates
-from coalmine.methods.canife.design import DesignSettings
-from coalmine.methods.canife.designed import DesignedCanaries
+from coalmine.methods.canife.canaries import GivenUpdates
+from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.protocol import Release
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
 from coalmine.simulation.data.vocabulary import Vocabulary
