@@ -20,7 +20,7 @@ from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.frozen import FrozenRounds
 from coalmine.integrations.flower.grid import CanaryGrid
 from coalmine.integrations.flower.local import LocalGrid
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.canaries import GivenUpdates
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -20,8 +20,8 @@ from coalmine.accounting import scheduled_epsilon, theory
 from coalmine.accounting.sampling import EveryRound, Poisson
 from coalmine.errors import InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries, audit_opacus
-from coalmine.methods.canife.crafted import GivenUpdates
-from coalmine.methods.canife.design import DesignSettings
+from coalmine.methods.canife.canaries import GivenUpdates
+from coalmine.methods.canife.design.loop import DesignSettings
 from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.results.files import save
 from coalmine.results.groups import groups

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.reproductions import Context, canife, canife_attack, canife_training, find
 from coalmine.reproductions.canife_attack import (
     Rounds,

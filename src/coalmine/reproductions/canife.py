@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine import accounting
-from coalmine.methods.canife.crafted import GivenUpdates
-from coalmine.methods.canife.design_loss import MeanLoss
-from coalmine.methods.canife.designed import Start
+from coalmine.methods.canife.canaries import GivenUpdates
+from coalmine.methods.canife.design.loss import MeanLoss
+from coalmine.methods.canife.designed_canaries import Start
 from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats
 from coalmine.methods.canife.audit import Canife
-from coalmine.methods.canife.crafted import FACTS, CanaryMaker, Crafted, looked_at_apart
-from coalmine.methods.canife.design import Design, DesignSettings
-from coalmine.methods.canife.design_loss import CovarianceLoss, Loss
-from coalmine.methods.canife.design_samples import design_samples
-from coalmine.methods.canife.design_tokens import design_texts
-from coalmine.methods.canife.designed import ScoreName, Start
-from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates, orthogonalize_directions
+from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
+from coalmine.methods.canife.design.loss import CovarianceLoss, Loss
+from coalmine.methods.canife.design.numeric import design_samples
+from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.designed_canaries import ScoreName, Start
+from coalmine.methods.canife.mock_clients import pool_updates, updates
 from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Release, Vector
 from coalmine.simulation import (
@@ -206,7 +207,7 @@ class Crafting:
     start: Start = "random"
     seed: int = 0
 
-    def design(self, target: Frozen, pool: Pool) -> Design:
+    def design(self, target: Frozen, pool: Pool) -> DesignOutcome:
         """The samples or texts."""
         task = target.mock.task
         make = design_texts
@@ -242,7 +243,7 @@ class Ready:
     count = 1
 
     def __init__(self, update: Vector, direction: ScoreDirection) -> None:
-        self._crafted = looked_at_apart(
+        self._crafted = orthogonalize_directions(
             update[None], direction.vector[None].astype(np.float64), np.array([direction.effective_sigma])
         )
 
@@ -250,7 +251,7 @@ class Ready:
         """It is designed: nothing new is known of it."""
         return np.full((1, len(FACTS)), np.nan)
 
-    def crafted(self, model: Vector | None, *, clip_norm: float) -> Crafted:
+    def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
         """What it sends."""
         return self._crafted
 

@@ -16,7 +16,7 @@ import numpy as np
 from coalmine import accounting
 from coalmine.accounting.sampling import Poisson
 from coalmine.cli.console import number
-from coalmine.methods.canife.rounds import rate_ceiling
+from coalmine.methods.canife.round_estimates import rate_ceiling
 from coalmine.reproductions.canife import losses
 from coalmine.reproductions.canife_attack import (
     DELTA,

@@ -1,4 +1,4 @@
-"""Canaries made of numbers: a design that does what it says, and refuses what makes no sense."""
+"""Canaries made of numbers: what a design achieves, and errors."""
 
 import math
 
@@ -7,21 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from canary_models import random_pool
+from canary_models import CLIENT, random_pool
 from coalmine.errors import InputError
-from coalmine.methods.canife.design import Canary, DesignSettings, step_of
-from coalmine.methods.canife.design_loss import CovarianceLoss
-from coalmine.methods.canife.design_samples import design_samples, valid_range
-from coalmine.methods.canife.pool import pool_updates, updates
-from coalmine.methods.canife.sample_gradients import sample_gradients
+from coalmine.methods.canife.design.loop import Canary, DesignSettings, step_size
+from coalmine.methods.canife.design.loss import CovarianceLoss
+from coalmine.methods.canife.design.numeric import design_samples, valid_range
+from coalmine.methods.canife.mock_clients import pool_updates, updates
+from coalmine.methods.canife.per_sample_gradients import sample_gradients
 from coalmine.simulation import SGD, Adam, LocalTraining
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import cnn, federation, mlp
 
-CLIENT = LocalTraining(optimizer=SGD(learning_rate=0.5))
 TASK = federation([1]).task
-GREY = Task(input_shape=(1, 28, 28), classes=3)
-COLOUR = Task(input_shape=(3, 16, 16), classes=4)
 
 
 def test_frozen_parameters_have_no_part_in_the_design():
@@ -31,7 +28,7 @@ def test_frozen_parameters_have_no_part_in_the_design():
     pool = pool_updates(module, data, CLIENT, 1.0)
     assert pool.dim == sum(p.numel() for p in module.parameters() if p.requires_grad)
     design = design_samples(module, pool, task=data.task, client=CLIENT, settings=DesignSettings(iterations=20))
-    assert design.way == "FromLayers"
+    assert design.gradients_by == "LayerwiseGradients"
     assert design.canaries[0].health > 0
 
 
@@ -120,7 +117,7 @@ def test_a_larger_learning_rate_of_the_client_makes_a_longer_canary():
         for rate in (0.1, 0.3)
     ]
     assert norms[1] == pytest.approx(3 * norms[0], rel=1e-4)
-    assert step_of(LocalTraining(optimizer=SGD(learning_rate=0.2), epochs=5, batch_size=4)) == pytest.approx(1.0)
+    assert step_size(LocalTraining(optimizer=SGD(learning_rate=0.2), epochs=5, batch_size=4)) == pytest.approx(1.0)
 
 
 def test_the_norm_of_a_canary_is_that_of_what_its_client_sends_with_momentum_too():
@@ -299,7 +296,7 @@ def test_a_pool_of_another_model_is_refused():
         ({"task": Task(input_shape=(5,), classes=3, tokens=9)}, "design_texts"),
     ],
 )
-def test_what_makes_no_sense_is_refused(kwargs, message):
+def test_bad_arguments_raise_an_error(kwargs, message):
     _, pool = random_pool(mlp())
     with pytest.raises(InputError, match=message):
         design_samples(mlp(), pool, **({"task": TASK, "client": CLIENT} | kwargs))
@@ -316,6 +313,6 @@ def test_what_makes_no_sense_is_refused(kwargs, message):
         ({"loss": "covariance"}, r"CovarianceLoss\(\)"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, message):
+def test_bad_settings_raise_an_error(settings, message):
     with pytest.raises(InputError, match=message):
         DesignSettings(**settings)

@@ -1,8 +1,8 @@
-"""Layers that note what goes in and what comes out, so that each example's parameter gradient can be formed.
+"""Layers that record their inputs and outputs, from which each sample's parameter gradient is computed (speed only).
 
-An example's gradient by a layer's parameters is a product of the layer's inputs with the derivatives of its loss by the
-layer's outputs. Both are functions of the example in ordinary operations, so what is formed of them can be
-differentiated by the example: no derivative by a parameter is ever differentiated.
+A sample's gradient by a layer's parameters is a product of the layer's inputs with the derivatives of the loss by the
+layer's outputs (the deltas). Both depend on the sample through ordinary operations, so the product can be
+differentiated by the sample, and no derivative by a parameter is ever differentiated. `DoubleBackward` is the plain reference.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coalmine.methods.canife.recurrence import Recurrence
+from coalmine.methods.canife.per_sample_gradients.interface import SoftEmbedding
+from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
 
-Formed = Callable[[Tensor, int], tuple[Tensor, ...]]
-"""The gradients (k, …) by a layer's parameters, from the deltas by its outputs and the number k of examples."""
+ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
+"""Computes the gradients (k, …) by a layer's parameters from the deltas of its outputs and the number k of samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One use of a layer: its ``output``, and how the gradients by ``parameters`` follow from the deltas by it."""
+    """One use of a layer: its ``output``, and how the gradients by ``parameters`` follow from its deltas."""
 
     output: Tensor
     parameters: tuple[Tensor, ...]
-    gradients: Formed
+    gradients: ParameterGradients
 
 
 @dataclass(frozen=True)
 class Tape:
-    """What the layers of a module noted in a forward pass."""
+    """What the layers of a module recorded in a forward pass."""
 
     uses: list[Use] = field(default_factory=list)
 
-    def note(self, output: Tensor, parameters: tuple[Tensor, ...], gradients: Formed) -> Tensor:
-        """Remember a use; returns its output."""
+    def record(self, output: Tensor, parameters: tuple[Tensor, ...], gradients: ParameterGradients) -> Tensor:
+        """Record a use of a layer and return its output."""
         if not output.requires_grad:
             output.requires_grad_()
         self.uses.append(Use(output, parameters, gradients))
@@ -45,7 +46,7 @@ class Tape:
 
 
 class RecordedLinear(nn.Module):
-    """``nn.Linear``."""
+    """``nn.Linear`` that records its uses."""
 
     def __init__(self, layer: nn.Linear, tape: Tape) -> None:
         super().__init__()
@@ -53,58 +54,38 @@ class RecordedLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """As in torch."""
+        """Return what the torch layer returns."""
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            d = _by_example(deltas, count)
-            weight = _products(d, _by_example(inputs, count))
+            d = _by_sample(deltas, count)
+            weight = _products(d, _by_sample(inputs, count))
             return (weight,) if self.bias is None else (weight, d.sum(1))
 
         parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
-        return self._tape.note(F.linear(inputs, self.weight, self.bias), parameters, gradients)
-
-
-class SoftEmbedding(nn.Module):
-    """``nn.Embedding`` that also takes distributions over its tokens, (k, positions, tokens): their mean vectors."""
-
-    def __init__(self, layer: nn.Embedding) -> None:
-        super().__init__()
-        self.weight = layer.weight
-        self.num_embeddings, self.embedding_dim = layer.num_embeddings, layer.embedding_dim
-        learned = torch.ones(layer.num_embeddings, 1, dtype=torch.bool)
-        if layer.padding_idx is not None:
-            learned[layer.padding_idx] = False
-        self._learned = learned
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Vectors (k, positions, width)."""
-        return self._chances(tokens) @ torch.where(self._learned, self.weight, self.weight.detach())
-
-    def _chances(self, tokens: Tensor) -> Tensor:
-        return tokens if tokens.is_floating_point() else F.one_hot(tokens, self.num_embeddings).to(self.weight.dtype)
+        return self._tape.record(F.linear(inputs, self.weight, self.bias), parameters, gradients)
 
 
 class RecordedEmbedding(SoftEmbedding):
-    """The same, noting what it does."""
+    """`SoftEmbedding` that records its uses."""
 
     def __init__(self, layer: nn.Embedding, tape: Tape) -> None:
         super().__init__(layer)
         self._tape = tape
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Vectors (k, positions, width)."""
-        chances = self._chances(tokens)
+        """Return vectors (k, positions, width)."""
+        probabilities = self._probabilities(tokens)
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            return (_products(_by_example(chances, count), _by_example(deltas, count)) * self._learned,)
+            return (_products(_by_sample(probabilities, count), _by_sample(deltas, count)) * self._trained,)
 
-        return self._tape.note(chances @ self.weight, (self.weight,), gradients)
+        return self._tape.record(probabilities @ self.weight, (self.weight,), gradients)
 
 
 class RecordedConv2d(nn.Module):
-    """``nn.Conv2d`` without groups. Taps of the kernel that only ever meet the padding are left out: they do nothing.
+    """``nn.Conv2d`` without groups that records its uses and drops the taps of its kernel that only ever meet padding.
 
-    With kernels of 3 × 3 on images of one pixel, these are eight of nine.
+    Of a 3 × 3 kernel on images of one pixel, these are eight of nine taps.
     """
 
     def __init__(self, layer: nn.Conv2d, tape: Tape) -> None:
@@ -116,14 +97,14 @@ class RecordedConv2d(nn.Module):
         self._cropped = layer.weight.detach()
 
     def forward(self, images: Tensor) -> Tensor:
-        """As in torch."""
+        """Return what the torch layer returns."""
         rows, columns = (_reach(side, *sizes) for side, sizes in zip(images.shape[2:], self._sizes, strict=True))
         taps = (rows[0], columns[0])
         if self.taps is None:
             self.taps = taps
             self._cropped = self.weight.detach()[:, :, taps[0], taps[1]].contiguous()
         if taps != self.taps:
-            raise ValueError("a convolution is used on images of different sizes")
+            raise ValueError("a convolution is applied to images of different sizes, so its taps cannot be cropped")
         (top, bottom), (left, right) = rows[1], columns[1]
         padding = (top, left)
         if (top, left) != (bottom, right):
@@ -143,11 +124,11 @@ class RecordedConv2d(nn.Module):
 
         output = F.conv2d(images, self._cropped, self.bias, stride, padding, dilation)
         parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
-        return self._tape.note(output, parameters, gradients)
+        return self._tape.record(output, parameters, gradients)
 
 
 class RecordedGroupNorm(nn.Module):
-    """``nn.GroupNorm``."""
+    """``nn.GroupNorm`` that records its uses."""
 
     def __init__(self, layer: nn.GroupNorm, tape: Tape) -> None:
         super().__init__()
@@ -155,28 +136,28 @@ class RecordedGroupNorm(nn.Module):
         self.num_groups, self.num_channels, self.eps = layer.num_groups, layer.num_channels, layer.eps
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """As in torch."""
+        """Return what the torch layer returns."""
         grouped = inputs.reshape(len(inputs), self.num_groups, -1)
-        normal = Standardized.apply(grouped, self.eps)[0].view_as(inputs)  # type: ignore[no-untyped-call]
+        normalized = Standardized.apply(grouped, self.eps)[0].view_as(inputs)  # type: ignore[no-untyped-call]
         shape = (-1, *[1] * (inputs.ndim - 2))
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
             d = deltas.flatten(2)
-            return (d * normal.flatten(2)).sum(2), d.sum(2)
+            return (d * normalized.flatten(2)).sum(2), d.sum(2)
 
-        output = torch.addcmul(self.bias.view(shape), normal, self.weight.view(shape))
-        return self._tape.note(output, (self.weight, self.bias), gradients)
+        output = torch.addcmul(self.bias.view(shape), normalized, self.weight.view(shape))
+        return self._tape.record(output, (self.weight, self.bias), gradients)
 
 
 class Standardized(torch.autograd.Function):
-    """``apply(rows, eps)``: the rows less their mean over their standard deviation, and 1 / the deviation.
+    """``apply(rows, eps)`` returns (rows − mean) / standard deviation, and 1 / the standard deviation.
 
-    Differentiable twice, in fewer passes over the data than torch's own norms take.
+    Twice differentiable, with fewer passes over the data than torch's own norms.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Along the last dimension."""
+        """Standardize along the last dimension."""
         centered = rows - rows.mean(-1, keepdim=True)
         inverse = centered.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
         normal = centered.mul_(inverse)
@@ -185,14 +166,14 @@ class Standardized(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_normal: Tensor, by_inverse: Tensor) -> tuple[Tensor, None]:
-        """In operations that can be differentiated once more: both outputs are functions of the rows."""
+        """Return the derivative by the rows, in operations that can be differentiated once more."""
         normal, inverse = ctx.saved_tensors
         along = (by_normal * normal).mean(-1, keepdim=True) + by_inverse * inverse / normal.shape[-1]
         return inverse * (by_normal - by_normal.mean(-1, keepdim=True) - normal * along), None
 
 
 class RecordedLSTM(nn.Module):
-    """``nn.LSTM`` from a zero state: the deltas by its gates are needed, which torch's own does not show."""
+    """``nn.LSTM`` from a zero state that records its uses. The deltas of its gates are needed, which torch's hides."""
 
     def __init__(self, layer: nn.LSTM, tape: Tape) -> None:
         super().__init__()
@@ -203,7 +184,7 @@ class RecordedLSTM(nn.Module):
                 self.register_parameter(f"weight_{depth}_{number}", weight)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, None]]:
-        """The last layer's states, and the last state of each layer, but not their cells."""
+        """Return the last layer's states, and the last state of each layer; cells are not available."""
         states = inputs if self.batch_first else inputs.transpose(0, 1)
         last = []
         for weights in self._stack:
@@ -219,16 +200,16 @@ class RecordedLSTM(nn.Module):
         states: Tensor = Recurrence.apply(shares, w_hh)  # type: ignore[no-untyped-call]
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            # before the first position the state is zero
+            # The state before the first position is zero, so the first delta has no recurrent part.
             by_recurrent = _products(deltas[:, 1:], states[:, :-1])
             return (_products(deltas, inputs), by_recurrent, *[deltas.sum(1)] * len(biases))
 
-        self._tape.note(shares, (w_ih, w_hh, *biases), gradients)
+        self._tape.record(shares, (w_ih, w_hh, *biases), gradients)
         return states
 
 
 def recorded(layer: nn.Module, tape: Tape) -> nn.Module | None:
-    """The layer that notes on ``tape`` what ``layer`` does, or None where it is not known."""
+    """Return a version of ``layer`` that records its uses on ``tape``, or None for an unsupported layer."""
     match layer:
         case nn.Conv2d() if layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
             return RecordedConv2d(layer, tape)
@@ -243,18 +224,18 @@ def recorded(layer: nn.Module, tape: Tape) -> nn.Module | None:
     return None
 
 
-def _by_example(values: Tensor, count: int) -> Tensor:
-    """(k, rows, width): the rows of each example, which may lie in several dimensions."""
+def _by_sample(values: Tensor, count: int) -> Tensor:
+    """Return (k, rows, width): the rows of each sample, which may lie in several dimensions."""
     return values.reshape(count, -1, values.shape[-1])
 
 
 def _products(left: Tensor, right: Tensor) -> Tensor:
-    """(k, a, b): leftᵀ right for each example, of (k, rows, a) and (k, rows, b)."""
+    """Return (k, a, b): leftᵀ right for each sample, from (k, rows, a) and (k, rows, b)."""
     return torch.bmm(left.transpose(1, 2), right)
 
 
 def _reach(side: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[slice, tuple[int, int]]:
-    """The taps of a kernel that meet pixels along one side of an image, and the padding they need before and after."""
+    """Return the taps of a kernel that meet pixels along one side of an image, and their padding before and after."""
     outputs = (side + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     met = [
         tap
