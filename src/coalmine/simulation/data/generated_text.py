@@ -9,7 +9,7 @@ import numpy as np
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Splits
 from coalmine.simulation.data.splitting import Cut
-from coalmine.simulation.data.text import Tokenised, language_splits
+from coalmine.simulation.data.text import Tokenized, language_splits
 
 if TYPE_CHECKING:
     from coalmine.arrays import Floats, Ints
@@ -32,7 +32,7 @@ def generated_text(
 ) -> Splits:
     """Sentences by user, as language data; the same text for the same ``cut.seed``.
 
-    A user has two topics and a favourite opening word, a sentence has one topic. Words are Zipfian. Content words are
+    A user has two topics and a favorite opening word, a sentence has one topic. Words are Zipfian. Content words are
     those of the sentence's topic; a function word is usually followed by one of three places in the *topic's* list of
     words, so that who remembers the topic predicts better than any table of word pairs. The last word of a sentence
     agrees with its first. ``sentences`` is a user's mean number (they have from half to one and a half times as many),
@@ -55,20 +55,20 @@ def generated_text(
     agrees = rng.random(len(owners)) < _P_AGREES
     closers = np.where(agrees, openers, rng.permutation(openers)) + _pairs(words)
     body[np.arange(len(owners)), lengths - 1] = closers
-    tokenised = Tokenised(
+    tokenized = Tokenized(
         users=[f"user-{i}" for i in range(users)],
         owners=owners,
         lengths=lengths,
         ids=body[np.arange(body.shape[1]) < lengths[:, None]],
         words=[made_up_word(i) for i in range(words)],
     )
-    return language_splits(tokenised, cut, level="words", positions=positions, vocabulary_size=vocabulary_size)
+    return language_splits(tokenized, cut, level="words", positions=positions, vocabulary_size=vocabulary_size)
 
 
 def made_up_word(number: int) -> str:
     """A pronounceable word, another for each number: two syllables for the first 4,900, then three."""
     base = len(_SYLLABLES)
-    # Steps prime to the number of words visit each once, and keep neighbours from looking alike.
+    # Steps prime to the number of words visit each once, and keep neighbors from looking alike.
     if number < base**2:
         number = number * 2903 % base**2
         return _SYLLABLES[number // base] + _SYLLABLES[number % base]
