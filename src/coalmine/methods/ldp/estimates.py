@@ -26,6 +26,7 @@ from coalmine.stats import (
 
 _SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
 _ASSUMES = "a fair coin chose the gradient of each trial, and the guessing thresholds were fixed before the first trial"
+_SINGLE_THRESHOLD = "a guess at a single threshold shows all that the adversary learns"
 
 
 def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> list[Estimate]:
@@ -33,8 +34,8 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
 
     * ``ldp``, the bound to quote: the largest of the next three, which share the significance. The guesses get half of
       it, the rates and the ranks a quarter each.
-    * ``one-run``: from the number of right guesses (Steinke, Nasr and Jagielski 2023). Under ε-LDP a guess is right with
-      probability at most e^ε/(1+e^ε), whatever the other trials showed. Best if both errors are about equal.
+    * ``one-run``: from the number of right guesses (Steinke, Nasr and Jagielski 2023). Under ε-LDP a guess is right
+      with probability at most e^ε/(1+e^ε), whatever the other trials showed. Best if both errors are about equal.
     * ``clopper-pearson``: exact bounds on both error rates; best if they are unequal. Where measurements differ, the
       rates are means over them, and the bounds still hold: among all sums of independent trials with the same mean the
       binomial has the widest tails (Hoeffding 1956).
@@ -42,8 +43,8 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
       reports reveal more. `stats.one_run`; for a single measurement at δ > 0 `stats.simultaneous`, which is sharper
       there but needs identically distributed trials.
     * ``plug-in``, not a bound: ε_empirical (Eq. 3) of all trials together.
-    * ``empirical``, not a bound: the mean ε_empirical of the measurements, as the paper reports it, with an interval of
-      one standard deviation to either side.
+    * ``empirical``, not a bound: the mean ε_empirical of the measurements, as the paper reports it, ± their standard
+      deviation. It is marked as doubtful where the quoted bound exceeds it, since one threshold then shows too little.
 
     Args:
         trials: One per measurement, with thresholds fixed before it.
@@ -59,7 +60,7 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
     ).judged(lambda level: shared_bound(trials, delta=delta, confidence=level))
     bounds = _bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence))
     together = replace(plug_in(_total_counts(trials), delta=delta), assumes=_ASSUMES)
-    return [quoted, *bounds, together, _mean_empirical(trials, delta)]
+    return [quoted, *bounds, together, _mean_empirical(trials, delta, quoted.epsilon)]
 
 
 def shared_bound(trials: Sequence[Trials], *, delta: float, confidence: float) -> float:
@@ -98,14 +99,16 @@ def blind_epsilon(trials: Sequence[Trials], delta: float, simulations: int = 400
     return float(np.mean(means))
 
 
-def _mean_empirical(trials: Sequence[Trials], delta: float) -> Estimate:
+def _mean_empirical(trials: Sequence[Trials], delta: float, bound: float) -> Estimate:
     """Return the mean ε_empirical as an estimate, with its spread where there are several measurements."""
     epsilons = empirical_epsilons(trials, delta)
     mean, deviation = float(epsilons.mean()), spread(epsilons)
     lower, upper = None, None
     if len(trials) > 1 and math.isfinite(deviation):
         lower, upper = max(0.0, mean - deviation), mean + deviation
-    return Estimate("empirical", mean, lower=lower, upper=upper, delta=delta, assumes=_ASSUMES)
+    return Estimate(
+        "empirical", mean, lower=lower, upper=upper, delta=delta, assumes=_SINGLE_THRESHOLD, doubtful=mean < bound
+    )
 
 
 def _bounds(trials: Sequence[Trials], delta: float, significance: dict[str, float]) -> list[Estimate]:

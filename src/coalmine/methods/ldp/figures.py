@@ -179,7 +179,7 @@ def _finite(value: float) -> float | None:
 
 
 def _marks(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return one row per circle and per triangle; ``slot`` is its place beside the others, so that none hides another."""
+    """Return one row per circle and per triangle; ``slot`` puts marks side by side, so that none hides another."""
     marks = []
     for row in rows:
         for mark, value in zip(_MARKS, (row["mean"], row["bound"]), strict=True):

@@ -1,9 +1,9 @@
 """Losses of one example at many points θ + t·v of many lines through the parameters θ, layer by layer.
 
-This module serves speed only; `losses.ExampleLosses` is its interface, and has the plain way beside it. Black-box trials
-of LDP-SGD all move the model along random directions v, by steps t that differ with ε and the sign of the report. In a
-network of convolutions and linear layers each weight becomes W + t·V. The products of V with the fixed input and with the
-activations are computed once per direction instead of once per step.
+This module serves speed only; `losses.ExampleLosses` is its interface and has the plain way too. Black-box trials of
+LDP-SGD all move the model along random directions v, by steps t that differ with ε and the sign of the report. In a
+network of convolutions and linear layers each weight becomes W + t·V. The products of V with the fixed input and with
+the activations are computed once per direction instead of once per step.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ METHOD = Method(
     question="Can an adversary tell which of two gradients a locally private client sent?",
     description=(
         "A client randomizes one of two crafted gradients with a locally private mechanism. An adversary who sees the "
-        "report, or the model after the update, guesses which gradient it was. The claimed ε is that of a single report, "
-        "not of a training. There is one lower bound for each crafter, claimed ε and view. Some of many single bounds "
-        "exceed a correct claim by chance, so claims are tested with bounds that hold all together."
+        "report, or the model after the update, guesses which gradient it was. The claimed ε is that of a single "
+        "report, not of a training. There is one lower bound for each crafter, claimed ε and view. Some of many single "
+        "bounds exceed a correct claim by chance, so claims are tested with bounds that hold all together."
     ),
     reference="Matsumoto et al. 2022",
     settings=LDPSettings,
@@ -53,8 +53,8 @@ METHOD = Method(
     charts=_charts,
     caveats={
         "ldp": (
-            "The largest of three bounds (right guesses, error rates, extreme scores) that share one significance level. "
-            "Valid: fair coins choose what is sent, and the guessing thresholds are fixed in advance."
+            "The largest of three bounds (right guesses, error rates, extreme scores) that share one significance "
+            "level. A valid lower bound: fair coins choose what is sent, and thresholds are fixed in advance."
         ),
         "ranks": "Tests of the highest and lowest scores at ranks fixed in advance. A valid lower bound.",
         "empirical": (

@@ -24,12 +24,12 @@ def tables(found: MethodResults) -> list[Table]:
             _empirical,
         ),
         _table(
-            f"lower bounds on ε, each at {100 * (bound.confidence or 0):g}% confidence by itself (of many, some exceed a "
-            "correct claim by chance)",
+            f"lower bounds on ε, each at {100 * (bound.confidence or 0):g}% confidence by itself (of many, some exceed "
+            "a correct claim by chance)",
             results,
             lambda result: fixed(result.estimates[0].lower, 3),
         ),
-        _table("right guesses, and of which share of the trials if not of all", results, _right_guesses),
+        _table("right guesses, and the share of trials guessed where it is not 100%", results, _right_guesses),
     ]
     if len(results) == 1:
         shown.append(Table.of_estimates(first.estimates, "all lower bounds and estimates"))
@@ -63,8 +63,8 @@ def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
     count = sum(result.verdict is verdict for result in results)
     if verdict is Verdict.REFUTED:
         return (
-            f"Refuted: {count} of {len(results)} lower bounds exceed the claimed ε, so the mechanism has a bug. Look for "
-            "missing noise or skipped clipping."
+            f"Refuted: {count} of {len(results)} lower bounds exceed the claimed ε, so the mechanism has a bug. Look "
+            "for missing noise or skipped clipping."
         )
     if verdict is Verdict.SUSPICIOUS:
         return (
