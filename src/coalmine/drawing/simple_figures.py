@@ -8,7 +8,7 @@ from typing import Any
 
 from coalmine.drawing import numbers
 from coalmine.drawing.charts import BOUND, ESTIMATE, INK, INSERTED, LINE, THEORY, Figure, unit
-from coalmine.results.summary import line, number
+from coalmine.results.summary import number
 
 Result = Mapping[str, Any]
 
@@ -149,73 +149,6 @@ def memorized(memorization: Mapping[str, Any], name: str) -> Figure:
         "extracted, that is, the first answer of a beam search, and the median exposure.",
         sentence=f"Heat map of memorized phrases, extracted phrases and median exposure: {told}.",
         chart=unit(data, layers, height=max(190, 70 * len({d["p_e"] for d in data}))),
-    )
-
-
-def adversaries(results: Sequence[Result], name: str) -> list[Figure]:
-    """A panel for each adversary of the LDP audit: ε shown over ε promised, by what is seen."""
-    crafters = list(dict.fromkeys(str(r["config"].get("crafter")) for r in results))
-    promised = [number(r["config"]["epsilon"]) for r in results]
-    span = {"domain": [0, 1.1 * max(promised)], "nice": False}
-    return [
-        _panel(crafter, [r for r in results if str(r["config"].get("crafter")) == crafter], span, f"{name}-{i + 1}")
-        for i, crafter in enumerate(crafters)
-    ]
-
-
-def _panel(crafter: str, results: Sequence[Result], span: Mapping[str, Any], name: str) -> Figure:
-    points: list[dict[str, Any]] = []
-    diagonal: list[dict[str, Any]] = []
-    for result in results:
-        epsilon = number(result["config"]["epsilon"])
-        bound, estimate = _finite(line(result).bound), _finite(result["metrics"].get("empirical"))
-        diagonal.append({"promised": epsilon, "value": epsilon})
-        points += [
-            {"promised": epsilon, "value": value, "kind": kind, "seen": str(result["view"])}
-            for kind, value in (("valid bound", bound), ("estimate", estimate))
-            if value is not None
-        ]
-    x = {"field": "promised", "type": "quantitative", "title": "ε promised", "scale": span}
-    y = {"field": "value", "type": "quantitative", "title": "ε shown", "scale": span}
-    layers: list[dict[str, Any]] = [
-        {
-            "data": {"values": [{"promised": 0, "value": 0}, *diagonal]},
-            "mark": {"type": "line", "strokeDash": [6, 4], "color": THEORY, "strokeWidth": 2, "clip": True},
-            "encoding": {"x": x, "y": y},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 70, "opacity": 0.9, "clip": True},
-            "encoding": {
-                "x": x,
-                "y": y,
-                "shape": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": {"domain": ["valid bound", "estimate"], "range": ["triangle-up", "circle"]},
-                    "legend": {"title": None, "columns": 2},
-                },
-                "color": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": {"domain": ["valid bound", "estimate"], "range": [BOUND, ESTIMATE]},
-                    "legend": {"title": None, "columns": 2},
-                },
-                "tooltip": [
-                    {"field": f, "type": t}
-                    for f, t in (("seen", "nominal"), ("kind", "nominal"), ("value", "quantitative"))
-                ],
-            },
-        },
-    ]
-    best = max(
-        (p["value"] / p["promised"] for p in points if p["kind"] == "valid bound" and p["promised"]), default=0.0
-    )
-    return Figure(
-        name=name,
-        title=f"{crafter}.",
-        caption="Dashed: all of the promise.",
-        sentence=f"{crafter}: of {len(results)} bounds the largest shows {100 * best:.0f}% of what was promised.",
-        chart=unit(points, layers, height=190),
     )
 
 

@@ -18,11 +18,8 @@ from coalmine.methods.canife.result import CanifeResult
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.methods.exposure.audit import ExposureReport, exposure_report
 from coalmine.methods.exposure.settings import ExposureSettings
-from coalmine.methods.ldp import tables as ldp_report
-from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.settings import OneShotSettings
-from coalmine.progress import track
 from coalmine.protocol import Audit
 from coalmine.results.files import write_scores
 from coalmine.results.result import AuditResult, file_name
@@ -141,31 +138,6 @@ class CanifeMethod(Method):
         for result in results:
             assert isinstance(result, CanifeResult)
             write_arrays(directory / f"trials-{file_name(result.view)}.npz", result.arrays)
-
-
-@dataclass
-class LDPMethod(Method):
-    """Six adversaries against a locally private client: needs no training."""
-
-    name = "ldp"
-    settings: LDPSettings
-    found: list[AuditResult] = field(default_factory=list)
-
-    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> list[AuditResult]:
-        """A result for each crafter, promise and view."""
-        found = self.settings.audit().run(lambda work: track(work, "LDP trials"))
-        given = self.settings.to_dict()
-        self.found = [replace(result, config=given | dict(result.config)) for result in found]
-        return self.found
-
-    @property
-    def meaning(self) -> str | None:
-        """All bounds judged together."""
-        return ldp_report.sentence(self.found) if self.found else None
-
-    def write(self, results: Sequence[AuditResult], directory: Path) -> None:
-        """All scores in one file."""
-        write_arrays(directory / "scores.npz", ldp_report.arrays(results))
 
 
 @dataclass
