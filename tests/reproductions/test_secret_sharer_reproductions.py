@@ -1,18 +1,14 @@
-"""The secret-sharer paper's tables."""
+"""The tables of the secret-sharer paper at a tiny size."""
 
 import json
 
-from coalmine.methods.secret_sharer.figures import regimes
 from coalmine.reproductions import REPRODUCTIONS, Context, find
 from coalmine.reproductions import secret_sharer as reproduction
 from coalmine.reproductions import secret_sharer_rows as rows
 
 
-def test_the_paper_s_settings_are_all_there():
-    assert len(rows.TABLE_1) == 16
-    assert len(rows.TABLE_2) == 10
-    assert len(rows.TABLE_3) == 10
-    assert len(rows.TABLE_4) == 16
+def test_all_rows_of_the_paper_are_there():
+    assert [len(table) for table in (rows.TABLE_1, rows.TABLE_2, rows.TABLE_3, rows.TABLE_4)] == [16, 10, 10, 16]
     everything = [*rows.TABLE_1, *rows.TABLE_2, *rows.TABLE_3, *rows.TABLE_4]
     assert all(setting.paper[2] <= setting.paper[0] <= 90 for setting in everything)
     by_name = {setting.name: (setting.data, setting.optimizer, setting.batch, setting.length) for setting in everything}
@@ -23,7 +19,7 @@ def test_the_paper_s_settings_are_all_there():
 def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
     tiny = reproduction.Size(
         users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},
-        references=300, clip=0.5, noise=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
+        references=300, clip_norm=0.5, noise_multiplier=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
         source="generated-text", test_clients=3,
     )  # fmt: skip
     monkeypatch.setitem(reproduction.SIZES, "quick", tiny)
@@ -32,8 +28,8 @@ def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
         table = REPRODUCTIONS[f"secret-sharer-table-{number}"](context)
         assert len(table.rows) == count
         assert all(0 <= int(row[9]) <= int(row[7]) <= 90 for row in table.rows)
-    assert regimes(table._asdict()).to_dict()["title"] == table.title
+    assert json.loads(table.json())["title"] == table.title
     trained = json.loads((tmp_path / "quick-0-secret-sharer-non-iid-fedavg-500.json").read_text())
     assert trained["clients"] == 30
-    short = reproduction._length(rows.TABLE_2[3], 200, 4, 12), reproduction._length(rows.TABLE_4[7], 200, 4, 12)
-    assert short == (20, 66)
+    assert reproduction._length(rows.TABLE_2[3], 200, 4, 12) == 20
+    assert reproduction._length(rows.TABLE_4[7], 200, 4, 12) == 66
