@@ -121,7 +121,7 @@ class Audit:
     """What the audit inserts, in words. Two audits of one training that insert the same canaries are refused."""
 
     family: str | None = None
-    """Distribution of the updates it plants, such as ``"gaussian"``; None if it plants none."""
+    """Distribution of the updates that the audit inserts, such as ``"gaussian"``; None if it inserts none."""
 
     notes: Sequence[str] = ()
     """Sentences about the training that the result repeats as warnings."""
@@ -182,7 +182,7 @@ class Audit:
         """Restore what `state` returned."""
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result beside the part of a training's claim that applies to these canaries; for integrations."""
+        """Return the result beside the part of a training's claim that applies to these canaries."""
         raise InputError(f"{type(self).__name__} cannot be compared with a training's claim: define result_for")
 
     def live(self) -> str | None:

@@ -1,7 +1,7 @@
-"""Noise is added after the server's optimizer, at the scale of the average that the optimizer has long changed.
+"""Noise is added after the server's optimizer, but at the scale of the average before it.
 
-FedAdam makes nearly the same step of whatever it is given; FedAvgM (and the others) keep sums without noise besides.
-Accounted mode refuses strategies that aggregate otherwise than FedAvg.
+FedAdam takes a step of nearly the same size whatever it is given; FedAvgM and the others also keep sums without noise.
+Accounted mode refuses strategies that aggregate differently from FedAvg.
 """
 
 import numpy as np

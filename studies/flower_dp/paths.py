@@ -1,38 +1,30 @@
-"""Does Flower's differential privacy keep its promise? Every path of the installed version, audited.
+"""The DP paths of Flower: strategies, wrappers and mods, with the clients and models that put each to the test.
 
-    python -m coalmine.integrations.flower_audit            # all of them, as a table in Markdown
-    python -m coalmine.integrations.flower_audit --only scalar --only FedAdam
-
-A promise is what Flower's own accountant says for the noise multiplier that was asked for (RDP, no amplification,
-adding or removing one client, whose reply is then as good as none); at a large δ, where RDP is loose, it is the
-Gaussian mechanism's own curve. A path is refuted where a bound that holds with 99.9% confidence exceeds it. A Gaussian
-promise is a whole curve of (ε, δ), and small differences in noise show at a large δ.
+The claimed ε is what Flower's accountant reports for the noise multiplier (RDP, no amplification, adding or removing
+one client). At the large δ, where RDP is loose, it is the Gaussian mechanism's own curve: a Gaussian mechanism has a
+whole curve of (ε, δ), and slightly too little noise shows best at a large δ.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from coalmine.integrations.flower_bench import CLIP, Arrays, Setting, fed_avg, one_round, random_updates
-from coalmine.integrations.flower_findings import (
+from bench import CLIP, Arrays, Setting, audit_round, fed_avg, random_updates
+from findings import (
     CONFIDENCE,
     DELTA,
-    HEADER,
     LARGE_DELTA,
     Finding,
-    accounted,
+    accounted_mode,
+    claimed_epsilon,
     finding_of,
-    promised,
     repeated_round,
     whole_training,
 )
-from coalmine.integrations.flower_trials import count_trials, noise_ratio
 from flwr.app import Array, ArrayRecord, Message
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
@@ -50,6 +42,7 @@ from flwr.serverapp.strategy import (
     Krum,
     Strategy,
 )
+from trials import count_trials, noise_ratio
 
 from coalmine.stats import estimate
 
@@ -69,7 +62,7 @@ def _small() -> Arrays:
 
 
 def _along(model: Arrays, key: str) -> npt.NDArray[np.float64]:
-    """A canary that lies in the first number of one of the parameters."""
+    """Return a canary along the first number of one parameter."""
     parts = [
         np.where(np.arange(v.size) == 0, float(k == key), 0.0)
         for k, v in model.items()
@@ -79,10 +72,21 @@ def _along(model: Arrays, key: str) -> npt.NDArray[np.float64]:
 
 
 def _split(model: Arrays) -> list[Arrays]:
-    """Clients of two minds, as many on either side."""
+    """Return updates of twelve clients, half of which pull one way and half the other."""
     side = np.zeros_like(model["weight"], dtype=np.float64)
     side.flat[0] = CLIP
     return [{"weight": side * sign} for sign in [1] * 6 + [-1] * 6]
+
+
+def _small_setting(**more: Any) -> Setting:
+    return Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), **more)
+
+
+def _accounted(
+    inner: Callable[[], Any], wrapper: Any = DifferentialPrivacyServerSideFixedClipping, mods: Sequence[Any] = ()
+) -> str:
+    """Return what accounted mode does with a strategy."""
+    return accounted_mode(_small_setting(mods=mods), inner, _along(_small(), "weight"), wrapper)
 
 
 # The paths
@@ -101,50 +105,46 @@ def _optimizer(kind: Any, **settings: Any) -> Callable[[], Finding]:
         return fed_avg(kind, **settings)
 
     def run() -> Finding:
-        small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP))
-        says = accounted(small, inner, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
+        accountant = _accounted(inner)
         name = f"server-side fixed, {kind.__name__}" + "".join(f" ({k}={v})" for k, v in settings.items())
-        if kind is FedAvgM:  # momentum tells a little more in each round: many canaries and a large δ show it
+        if kind is FedAvgM:  # momentum leaks a little more per round, which takes many canaries and a large δ
             return whole_training(
-                name, lambda n: _server(n, inner()), _plain(), accountant=says,
+                name, lambda n: _server(n, inner()), _plain(), accountant=accountant,
                 rounds=3, canaries=1000, delta=LARGE_DELTA,
             )  # fmt: skip
-        return whole_training(name, lambda n: _server(n, inner()), _plain(), accountant=says)
+        return whole_training(name, lambda n: _server(n, inner()), _plain(), accountant=accountant)
 
     return run
 
 
 def _server_fixed() -> Finding:
-    small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP))
-    says = accounted(small, fed_avg, _along(_small(), "weight"), DifferentialPrivacyServerSideFixedClipping)
-    return whole_training("server-side fixed, FedAvg", _server, _plain(), accountant=says)
+    return whole_training("server-side fixed, FedAvg", _server, _plain(), accountant=_accounted(fed_avg))
 
 
 def _control() -> Finding:
-    """The instrument that shows small differences, on a path that has none."""
-    name = "server-side fixed, FedAvg, as a control for the rows at this δ"
+    """The more sensitive instrument, on a path without a fault."""
+    name = "server-side fixed, FedAvg: control for the rows at this δ"
     return whole_training(name, _server, _plain(), rounds=3, canaries=1000, delta=LARGE_DELTA, accountant="as above")
 
 
 def _client_fixed() -> Finding:
     wrapper = DifferentialPrivacyClientSideFixedClipping
-    small = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), mods=[fixedclipping_mod])
-    says = accounted(small, fed_avg, _along(_small(), "weight"), wrapper)
+    accountant = _accounted(fed_avg, wrapper, mods=[fixedclipping_mod])
     setting = Setting(model=_wide(), honest=random_updates(_wide(), 20, 2 * CLIP), mods=[fixedclipping_mod])
     name = "client-side fixed, fixedclipping_mod"
-    return whole_training(name, lambda n: wrapper(fed_avg(), 2.0, CLIP, n), setting, accountant=says)
+    return whole_training(name, lambda n: wrapper(fed_avg(), 2.0, CLIP, n), setting, accountant=accountant)
 
 
 def _weights() -> Finding:
     setting = Setting(model=_small(), honest=random_updates(_small(), 9, 2 * CLIP), metrics={"num-examples": 9})
-    return repeated_round("server-side fixed, a client of 9 times the examples", setting, _along(_small(), "weight"))
+    return repeated_round("server-side fixed, a client with 9 times the examples", setting, _along(_small(), "weight"))
 
 
 def _dropouts() -> Finding:
     setting = Setting(model=_small(), honest=random_updates(_small(), 15, 2 * CLIP), silent=lambda p: p < 14)
-    remark = "14 of 16 nodes never answer; Flower logs a warning"
+    remark = "14 of 16 nodes never reply; Flower logs a warning"
     return repeated_round(
-        "server-side fixed, nodes that never answer", setting, _along(_small(), "weight"), remark=remark
+        "server-side fixed, nodes that never reply", setting, _along(_small(), "weight"), remark=remark
     )
 
 
@@ -189,8 +189,8 @@ def _half() -> Finding:
     return repeated_round("server-side fixed, float16", setting, np.ones(256))
 
 
-def _planted(before: ArrayRecord, after: ArrayRecord) -> bool:
-    """Whether a reply is that of a planted canary, and not of one that is held out."""
+def _inserted(before: ArrayRecord, after: ArrayRecord) -> bool:
+    """Return whether a reply comes from an inserted canary."""
     return any(np.max(np.abs(after[key].numpy() - before[key].numpy()), initial=0.0) > 1e-3 for key in before)
 
 
@@ -198,7 +198,7 @@ def _with_nan(message: Message, context: Any, call_next: Any) -> Message:
     before = next(iter(message.content.array_records.values()))
     reply = call_next(message, context)
     name, after = next(iter(reply.content.array_records.items()))
-    if _planted(before, after):
+    if _inserted(before, after):
         bias = np.array(after["bias"].numpy())
         bias[0] = np.nan
         reply.content[name] = ArrayRecord({**after, "bias": Array(bias)})
@@ -206,8 +206,8 @@ def _with_nan(message: Message, context: Any, call_next: Any) -> Message:
 
 
 def _nan() -> Finding:
-    setting = Setting(model=_small(), honest=random_updates(_small(), 4, 2 * CLIP), odd=[_with_nan], length=20.0)
-    remark = "one NaN, and nothing else of that update is clipped"
+    setting = _small_setting(canary_mods=[_with_nan], length=20.0)
+    remark = "with one NaN, the rest of the update is not clipped"
     return repeated_round(
         "server-side fixed, a client that sends a NaN", setting, _along(_small(), "weight"), remark=remark
     )
@@ -217,7 +217,7 @@ def _reordered(message: Message, context: Any, call_next: Any) -> Message:
     before = next(iter(message.content.array_records.values()))
     reply = call_next(message, context)
     name, after = next(iter(reply.content.array_records.items()))
-    if _planted(before, after):
+    if _inserted(before, after):
         reply.content[name] = ArrayRecord(dict(reversed(after.items())))
     return reply
 
@@ -225,12 +225,10 @@ def _reordered(message: Message, context: Any, call_next: Any) -> Message:
 def _order() -> Finding:
     rng = np.random.default_rng(0)
     model = {key: (rng.normal(0, 0.1, 8) + mean).astype(np.float32) for key, mean in (("first", 1.0), ("second", -1.0))}
-    setting = Setting(model=model, honest=random_updates(model, 4, 2 * CLIP), odd=[_reordered], length=1.0)
+    setting = Setting(model=model, honest=random_updates(model, 4, 2 * CLIP), canary_mods=[_reordered], length=1.0)
     remark = "replies are compared with the model by position, not by name"
     canary = np.concatenate([-np.ones(8), np.ones(8)])
-    return repeated_round(
-        "server-side fixed, a client that orders its arrays otherwise", setting, canary, remark=remark
-    )
+    return repeated_round("server-side fixed, a client that reorders its arrays", setting, canary, remark=remark)
 
 
 def _adaptive(side: str) -> Callable[[], Finding]:
@@ -240,7 +238,7 @@ def _adaptive(side: str) -> Callable[[], Finding]:
 
     def run() -> Finding:
         setting = Setting(model=_wide(), honest=random_updates(_wide(), 500, 2 * CLIP), mods=mods)
-        usual = noise_ratio(lambda n: wrapper(fed_avg(), 1.0, n, CLIP), mods=mods, noise=1.0)
+        default = noise_ratio(lambda n: wrapper(fed_avg(), 1.0, n, CLIP), mods=mods, noise=1.0)
         return whole_training(
             f"{side}-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)",
             lambda n: wrapper(fed_avg(), 1.0, n, CLIP, target_clipped_quantile=0.1, clip_norm_lr=1.0),
@@ -250,7 +248,7 @@ def _adaptive(side: str) -> Callable[[], Finding]:
             canaries=500,
             delta=LARGE_DELTA,
             accountant="has none",
-            remark=f"with the usual settings the noise was {usual:.2f} of what is promised where all are clipped",
+            remark=f"with default settings the noise was {default:.2f} of the claim when all updates are clipped",
         )
 
     return run
@@ -258,11 +256,11 @@ def _adaptive(side: str) -> Callable[[], Finding]:
 
 def _count() -> Finding:
     noise, members, nonmembers = count_trials(trials=1500)
-    found = estimate(members, nonmembers, delta=LARGE_DELTA, confidence=CONFIDENCE, methods=["simultaneous"])[0]
+    bound = estimate(members, nonmembers, delta=LARGE_DELTA, confidence=CONFIDENCE, methods=["simultaneous"])[0]
     return Finding(
-        "client-side adaptive, with the clip norm that clients are sent",
-        promised(noise, 1, LARGE_DELTA), found.epsilon, None, LARGE_DELTA, "has none",
-        "the count of clipped updates moves by 1 where its noise is for ½",
+        "client-side adaptive, and the clip norm that clients receive",
+        claimed_epsilon(noise, 1, LARGE_DELTA), bound.epsilon, None, LARGE_DELTA, "has none",
+        "the count of clipped updates has sensitivity 1, its noise is for ½",
     )  # fmt: skip
 
 
@@ -270,12 +268,14 @@ def _local(key: str) -> Callable[[], Finding]:
     def run() -> Finding:
         model = {**_small(), "scale": np.array(0.3, dtype=np.float32)}
         mod = LocalDpMod(clipping_norm=CLIP, sensitivity=CLIP, epsilon=1.0, delta=DELTA)
-        setting = Setting(model=model, honest=random_updates(_small(), 1, CLIP), odd=[mod])
-        found = one_round(setting, fed_avg(), canary=_along(model, key), trials=240, delta=DELTA, confidence=CONFIDENCE)
+        setting = Setting(model=model, honest=random_updates(_small(), 1, CLIP), canary_mods=[mod])
+        result = audit_round(
+            setting, fed_avg(), canary=_along(model, key), trials=240, delta=DELTA, confidence=CONFIDENCE
+        )
         scalar = key == "scale"
         name = "LocalDpMod" + (", a scalar parameter" if scalar else "")
         remark = "scalars are neither clipped nor noised" if scalar else ""
-        return finding_of(name, found, 1.0, "has none", remark)
+        return finding_of(name, result, 1.0, "has none", remark)
 
     return run
 
@@ -306,17 +306,3 @@ PATHS: dict[str, Callable[[], Finding]] = {
     "nan": _nan,
     "order": _order,
 }
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=list(PATHS), help="one path, or several by repeating it")
-    chosen = parser.parse_args().only or list(PATHS)
-    print(f"flwr {metadata.version('flwr')}, confidence {CONFIDENCE:.1%}\n\n{HEADER}", flush=True)
-    for name in chosen:
-        print(PATHS[name]().row(), flush=True)
-
-
-if __name__ == "__main__":
-    main()
