@@ -3,36 +3,40 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo flower-demo test lint bench docs clean
+.PHONY: help demo flower-demo test lint bench docs clean
 
-demo: $(VENV)/.core
+help: ## List the targets
+	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*##/:/" | awk -F: '{printf "  make %-12s%s\n", $$1, $$2}'
+
+demo: $(VENV)/.core ## Run five methods on bundled data and draw the report (a minute)
 	$(BIN)/coalmine demo
 
 # One SuperLink and two SuperNodes of this machine; `make flower-demo ENGINE=simulation` for Ray.
 ENGINE ?= deployment
-flower-demo: $(VENV)/.flower
+flower-demo: $(VENV)/.flower ## Audit a Flower deployment on this machine
 	$(BIN)/python examples/flower/demo.py --engine $(ENGINE) --out runs/flower
 
-test: $(VENV)/.test
+test: $(VENV)/.test ## Run all tests (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2
 
-lint: $(VENV)/.test
+lint: $(VENV)/.test ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
-bench: $(VENV)/.test
+bench: $(VENV)/.test ## Measure coverage, tightness and speed
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/tightness.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/ldp.py
 
-docs: $(VENV)/.docs
-	$(BIN)/python -m coalmine.config.reference > docs/config.md
+docs: $(VENV)/.docs ## Build the documentation site
+	$(BIN)/python -m coalmine.runs.settings_reference > docs/config.md
 	$(BIN)/python -m mkdocs build
 
-clean:
+clean: ## Remove the environment and all caches
 	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:

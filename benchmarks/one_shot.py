@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from coalmine import OneShot
-from coalmine.methods.one_shot.audit import PlantedCanaries
+from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Release
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
 from coalmine.simulation.data import FederatedData, Task

@@ -46,7 +46,7 @@ from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.choice import choose_kernel
-from coalmine.simulation.kernels.partial_sum import PartialSum, scales
+from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors
 from coalmine.simulation.models import build
 from coalmine.simulation.workers import ClientWork, Job, Workers
 
@@ -182,7 +182,8 @@ WORKLOADS = [
     Workload(SENTENCES, "word-lstm", WORDS, 20, 40, bars=(1.5, 1.5, None)),
     Workload(CHAT, "word-lstm", WORDS, 20, 40, bars=(1.5, 1.5, None)),
     Workload("word LSTM, others by its forward", "word-lstm", WORDS, 20, 40, repeats=3),
-    Workload("char LSTM", "shakespeare-lstm", CHARACTERS, 20, 40, bars=(1, 1.05, 1.7)),
+    Workload("char LSTM", "shakespeare-lstm", CHARACTERS, 20, 40, bars=(None, None, 1.7)),
+    Workload("Transformer", "transformer", WORDS, 20, 40),
     Workload("ResNet18-GN 32×32", "resnet18-gn", CIFAR, 64, 1, repeats=9, bars=(1.5, 1.5, 1.7)),
     Workload("MLP, 4 steps", "mlp", DIGITS, 1000, 20, batch_size=5, repeats=3),
     Workload("LDP CNN, 4 steps", "ldp-cnn", MNIST, 100, 20, batch_size=5),
@@ -376,7 +377,7 @@ def mechanism_share(work: Workload) -> None:
     for round in range(work.repeats):
         for _ in range(work.clients):
             norm = flat.norms(vector.sub_(weights)[None]).numpy()
-            part.zero_().add_(vector, alpha=float(scales(norm, np.ones(1), 0.1)[0]))
+            part.zero_().add_(vector, alpha=float(clip_factors(norm, np.ones(1), 0.1)[0]))
             total.add_(part)
         total.add_(torch.from_numpy(mechanism.noise(training.dim, SEED, 0.1, work.clients, round))).div_(work.clients)
     alone = (time.perf_counter() - start) / work.repeats

@@ -1,67 +1,82 @@
-"""A small run, written as a real one writes itself, without training anything."""
+"""A small run of every method, written as a real one is, without training anything."""
 
 import numpy as np
 
 from coalmine.accounting import claimed
-from coalmine.files import write_arrays, write_json, write_text
-from coalmine.results.files import merged, write_result, write_scores
+from coalmine.files import write_json, write_text
+from coalmine.results import units
+from coalmine.results.files import results_to_dict, write_content, write_scores
 from coalmine.results.result import AuditResult
-from coalmine.stats import Scores, estimate
+from coalmine.stats import Estimate, Scores, estimate
 
 DELTA = 1e-5
+METHODS = ("one-shot", "canife", "secret-sharer", "ldp", "exposure")
 
 
-def write_run(directory, *, title="A small run", view="final-change", phrase="one two three", promise=4.0, audits=None):
-    """Write a run of these audits (all five if none are named) into ``directory``, and return it."""
+def write_run(directory, *, title="A small run", view="final-change", phrase="one two three", claim=4.0, methods=METHODS):
+    """Write a run of these methods into ``directory``, and return it."""
     rng = np.random.default_rng(7)
-    wanted = audits or ("one-shot", "canife", "secret-sharer", "ldp", "exposure")
     results = []
 
-    def audited(audit, view, *, shift, promised, config=None, metrics=None, delta=DELTA):
-        scores = rng.normal(shift, 1, 60), rng.normal(0, 1, 50)
-        found = AuditResult(
-            audit=audit,
+    def add(method, view, *, shift, claim, unit=units.USER, delta=DELTA, **more):
+        sides = rng.normal(shift, 1, 60), rng.normal(0, 1, 50)
+        more.setdefault("estimates", estimate(*sides, delta=delta))
+        result = AuditResult(
+            method=method,
             view=view,
+            unit=unit,
+            adversary="sees the final model",
+            score_name="cosine",
             seed=0,
-            estimates=estimate(*scores, delta=delta),
-            scores=Scores(*scores),
-            theory=None if promised is None else claimed(promised, delta),
+            scores=Scores(*sides),
+            theory=None if claim is None else claimed(claim, delta),
             warnings=[f"beware of {phrase}"],
-            metrics={"planted": 60.0, "held_out": 50.0, **(metrics or {})},
-            config={"score": "cosine", **(config or {})},
+            **more,
         )
-        return found, found.to_dict()
+        write_scores(result, directory)
+        results.append(result)
+        return result
 
-    def kept(found, content):
-        write_scores(found, directory)
-        results.append(content)
-
-    if "one-shot" in wanted:
-        kept(*audited("one-shot", view, shift=2.0, promised=promise))
-    if "canife" in wanted:
-        found, content = audited("canife", "frozen", shift=1.5, promised=promise)
-        rounds = [{"round": t, "rounds": 5, "estimates": content["estimates"]} for t in (0, 5)]
-        composed = [{"method": "best-threshold", "inversion": way, "epsilon": 9.5} for way in ("exact", "paper")]
-        theory = content["theory"] | {"epsilon": 3 * promise}
-        canaries = [{"kind": "numbers", "target": 3, "shape": [1, 8, 8], "range": [0.0, 1.0]}] * 2
-        kept(found, content | {"rounds": rounds, "composed": composed, "training_theory": theory, "canaries": canaries})
-        write_arrays(directory / "trials-frozen.npz", {"inputs": rng.random((2, 1, 8, 8))})
-    if "secret-sharer" in wanted:
-        kept(*audited("secret-sharer", "loss:phrase", shift=0.5, promised=None))
-        kept(*audited("secret-sharer", "loss:user", shift=0.5, promised=promise))
-        write_json(directory / "memorization.json", _memorization(phrase))
-    if "ldp" in wanted:
-        config = {"crafter": "benign", "epsilon": 1.0, "gradient_norm": None, "norm": 1.0, "trials": 110}
-        metrics = {"empirical": 0.4, "empirical_std": 0.1, "bound_of_all": 0.2}
+    if "one-shot" in methods:
+        add("one-shot", view, shift=2.0, claim=claim)
+    if "canife" in methods:
+        estimates = [e.to_dict() for e in estimate(rng.normal(1.5, 1, 60), rng.normal(0, 1, 50), delta=DELTA)]
+        details = {
+            "rounds": [{"round": t, "rounds": 5, "estimates": estimates} for t in (0, 5)],
+            "composed": [{"method": "best-threshold", "inversion": w, "epsilon": 9.5} for w in ("exact", "paper")],
+            "canaries": [{"kind": "numbers", "target": 3, "shape": [1, 8, 8], "range": [0.0, 1.0]}] * 2,
+        }
+        arrays = {"inputs": rng.random((2, 1, 8, 8))}
+        add("canife", "frozen", shift=1.5, claim=claim, unit=units.ROUND, details=details, arrays=arrays)
         results.append(
-            audited("ldp", "white-box", shift=0.5, promised=1.0, config=config, metrics=metrics, delta=0.0)[1]
+            AuditResult(
+                method="canife",
+                view="frozen, composed",
+                unit=units.USER,
+                adversary="sees all rounds",
+                score_name="projection",
+                seed=0,
+                estimates=[Estimate("composed", 9.5)],
+                theory=claimed(3 * claim, DELTA),
+            )
         )
-    if "exposure" in wanted:
-        kept(*audited("exposure", "ranks", shift=0.5, promised=None))
+    if "secret-sharer" in methods:
+        add("secret-sharer", "loss:phrase", shift=0.5, claim=None, unit=units.PHRASE)
+        add("secret-sharer", "loss:user", shift=0.5, claim=claim)
+        write_json(directory / "memorization.json", _memorization(phrase))
+    if "ldp" in methods:
+        config = {"crafter": "benign", "epsilon": 1.0, "gradient_norm": None, "clip_norm": 1.0, "trials": 110}
+        sides = rng.normal(0.5, 1, 60), rng.normal(0, 1, 50)
+        estimates = [*estimate(*sides, delta=0.0), Estimate("empirical", 0.4, 0.3, 0.5)]
+        metrics = {"empirical": 0.4, "empirical_std": 0.1}
+        terms = {"unit": units.REPORT, "delta": 0.0, "variant": "benign, ε = 1", "joint_bound": 0.2}
+        add("ldp", "white-box", shift=0.5, claim=1.0, config=config, metrics=metrics, estimates=estimates, **terms)
+    if "exposure" in methods:
+        add("exposure", "ranks", shift=0.5, claim=None, unit=units.SCORES)
     history = [{"round": t, "train_loss": 2.0 - 0.1 * t, "accuracy": 0.5 + 0.05 * t} for t in range(5)]
     metrics = {"accuracy": 0.7, "accuracy without canaries": 0.72}
     training = {"clients": 20, "parameters": 100, "rounds": 5, "private": True, "metrics": metrics, "history": history}
-    write_result({**merged(results), "title": title, "training": training}, directory)
+    write_content(results_to_dict(results, title=title, trainings={"training": training}), directory)
     write_text(directory / "config.toml", f'[run]\ntitle = "{phrase}"\n')
     return directory
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coalmine.arrays import Vector
 from coalmine.errors import InputError, check_count, check_kind
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from coalmine.results.result import AuditResult
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
-
-Vector = npt.NDArray[np.float32]
-"""Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
 
 Kind = Literal["model", "update"]
 """What is released: the global model after a round, or the round's noisy average."""

@@ -24,7 +24,7 @@ from coalmine import Canife, ObservedParticipation, OneShot
 from coalmine.errors import InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
 from coalmine.integrations.flower.local import copied
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.protocol import Release
 
 CLIP, ROUNDS, CLIENTS, DIM = 0.5, 3, 4, 310

@@ -16,20 +16,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gate_runs
+from coalmine.accounting import claimed
 from coalmine.drawing import html
 from coalmine.drawing.charts import Figure
 from coalmine.drawing.pictures import png_uri
 from coalmine.drawing.score_figures import explorer
-from coalmine.drawing.sections import _estimates
+from coalmine.drawing.sections import estimate_table
 from coalmine.errors import InputError
-from coalmine.report import caveats
-from coalmine.report.first_screen import headline, in_short, odds, sentence
+from coalmine.report.first_screen import answer, in_short, odds, sentence
 from coalmine.report.page import report, write_report
 from coalmine.report.picture import picture
-from coalmine.results.groups import Group, Row, groups
+from coalmine.results.groups import Group, grouped
 from coalmine.results.saved import read_run_directory
-from coalmine.stats import METHODS
+from coalmine.results.verdict import Verdict
+from coalmine.stats import METHODS, Estimate
+from coalmine.stats.estimators import CAVEATS
+from gate_runs import result
+from saved_runs import METHODS as METHODS_OF_RUN
 from saved_runs import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -83,9 +86,7 @@ def test_every_figure_has_its_place_and_a_sentence(page):
     specs = json.loads(page.split('id="figures">')[1].split("</script>")[0])["specs"]
     places = {a["id"].removeprefix("figure-"): a for a in outline.all("div") if a.get("role") == "img"}
     assert set(specs) == set(places)
-    assert all(
-        len(a["aria-label"].split()) >= 5 and a["aria-label"].endswith((".", "rightly.")) for a in places.values()
-    )
+    assert all(len(a["aria-label"].split()) >= 5 and a["aria-label"].endswith(".") for a in places.values())
 
 
 def test_tables_name_their_rows_and_columns(page):
@@ -105,84 +106,77 @@ def test_a_report_is_small_and_has_the_libraries_once(saved, page):
     assert "unsafe" not in page.split('http-equiv="Content-Security-Policy"')[1].split(">")[0]
 
 
-def test_the_first_screen_tells_promise_and_proof(saved):
-    found = groups(read_run_directory(saved).results)
-    assert [group.key for group in found] == ["training", "round", "report", "phrase"]
-    assert headline(found) == "Nothing found contradicts the promises."
-    told = sentence(found[0]).replace("\u00a0", " ")
-    bound = found[0].strongest.bound
-    assert "promises ε ≤ 4.00 to ε ≤ 12.0" in told  # fmt: skip
-    assert f"proves ε ≥ {bound:.2f}" in told
-    assert "95% confidence" in told
-    assert told.endswith("Nothing contradicts these promises.")
+def test_the_first_screen_leads_with_the_verdict_and_the_strongest_evidence(saved):
+    groups = grouped(read_run_directory(saved).results)
+    titles = [group.title for group in groups]
+    assert titles[0] == "One user, whole training"
+    assert len(titles) == len(set(titles)) == 5
+    assert [group.verdict for group in groups[:3]] == [Verdict.NOT_REFUTED] * 3
+    text = sentence(groups[0]).replace("\u00a0", " ")
+    assert "ε ≤ 4.00 to ε ≤ 12.0" in text
+    assert f"ε ≥ {groups[0].strongest.decisive.epsilon:.2f}" in text
+    assert "95% confidence" in text
+    assert "This is not a proof of privacy" in answer(groups, 0)[0]
 
 
-def test_a_refuted_promise_is_told_first_and_in_red(tmp_path):
-    write_run(tmp_path, promise=0.5, audits=["one-shot", "ldp"])
-    found = groups(read_run_directory(tmp_path).results)
-    assert headline(found).startswith("Promise refuted")
-    page = report(read_run_directory(tmp_path))
+def test_a_refuted_claim_comes_first_and_in_red(tmp_path):
+    write_run(tmp_path, claim=0.5, methods=["one-shot", "ldp"])
+    assert grouped(read_run_directory(tmp_path).results)[0].verdict is Verdict.REFUTED
+    page = report(read_run_directory(tmp_path, scores=True))
     assert '<div class="verdict refuted">' in page
-    assert "That refutes the promise" in page
-    assert "REFUTED: proved" in page
+    assert "REFUTED: lower bound" in page
 
 
-def test_estimates_are_never_shown_as_proved(saved):
-    for group in groups(read_run_directory(saved).results):
-        for row in group.rows:
-            if str(row.estimate_method).startswith("composed"):
-                assert row.bound is None
-                assert row.verdict.startswith("estimate only")
-            assert row.bound is None or row.confidence == 0.95
-    for result in read_run_directory(saved).results:
-        shown = Outline(_estimates(result)).text
-        for one in result["estimates"]:
-            cells = shown[shown.index(one["method"]) :][:5]
-            others = {"estimate", "estimate, doubtful", "bound if Gaussian"}
-            assert cells[1] == "valid bound" if one["valid"] else cells[1] in others
-            assert one["valid"] or not any("at least" in cell for cell in cells)
-
-
-def test_the_largest_of_several_bounds_is_not_told_without_what_that_costs(page):
-    # One-shot, CANIFE, phrase, user, exposure: five bounds at 95%.
-    assert "all of them hold together with at least 75%" in page
-
-
-def test_a_run_of_one_result_without_a_promise_or_scores_can_be_reported(tmp_path):
-    write_run(tmp_path, audits=["exposure"])
-    (tmp_path / "scores-ranks.npz").unlink()
-    (tmp_path / "config.toml").unlink()
+def test_a_training_without_noise_is_said_to_have_no_mechanism(tmp_path):
+    write_run(tmp_path, methods=["exposure"])
+    path = tmp_path / "result.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["trainings"]["training"]["private"] = False
+    path.write_text(json.dumps(content), encoding="utf-8")
     page = report(read_run_directory(tmp_path))
-    assert "No promise was checked" in page
+    assert "No privacy mechanism" in page
+    assert '<div class="verdict refuted">' in page
+
+
+def test_estimates_are_never_shown_as_bounds(saved):
+    for shown in read_run_directory(saved).results:
+        if any(e.method == "composed" for e in shown.estimates):
+            assert shown.bound is None
+        cells = Outline(estimate_table(shown)).text
+        for estimate in shown.estimates:
+            row = cells[cells.index(estimate.method) :][:5]
+            assert (row[1] == "lower bound") is estimate.valid
+            assert estimate.valid or not any("at least" in cell for cell in row)
+
+
+def test_several_bounds_come_with_their_joint_confidence(page):
+    # One-shot, CANIFE, phrase, user, exposure: five bounds at 95%.
+    assert "all 5 hold together with at least 75%" in page
+
+
+def test_a_run_of_one_result_without_a_claim_or_scores_can_be_reported(tmp_path):
+    write_run(tmp_path, methods=["exposure"])
+    (tmp_path / "scores-exposure-ranks.npz").unlink()
+    (tmp_path / "config.toml").unlink()
+    page = report(read_run_directory(tmp_path, scores=True))
+    assert "No claim was stated" in page
     assert 'type="range"' not in page
 
 
-def test_the_threshold_starts_where_most_guesses_are_right(saved):
-    run = read_run_directory(saved)
-    (result,) = run.of("one-shot")
-    found = explorer("one-shot", result, run.scores(result))
-    right = [place.tp / found.members + 1 - place.fp / found.nonmembers for place in found.places]
-    assert right[found.start] == max(right) > 1.5
+def test_the_threshold_starts_where_tpr_minus_fpr_is_largest(saved):
+    (shown,) = read_run_directory(saved, scores=True).of("one-shot").results
+    scores = explorer("one-shot", shown)
+    youden = [place.tp / scores.members - place.fp / scores.nonmembers for place in scores.places]
+    assert youden[scores.start] == max(youden) > 0.5
 
 
-def test_memorized_and_extracted_are_told_apart_and_defined(page):
-    assert "How many of each kind are memorized: likelier to the model than" in page
-    assert "extracted, that is, the first answer of a beam search" in page
-    assert "1 extracted" in page
-
-
-def test_bounds_of_local_reports_are_those_that_hold_together(page):
-    assert "benign: of 1 bounds the largest shows 20% of what was promised" in page
-
-
-def test_every_method_has_a_sentence():
-    assert set(METHODS) <= set(caveats.METHODS)
-    assert caveats.caveat("low-fpr-0.01") == caveats.METHODS["low-fpr"]
+def test_every_estimator_has_a_caveat():
+    assert set(METHODS) <= set(CAVEATS)
 
 
 def test_what_comes_from_files_stays_text(tmp_path):
     write_run(tmp_path, title=NASTY, view=NASTY, phrase=NASTY.replace('"', "'"))
-    page = report(read_run_directory(tmp_path))
+    page = report(read_run_directory(tmp_path, scores=True))
     outline = Outline(page)
     assert outline.handlers == []
     assert all(image["src"].startswith("data:image/png") for image in outline.all("img"))
@@ -216,7 +210,7 @@ def test_pictures_are_png_and_other_arrays_are_refused():
     assert made.startswith(b"\x89PNG")
     assert int.from_bytes(made[16:20]) == 200
     assert int.from_bytes(made[20:24]) == 150
-    with pytest.raises(InputError, match="a picture has the shape"):
+    with pytest.raises(InputError, match="shape"):
         png_uri(np.zeros((2, 5, 5)))
 
 
@@ -230,13 +224,13 @@ def test_a_report_needs_no_torch(saved):
     code = """import sys
 from coalmine.report import page
 page._library = lambda: ""
-page.report(page.read_run_directory(sys.argv[1]))
+page.report(page.read_run_directory(sys.argv[1], scores=True))
 sys.exit("torch" in sys.modules)"""
     assert subprocess.run([sys.executable, "-c", code, str(saved)], check=False).returncode == 0
 
 
 def test_the_command_writes_the_page_and_the_figures(tmp_path, run):
-    write_run(tmp_path, audits=["one-shot"])
+    write_run(tmp_path, methods=["one-shot"])
     code, out, _ = run("report", str(tmp_path), "--png", str(tmp_path / "figures"))
     written = [Path(line) for line in out.split()]
     assert code == 0
@@ -253,7 +247,7 @@ def test_a_run_ends_with_its_report(tmp_path, run):
     code, out, err = run("run", str(tmp_path / "audit.toml"), "--out", str(tmp_path / "out"))
     assert code == 0, err
     assert out.endswith(f"written to {tmp_path / 'out' / 'report.html'}\n")
-    assert "Canaries of a score file" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "One canary of a score file" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_directory_without_results_gets_a_sentence(tmp_path, run):
@@ -265,18 +259,15 @@ def test_a_directory_without_results_gets_a_sentence(tmp_path, run):
 def test_a_page_that_cannot_be_drawn_loses_no_results(tmp_path, monkeypatch, capsys):
     from coalmine.cli import runs as cli_runs
 
-    write_run(tmp_path, audits=["one-shot"])
-    content = json.loads((tmp_path / "result.json").read_text())
+    write_run(tmp_path, methods=["one-shot"])
     monkeypatch.setattr("coalmine.report.page.report", lambda run: 1 / 0)
-    cli_runs._finish(content, tmp_path, False)
-    out, err = capsys.readouterr()
-    assert "final-change" in out
-    assert "the results are complete" in err
+    cli_runs.draw(tmp_path, as_json=False)
+    assert "the results are complete" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
 
 
 def test_a_damaged_file_gets_a_sentence(tmp_path, run):
-    write_run(tmp_path, audits=["secret-sharer"])
+    write_run(tmp_path, methods=["secret-sharer"])
     (tmp_path / "memorization.json").write_text('{"configurations": 3}', encoding="utf-8")
     code, _, err = run("report", str(tmp_path))
     assert code == 2
@@ -284,17 +275,17 @@ def test_a_damaged_file_gets_a_sentence(tmp_path, run):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("audit", ["one-shot", "canife", "secret-sharer", "ldp", "exposure"])
-def test_infinite_and_missing_numbers_can_be_told(tmp_path, audit):
-    write_run(tmp_path, audits=[audit])
+@pytest.mark.parametrize("method", METHODS_OF_RUN)
+def test_infinite_and_missing_numbers_can_be_reported(tmp_path, method):
+    write_run(tmp_path, methods=[method])
     path = tmp_path / "result.json"
     content = json.loads(path.read_text(encoding="utf-8"))
-    for result in content.get("results", [content]):
-        result["theory"] = None if result["theory"] is None else result["theory"] | {"epsilon": "inf"}
-        result["estimates"] = [e | {"epsilon": "inf", "lower": "inf", "upper": None} for e in result["estimates"]]
-    content["training"] |= {"history": [], "metrics": {}}
+    for one in content["results"]:
+        one["theory"] = None if one["theory"] is None else one["theory"] | {"epsilon": "inf"}
+        one["estimates"] = [e | {"epsilon": "inf", "lower": "inf", "upper": None} for e in one["estimates"]]
+    content["trainings"]["training"] |= {"history": [], "metrics": {}}
     path.write_text(json.dumps(content), encoding="utf-8")
-    assert "∞" in report(read_run_directory(tmp_path))
+    assert "∞" in report(read_run_directory(tmp_path, scores=True))
 
 
 # In a browser
@@ -394,46 +385,39 @@ def _axe():
     return next(place for place in places if place.is_file())
 
 
-def test_the_box_tells_the_odds_in_words(page):
+def test_the_box_says_what_epsilon_means_in_odds(page):
     box = page[page.index('<div class="verdict') : page.index('<dl class="tiles"')]
-    assert "In odds: what that adversary sees makes some accusation at least" in box
-    assert "The promise allows up to" in box
+    assert "likelier to flag a member than a non-member" in box
+    assert "The claim allows up to" in box
 
 
-def test_odds_without_a_bound_are_those_of_the_promise():
-    row = Row(audit="one-shot", view="final", adversary="sees the final model", promise=2.0, delta=1e-5, bound=0.0)
-    assert "the promise allows some accusation to be up to 7.39 times as likely" in odds(_group(row))
-    assert odds(_group(replace(row, promise=math.inf))) == odds(_group(replace(row, promise=None))) == ""
+def test_odds_without_a_bound_are_those_of_the_claim():
+    assert "up to 7.39 times" in odds(_group(result(bound=0.0, claim=2.0)))
+    assert odds(_group(result(bound=0.0, claim=None))) == ""
+    assert odds(_group(replace(result(bound=0.0), theory=claimed(math.inf, 1e-5)))) == ""
 
 
-def test_a_group_of_several_promises_tells_all_of_them_beside_the_strongest_bounds_own():
-    row = Row(audit="ldp", view="", adversary="sees the report", promise=2.0, delta=0.0, bound=1.9, confidence=0.95)
-    told = in_short(_group(row, replace(row, promise=4.0, bound=3.0))).replace("\u00a0", " ")
-    assert "where ε ≤ 2.00 was promised (2.00 to 4.00, by adversary or setting)" in told
-    assert "promised ε ≤ 2.00: by" in in_short(_group(row)).replace("\u00a0", " ")
+def test_a_group_of_several_claims_shows_their_range_beside_the_strongest_results_own():
+    text = in_short(_group(result(bound=1.9, claim=2.0), result(bound=3.0, claim=4.0))).replace("\u00a0", " ")
+    assert "claimed ε ≤ 2.00 (2.00 to 4.00" in text
+    assert "claimed ε ≤ 2.00, by" in in_short(_group(result(bound=1.9, claim=2.0))).replace("\u00a0", " ")
 
 
-def test_estimates_beyond_the_promise_and_intervals_beyond_the_axis_are_marked():
-    row = Row(audit="canife", view="", adversary="", promise=2.0, delta=1e-5, estimate=2.5, low=1.0, high=9.0)
-    figure = picture([_group(row)])
-    assert "only a bound refutes" in figure.caption
-    assert "the interval goes on" in figure.caption
+def test_estimates_above_the_claim_and_intervals_beyond_the_axis_are_marked():
+    estimate = Estimate("gaussian-shift", 2.5, 1.0, 9.0, 0.95)
+    figure = picture([_group(result(claim=2.0, estimate=estimate))])
+    assert "only a lower bound does" in figure.caption
+    assert "the interval continues" in figure.caption
     (arrows,) = [layer for layer in figure.chart["layer"] if layer["mark"].get("shape") == "triangle-right"]
     assert len(arrows["data"]["values"]) == 1
-    assert row.verdict == "estimate only; an estimate above the promise refutes nothing"
-    whole = picture([_group(replace(row, estimate=1.5, high=2.0))])
-    assert whole.caption.endswith("only rows of one group can be compared.")
+    whole = picture([_group(result(claim=2.0, estimate=replace(estimate, epsilon=1.5, upper=2.0)))])
+    assert whole.caption.endswith("comparable.")
 
 
-def _group(*rows):
-    return Group(key="training", title="The whole training", about="the whole training", rows=rows)
+def test_a_note_of_an_integration_stands_beside_the_claim():
+    note = "Opacus reports ε = 1.59 for an example drawn at random."
+    assert note in sentence(_group(result(details={"note": note})))
 
 
-def test_what_opacus_says_stands_beside_the_promise_of_canaries_in_every_step():
-    theory = {"epsilon": 16.7, "delta": 1e-5, "accountant": "exact", "sampling": "every-round"}
-    found = gate_runs.result(theory=theory, config={"unit": "example"}, metrics={"opacus_epsilon": 1.59})
-    told = sentence(groups([found])[0]).replace("\u00a0", " ")
-    assert "promises ε ≤ 16.7. That is for canaries in every step, without amplification by sampling" in told
-    assert "Opacus says ε = 1.59 for an example drawn at random." in told
-    found["theory"]["accountant"] = "opacus-rdp"
-    assert "Opacus" not in sentence(groups([found])[0])
+def _group(*results):
+    return Group(title="One user, whole training", results=results)

@@ -9,6 +9,7 @@ from datetime import datetime
 import pytest
 
 from coalmine.errors import InputError
+from coalmine.results import units
 from coalmine.results.directory import RunDirectory
 from coalmine.runs.overview import last_words
 from coalmine.runs.server import HOST, Server
@@ -18,7 +19,7 @@ from gate_runs import directory, result
 @pytest.fixture
 def served(tmp_path):
     root = tmp_path / "runs"
-    path = directory(root / "one", result(bound=2.5, promise=8.0))
+    path = directory(root / "one", result(bound=2.5, claim=8.0))
     (path / "report.html").write_text("<h1>a report</h1>")
     (tmp_path / "secret.html").write_text("not for you")
     with Server(root, 0) as server:
@@ -46,23 +47,21 @@ def runs(server):
 
 def test_runs_are_listed_with_their_headline(served):
     found = runs(served[1])["one"]
-    assert (found["state"], found["theory"], found["bound"], found["verdict"]) == ("done", 8.0, 2.5, "consistent")
+    assert (found["state"], found["claim"], found["bound"], found["verdict"]) == ("done", 8.0, 2.5, "not refuted")
     assert found["report"] is True
 
 
-def test_the_promise_and_the_bound_of_a_run_are_of_one_thing(served):
+def test_claim_and_bound_of_a_run_are_about_the_same_unit(served):
     root, server = served
-    local = {"crafter": "gradient-flip", "epsilon": 4.0}
-    reports = result("ldp", "parameter-change", bound=3.8, promise=4.0, config=local)
-    directory(root / "two", reports, result(bound=2.5, promise=8.0))
+    report = result("ldp", "parameter-change", bound=3.8, claim=4.0, unit=units.REPORT)
+    directory(root / "two", result(bound=2.5, claim=8.0), report)
     found = runs(server)["two"]
-    assert (found["about"], found["theory"], found["bound"]) == ("The whole training, one user", 8.0, 2.5)
-    directory(root / "two", result("ldp", "white-box", bound=4.5, promise=4.0, config=local), result(promise=8.0))
+    assert (found["unit"], found["claim"], found["bound"]) == ("One user, whole training", 8.0, 2.5)
+    refuting = result("ldp", "white-box", bound=4.5, claim=4.0, unit=units.REPORT)
+    directory(root / "two", result(claim=8.0), refuting)
     found = runs(server)["two"]
-    assert (found["about"][:10], found["theory"], found["bound"]) == ("One report", 4.0, 4.5)
-    assert found["verdict"] == "PROMISE REFUTED"
-    directory(root / "two", result("ldp", "white-box", config={}))
-    assert "damaged" in runs(server)["two"]["message"]
+    assert (found["unit"], found["claim"], found["bound"]) == ("One report", 4.0, 4.5)
+    assert found["verdict"] == "refuted"
 
 
 def test_results_that_were_saved_without_a_run_are_listed(served):
@@ -89,10 +88,10 @@ def test_a_run_is_live_while_its_process_has_the_lock(served):
 def test_a_result_that_changes_is_read_again_and_a_damaged_one_is_said_to_be(served):
     root, server = served
     assert runs(server)["one"]["bound"] == 2.5
-    directory(root / "one", result(bound=9.25, promise=8.0))
-    assert (runs(server)["one"]["bound"], runs(server)["one"]["verdict"]) == (9.25, "PROMISE REFUTED")
+    directory(root / "one", result(bound=9.25, claim=8.0))
+    assert (runs(server)["one"]["bound"], runs(server)["one"]["verdict"]) == (9.25, "refuted")
     (root / "one" / "result.json").write_text("{")
-    assert runs(server)["one"]["state"] == "cannot be read"
+    assert runs(server)["one"]["state"] == "unreadable"
 
 
 def test_other_hosts_are_refused(served):
@@ -170,7 +169,7 @@ def test_a_log_cut_off_anywhere_gives_its_last_whole_line(tmp_path):
 
 
 def test_a_port_or_a_directory_that_cannot_be_had_is_a_sentence(served, tmp_path, run):
-    with pytest.raises(InputError, match="cannot be had"):
+    with pytest.raises(InputError, match="--port"):
         Server(served[0], served[1].server_port)
     code, _, err = run("serve", str(tmp_path / "nowhere"))
     assert (code, "there is no directory" in err) == (2, True)

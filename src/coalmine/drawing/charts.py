@@ -143,7 +143,7 @@ def placed(figure: Figure) -> Html:
 
 def write_png(figure: Figure, directory: Path) -> Path:
     """Write the figure as ``NAME.png`` on white and return the path."""
-    import vl_convert  # noqa: PLC0415 (loaded only to draw)
+    import vl_convert  # loaded only to draw
 
     spec = {"background": "#ffffff", "padding": 12, "title": figure.title, **figure.spec}
     if spec.get("width") == "container":

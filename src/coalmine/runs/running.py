@@ -53,7 +53,7 @@ class Finished:
         Raises:
             InputError: If the run has no directory, which the report is drawn from.
         """
-        from coalmine.report.page import report  # noqa: PLC0415 (altair is loaded only to draw)
+        from coalmine.report.page import report  # altair is loaded only to draw
 
         if self.directory is None:
             raise InputError("a report is drawn from a run directory: call run with out=, or run a file")
@@ -225,7 +225,7 @@ class _Run:
 
     def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
-        from coalmine.simulation.checkpoint import holds_one  # noqa: PLC0415 (torch)
+        from coalmine.simulation.checkpoint import holds_one  # torch
 
         path = None if self.directory is None else self.directory.path / checkpoints
         start, resumed = time.perf_counter(), path is not None and holds_one(path)

@@ -1,4 +1,4 @@
-"""Examples by client: what is shared, what is refused, what survives being saved."""
+"""Examples by client: sharing, validation, saving."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.simulation.data import FederatedData, Splits, Task, Vocabulary, federated, open_saved, save
+from coalmine.simulation.data import FederatedData, Splits, Task, Vocabulary, checks, federated, open_saved, save
 
 TASK = Task(input_shape=(2,), classes=3)
 
@@ -73,7 +73,7 @@ def test_a_subset_shares_the_arrays_and_keeps_the_order_asked_for():
 
 def test_a_subset_does_not_check_the_arrays_again(monkeypatch):
     data = make()
-    for check in ("_check_inputs", "_check_targets"):
+    for check in ("check_inputs", "check_targets"):
         monkeypatch.setattr(federated, check, lambda *_: pytest.fail("checked again"))
     assert len(data.subset([1, 2])) == 2
 
@@ -97,7 +97,7 @@ def test_users_in_a_column_become_clients_in_order_of_appearance():
     users = np.array([7, 7, 3, 7, 3, 9])
     inputs = np.arange(6.0, dtype=np.float32)[:, None]
     task = Task(input_shape=(1,), classes=2)
-    data = FederatedData.of_users(inputs=inputs, targets=np.zeros(6, int), users=users, task=task)
+    data = FederatedData.from_users(inputs=inputs, targets=np.zeros(6, int), users=users, task=task)
     assert data.names == ["7", "3", "9"]
     assert [client.inputs[:, 0].tolist() for client in data] == [[0, 1, 3], [2, 4], [5]]
     assert np.shares_memory(data.client(0).inputs, data.inputs)
@@ -105,55 +105,55 @@ def test_users_in_a_column_become_clients_in_order_of_appearance():
 
 def test_users_already_in_order_are_not_copied():
     inputs = np.zeros((4, 2), dtype=np.float32)
-    data = FederatedData.of_users(inputs=inputs, targets=np.zeros(4, int), users=["a", "a", "b", "b"], task=TASK)
+    data = FederatedData.from_users(inputs=inputs, targets=np.zeros(4, int), users=["a", "a", "b", "b"], task=TASK)
     assert data.inputs is inputs
 
 
 @pytest.mark.parametrize("users", [np.zeros(3, int), np.zeros((6, 1), int), np.zeros(6)])
 def test_a_column_of_users_must_fit(users):
     with pytest.raises(InputError, match="users must be"):
-        FederatedData.of_users(inputs=np.zeros((6, 2), np.float32), targets=np.zeros(6, int), users=users, task=TASK)
+        FederatedData.from_users(inputs=np.zeros((6, 2), np.float32), targets=np.zeros(6, int), users=users, task=TASK)
 
 
-def test_an_empty_client_is_refused_by_name():
+def test_an_empty_client_raises_by_name():
     with pytest.raises(InputError, match="client 'w1' has no examples"):
         make(bounds=np.array([[0, 2], [2, 2], [2, 6]]))
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"bounds": np.empty((0, 2), int), "names": []}, "no clients"),
         ({"bounds": np.array([[0, 2], [2, 4], [4, 7]])}, r"client 'w2' has the bounds 4:7, outside of 0:6"),
         ({"bounds": np.array([[-1, 2], [2, 4], [4, 6]])}, r"client 'w0' has the bounds -1:2"),
-        ({"bounds": np.array([0, 2, 6])}, "pairs of whole numbers"),
-        ({"bounds": np.array([[0.0, 6.0]])}, "pairs of whole numbers"),
+        ({"bounds": np.array([0, 2, 6])}, "bounds must be pairs"),
+        ({"bounds": np.array([[0.0, 6.0]])}, "bounds must be pairs"),
         ({"names": ["a"]}, "every client needs a name, got 1 names for 3 clients"),
         ({"rows": np.array([0, 1, 2, 3, 4, 6])}, r"rows must be in 0..5, got 6"),
-        ({"rows": np.zeros(6)}, "rows must be a list of whole numbers"),
-        ({"targets": np.array([0, 1, 2, 3, 0, 0])}, r"a label must be in 0..2, got 3 in example 3"),
-        ({"targets": np.array([0, 1, 2, -1, 0, 0])}, r"a label must be in 0..2, got -1 in example 3"),
-        ({"targets": np.zeros(6)}, "labels must be whole numbers, got float64"),
-        ({"targets": np.zeros((6, 2), int)}, "targets must be one label"),
+        ({"rows": np.zeros(6)}, "rows must be a list"),
+        ({"targets": np.array([0, 1, 2, 3, 0, 0])}, r"label must be in 0..2, got 3 in example 3"),
+        ({"targets": np.array([0, 1, 2, -1, 0, 0])}, r"label must be in 0..2, got -1 in example 3"),
+        ({"targets": np.zeros(6)}, "labels must .* got float64"),
+        ({"targets": np.zeros((6, 2), int)}, "targets of an example"),
         ({"targets": np.zeros(5, int)}, "6 inputs, 5 targets"),
         ({"inputs": np.zeros((6, 3), np.float32)}, r"must have the shape \(2,\), got \(3,\)"),
         ({"inputs": np.zeros((6, 2), np.int64)}, "uint8 pixels or floating-point"),
         ({"inputs": np.array([[0, 0]] * 5 + [[0, np.nan]])}, "must be finite, got nan in example 5"),
         ({"inputs": np.array([[0, 0]] * 4 + [[-np.inf, 0]] * 2)}, "must be finite, got -inf in example 4"),
-        ({"task": Task(input_shape=(2,), classes=3, tokens=4)}, "tokens must be whole numbers"),
-        ({"vocabulary": Vocabulary("abc", level="characters", marks=0)}, "3 entries, but the task None tokens"),
+        ({"task": Task(input_shape=(2,), classes=3, tokens=4)}, "tokens must be"),
+        ({"vocabulary": Vocabulary("abc", level="characters", marks=0)}, "3 entries, .* None tokens"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, sentence, monkeypatch):
-    monkeypatch.setattr(federated, "_BLOCK", 4)  # two examples at a time: the row must be right in later blocks too
-    with pytest.raises(InputError, match=sentence):
+def test_invalid_arrays_raise(changes, message, monkeypatch):
+    monkeypatch.setattr(checks, "_BLOCK", 4)  # two examples at a time: the row must be right in later blocks too
+    with pytest.raises(InputError, match=message):
         make(**changes)
 
 
-def test_tokens_outside_the_vocabulary_are_refused():
+def test_tokens_outside_the_vocabulary_raise():
     tokens = np.zeros((6, 2), dtype=int)
     tokens[5, 1] = 11
-    with pytest.raises(InputError, match=r"a token must be in 0..3, got 11 in example 5"):
+    with pytest.raises(InputError, match=r"token must be in 0..3, got 11 in example 5"):
         make(inputs=tokens, task=Task(input_shape=(2,), classes=3, tokens=4))
 
 
@@ -165,13 +165,13 @@ def test_an_ignored_target_may_lie_outside_the_classes():
 
 
 @pytest.mark.parametrize("index", [3, -4])
-def test_a_client_that_is_not_there_is_refused(index):
+def test_a_client_that_is_not_there_raises(index):
     with pytest.raises(InputError, match=rf"must be in 0..2, got {index}"):
         make().client(index)
 
 
 @pytest.mark.parametrize("indices", [[], [3], [-1], [0.5], [[0]]])
-def test_a_subset_of_clients_that_are_not_there_is_refused(indices):
+def test_a_subset_of_clients_that_are_not_there_raises(indices):
     with pytest.raises(InputError, match="ind"):
         make().subset(indices)
 
@@ -186,12 +186,12 @@ def test_a_subset_of_clients_that_are_not_there_is_refused(indices):
         {"input_shape": (2, 2), "classes": 2, "per_position": True},
     ],
 )
-def test_a_task_that_makes_no_sense_is_refused(settings):
+def test_a_task_that_makes_no_sense_raises(settings):
     with pytest.raises(InputError):
         Task(**settings)
 
 
-def test_splits_of_different_tasks_are_refused():
+def test_splits_of_different_tasks_raise():
     with pytest.raises(InputError, match="one task"):
         Splits(train=make(), test=make(task=Task(input_shape=(2,), classes=4)), pool=None)
 
@@ -236,7 +236,7 @@ def test_saving_again_replaces_what_was_saved(tmp_path):
 
 def test_data_is_not_saved_among_other_files(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="must be a new directory"):
+    with pytest.raises(InputError, match="must be a new"):
         save(Splits(train=make(), test=make()), tmp_path)
 
 
@@ -246,35 +246,35 @@ def test_a_directory_without_an_index_holds_no_saved_data(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "sentence"),
+    ("file", "content", "message"),
     [
         ("coalmine-data.json", b"{", "not an index of saved data"),
-        ("coalmine-data.json", b'{"version": 2}', "is of version 2"),
+        ("coalmine-data.json", b'{"version": 2}', "version 2"),
         ("coalmine-data.json", b'{"version": 1}', "not an index of saved data"),
-        ("train/inputs.npy", b"\x93NUMPY", "was cut short"),
+        ("train/inputs.npy", b"\x93NUMPY", "truncated"),
         ("train/inputs.npy", None, "is missing"),
     ],
 )
-def test_saved_data_that_was_damaged_is_refused(tmp_path, file, content, sentence):
+def test_saved_data_that_was_damaged_raises(tmp_path, file, content, message):
     save(Splits(train=make(), test=make()), tmp_path)
     (tmp_path / file).unlink()
     if content is not None:
         (tmp_path / file).write_bytes(content)
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=message):
         open_saved(tmp_path)
 
 
 def test_saved_labels_are_checked_when_opened(tmp_path):
     save(Splits(train=make(), test=make()), tmp_path)
     np.save(tmp_path / "train" / "targets.npy", np.full(6, 7))
-    with pytest.raises(InputError, match=r"a label must be in 0..2, got 7"):
+    with pytest.raises(InputError, match=r"label must be in 0..2, got 7"):
         open_saved(tmp_path)
 
 
 def test_saved_data_never_needs_pickle(tmp_path):
     save(Splits(train=make(), test=make()), tmp_path)
     np.save(tmp_path / "train" / "targets.npy", np.array([{}] * 6, dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match=r"not a \.npy file of numbers"):
+    with pytest.raises(InputError, match=r"not an \.npy file"):
         open_saved(tmp_path)
 
 
@@ -283,9 +283,9 @@ def test_the_index_of_saved_data_is_plain_json(tmp_path):
     assert json.loads((tmp_path / "coalmine-data.json").read_text())["names"]["train"] == ["w0", "w1", "w2"]
 
 
-def test_importing_the_data_room_loads_neither_torch_nor_scikit_learn():
+def test_importing_the_data_package_loads_neither_torch_nor_scikit_learn():
     check = (
         "import coalmine.simulation.data, sys; print([m for m in ('torch', 'sklearn', 'scipy') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

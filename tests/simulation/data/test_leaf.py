@@ -1,4 +1,4 @@
-"""LEAF's files: what they become, and what is said of those that do not fit."""
+"""LEAF's files and the errors of invalid ones."""
 
 import json
 import re
@@ -53,8 +53,8 @@ def test_leaf_sent140_classifies_words(tmp_path, labels):
     splits = load(write_leaf(tmp_path / "a.json", tweets(labels=labels)), positions=6)
     assert splits.train.task.input_shape == (6,)
     assert splits.train.vocabulary.decode(splits.train.client(0).inputs[0].tolist()) == "so happy today"
-    found = {name: client.targets[0] for name, client in zip(splits.train.names, splits.train, strict=True)}
-    assert all(label == int(name[1:]) % 2 for name, label in found.items())
+    labels_by_user = {name: client.targets[0] for name, client in zip(splits.train.names, splits.train, strict=True)}
+    assert all(label == int(name[1:]) % 2 for name, label in labels_by_user.items())
 
 
 def test_leaf_femnist_keeps_its_values(tmp_path):
@@ -72,10 +72,10 @@ def test_other_numbers_of_leaf_are_vectors(tmp_path):
     assert splits.train.task.classes == 3
 
 
-def test_leaf_celeba_takes_its_pictures_from_a_file(tmp_path):
+def test_leaf_celeba_takes_its_images_from_a_file(tmp_path):
     users = {str(i): {"x": [f"{i:06}.jpg"], "y": [i % 2]} for i in range(10)}
     path = write_leaf(tmp_path / "a.json", users)
-    with pytest.raises(InputError, match=r"names pictures such as '000000\.jpg' instead of holding them: give images"):
+    with pytest.raises(InputError, match=r"'000000\.jpg': pass images"):
         load(path)
     pictures = {f"{i:06}.jpg": np.full((6, 7, 3), i, dtype=np.uint8) for i in range(10)}
     np.savez(tmp_path / "faces.npz", **pictures)
@@ -83,7 +83,7 @@ def test_leaf_celeba_takes_its_pictures_from_a_file(tmp_path):
     assert splits.train.task.input_shape == (3, 6, 7)
     assert splits.train.client(0).inputs[0, 0, 0, 0] == int(splits.train.names[0])
     assert np.array_equal(load(path, images=pictures).train.inputs, splits.train.inputs)
-    with pytest.raises(InputError, match=r"names '000009\.jpg', which is not among the 9 images given \(1 missing\)"):
+    with pytest.raises(InputError, match=r"'000009\.jpg'.* 9 images \(1 missing\)"):
         load(path, images={name: picture for name, picture in pictures.items() if name != "000009.jpg"})
     with pytest.raises(InputError, match=r"one shape, got \(6, 7, 3\) for 000000\.jpg, \(6, 7\) for 000003\.jpg"):
         load(path, images=pictures | {"000003.jpg": np.zeros((6, 7), np.uint8)})
@@ -108,7 +108,7 @@ def test_leafs_test_users_of_text_stay_test_users(tmp_path, make):
     splits = load(tmp_path, pool_fraction=0.2)
     assert splits.test.names == [name for name, _ in everyone[7:]]
     assert len(splits.pool) == 2
-    with pytest.raises(InputError, match="test users of its own"):
+    with pytest.raises(InputError, match="comes with test users"):
         load(tmp_path, test_fraction=0.2)
 
 
@@ -129,7 +129,7 @@ def test_leafs_test_users_may_have_a_label_that_training_users_lack(tmp_path):
     assert splits.train.task.classes == splits.test.task.classes == 5
 
 
-def test_leaf_json_that_was_cut_short_is_refused_with_the_place(tmp_path):
+def test_leaf_json_that_was_cut_short_raises_with_the_place(tmp_path):
     path = write_leaf(tmp_path / "a.json", femnist())
     text = path.read_text()
     path.write_text(text[: len(text) // 2])
@@ -138,14 +138,14 @@ def test_leaf_json_that_was_cut_short_is_refused_with_the_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"num_samples": [2] * 9 + [3]}, "num_samples says 3 for user 'f0009_00', but user_data has 2"),
         ({"num_samples": [2] * 9}, "10 users and 9 num_samples"),
-        ({"users": [*list(femnist())[:9], "ghost"]}, "user 'ghost' is among users, but user_data has no x and y"),
-        ({"users": None}, "not of LEAF's form: users must be there"),
-        ({"user_data": []}, "not of LEAF's form: user_data must be there"),
-        ({"users": [], "num_samples": []}, "holds no users"),
+        ({"users": [*list(femnist())[:9], "ghost"]}, "user 'ghost' .* no x and y"),
+        ({"users": None}, "LEAF's format: .* users"),
+        ({"user_data": []}, "LEAF's format: .* user_data"),
+        ({"users": [], "num_samples": []}, "has no users"),
         (
             {"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": [[0.1]] * 2, "y": [1]}}},
             "user 'a' has 2 x and 1 y",
@@ -161,7 +161,7 @@ def test_leaf_json_that_was_cut_short_is_refused_with_the_place(tmp_path):
         ),
         (
             {"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[1, 2]], "y": [0.5]}}},
-            "every y must be a whole number, got 0.5",
+            "every y must .* got 0.5",
         ),
         (
             {"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": ["ab", "a"], "y": ["c", "c"]}}},
@@ -181,29 +181,29 @@ def test_leaf_json_that_was_cut_short_is_refused_with_the_place(tmp_path):
                 "num_samples": [2],
                 "user_data": {"a": {"x": [["", "", "", "", "hi"], ["hi"]], "y": [1, 1]}},
             },
-            "a row must have its text in place 4",
+            "text in field 4",
         ),
     ],
 )
-def test_leaf_data_that_does_not_fit_is_refused(tmp_path, changes, sentence):
-    with pytest.raises(InputError, match=sentence):
+def test_leaf_data_that_does_not_fit_raises(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
         load(write_leaf(tmp_path / "a.json", femnist(), **changes))
 
 
-def test_leaf_options_that_do_not_apply_are_refused(tmp_path):
+def test_leaf_options_that_do_not_apply_raise(tmp_path):
     path = write_leaf(tmp_path / "a.json", femnist())
-    with pytest.raises(InputError, match="positions and vocabulary_size are for Sent140"):
+    with pytest.raises(InputError, match=r"positions and vocabulary_size .* Sent140"):
         load(path, positions=5)
-    with pytest.raises(InputError, match="leave images out"):
+    with pytest.raises(InputError, match="leave out images"):
         load(path, images={})
 
 
-def test_a_directory_without_json_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"holds no \.json files"):
+def test_a_directory_without_json_raises(tmp_path):
+    with pytest.raises(InputError, match=r"has no \.json files"):
         load(tmp_path)
 
 
-def test_leaf_json_of_another_encoding_is_refused(tmp_path):
+def test_leaf_json_of_another_encoding_raises(tmp_path):
     (tmp_path / "a.json").write_bytes('{"users": ["é"]}'.encode("latin-1"))
     with pytest.raises(InputError, match=re.escape("is not UTF-8 text")):
         load(tmp_path / "a.json")

@@ -1,4 +1,4 @@
-"""What can be loaded, from which files, and what is said of files that cannot."""
+"""Loading by name and from files, and the errors of files that cannot be loaded."""
 
 import doctest
 import gzip
@@ -40,14 +40,14 @@ def talk(users=10, lines=3):
     return [{"user": f"u{i}", "text": f"hello number {i} line {j}"} for j in range(lines) for i in range(users)]
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_names():
+def test_an_unknown_name_raises_with_the_nearest_names():
     with pytest.raises(InputError, match=r"no data set and no file 'fashionmnist'; did you mean fashion-mnist"):
         load("fashionmnist")
-    with pytest.raises(InputError, match=r"names are digits, generated-text, mnist"):
+    with pytest.raises(InputError, match=r"digits, generated-text, mnist"):
         load("zzzzzz")
 
 
-def test_a_name_without_its_directory_is_refused(monkeypatch, tmp_path):
+def test_a_name_without_its_directory_raises(monkeypatch, tmp_path):
     monkeypatch.delenv("COALMINE_DATA", raising=False)
     with pytest.raises(
         InputError, match=r"mnist needs the file mnist\.npz: set the environment variable COALMINE_DATA"
@@ -105,14 +105,14 @@ def test_loading_is_the_same_for_the_same_seed():
         ("generated-text", {"images": "faces.npz"}),
     ],
 )
-def test_an_option_that_does_not_apply_is_refused(name, option):
+def test_an_option_that_does_not_apply_raises(name, option):
     with pytest.raises(InputError, match=f"{name} cannot be loaded with {next(iter(option))}="):
         load(name, **option)
 
 
 @pytest.mark.parametrize("partition", ["iid", 5, ["iid:3"]])
-def test_a_partition_that_is_none_is_refused(partition):
-    with pytest.raises(InputError, match="is not known; accepted are"):
+def test_a_partition_that_is_none_raises(partition):
+    with pytest.raises(InputError, match=r"unknown partition .* accepted"):
         load("generated-text", partition=partition)
 
 
@@ -173,11 +173,11 @@ def test_arrays_keep_their_own_test_users(tmp_path):
     train = {f"{name}_train": values for name, values in arrays.items()}
     splits = load(write_npz(tmp_path / "a.npz", **train, **test))
     assert (len(splits.train), len(splits.test)) == (10, 8)
-    with pytest.raises(InputError, match="test users of its own"):
+    with pytest.raises(InputError, match="comes with test users"):
         load(tmp_path / "a.npz", test_fraction=0.3)
 
 
-def test_users_in_train_and_test_are_refused(tmp_path):
+def test_users_in_train_and_test_raise(tmp_path):
     arrays = {f"{name}_{part}": values for name, values in plain_arrays().items() for part in ("train", "test")}
     with pytest.raises(InputError, match="user 0 in train and in test"):
         load(write_npz(tmp_path / "a.npz", **arrays))
@@ -204,7 +204,7 @@ def test_keys_can_be_named(tmp_path):
         load(path, keys={"inputs": "picture"})
     with pytest.raises(InputError, match="keys must be among inputs, labels, users, got 'pixels'"):
         load(path, keys={"pixels": "picture"})
-    with pytest.raises(InputError, match="must give users for all examples"):
+    with pytest.raises(InputError, match="users for all examples"):
         load(path, keys={"inputs": "picture", "labels": "what", "users": "author"})
 
 
@@ -225,49 +225,49 @@ def test_numbers_that_are_not_pixels_become_float32(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "message"),
     [
         ({"y": np.arange(39)}, "40 examples and 39 labels"),
-        ({"y": np.linspace(0, 1, 40)}, "labels must be whole numbers, one for each example, got float64"),
-        ({"y": np.full(40, -1)}, "a label must be in 0..1, got -1 in example 0"),
+        ({"y": np.linspace(0, 1, 40)}, "labels must .* got float64"),
+        ({"y": np.full(40, -1)}, "label must be in 0..1, got -1 in example 0"),
         ({"x": np.full((40, 5), np.nan)}, "must be finite, got nan"),
-        ({"x": np.arange(40)}, "inputs must be numbers, a row for each example"),
+        ({"x": np.arange(40)}, "inputs must be numbers .* shape"),
         ({"x": np.full((40, 2), "a")}, "inputs must be numbers"),
-        ({"user": np.linspace(0, 1, 40)}, "users must be whole numbers or texts"),
+        ({"user": np.linspace(0, 1, 40)}, "users must be .* got float64"),
         ({"user": np.arange(39)}, "one for each of 40 examples"),
         ({"x": np.zeros((0, 5)), "y": np.zeros(0, int)}, "has no examples"),
         ({"user": np.array([{}] * 40, dtype=object)}, "holds Python objects"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(tmp_path, changes, sentence):
-    with pytest.raises(InputError, match=sentence):
+def test_arrays_that_do_not_fit_raise(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
         load(write_npz(tmp_path / "a.npz", **{**plain_arrays(), **changes}))
 
 
-def test_an_npz_file_that_was_cut_short_is_refused(tmp_path):
+def test_an_npz_file_that_was_cut_short_raises(tmp_path):
     path = write_npz(tmp_path / "a.npz", **plain_arrays())
     for content in (path.read_bytes()[:500], b"", b"PK\x03\x04", b"text"):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"a\.npz is not an \.npz file of plain arrays, or was cut short"):
+        with pytest.raises(InputError, match=r"a\.npz .* truncated"):
             load(path)
 
 
-def test_an_npz_file_with_a_damaged_member_is_refused(tmp_path):
+def test_an_npz_file_with_a_damaged_member_raises(tmp_path):
     path = write_npz(tmp_path / "a.npz", **plain_arrays())
     content = bytearray(path.read_bytes())
     content[300] ^= 255
     path.write_bytes(bytes(content))
-    with pytest.raises(InputError, match="was cut short"):
+    with pytest.raises(InputError, match="truncated"):
         load(path)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_a_file_that_is_not_there_raises(tmp_path):
     for path in (tmp_path / "a.npz", str(tmp_path / "a.npz"), str(tmp_path / "a.jsonl.gz"), tmp_path / "nothing"):
         with pytest.raises(InputError, match="there is no file"):
             load(path)
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path):
+def test_a_file_of_another_kind_raises(tmp_path):
     (tmp_path / "a.csv").write_text("x,y")
     with pytest.raises(InputError, match=r"must end in \.npz, \.jsonl, \.jsonl\.gz, \.json, \.parquet or \.arrow"):
         load(tmp_path / "a.csv")
@@ -308,29 +308,29 @@ def test_lines_with_labels_are_classified(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "message"),
     [
         (b'{"user": "a", "text": "cut sho', r"line 3: not a JSON object \(Unterminated string"),
-        (b'["a", "b"]', "line 3: an object with user and text is needed"),
+        (b'["a", "b"]', "line 3: .* object with user and text"),
         (b'{"user": "a"}', "line 3: 'text' is missing; its keys are: user"),
         (b'{"text": "a"}', "line 3: 'user' is missing"),
-        (b'{"user": "a", "text": 5}', "line 3: user must be a text or a whole number and text a text"),
+        (b'{"user": "a", "text": 5}', "line 3: user must be .* got 'a' and 5"),
         (b'{"user": null, "text": "a"}', "line 3: user must be"),
         (b'{"user": "a", "text": "caf\xe9"}', "line 3: not UTF-8 text"),
         (b'{"user": "a", "text": "b", "label": 1}', "line 3: either every line has a label or none"),
     ],
 )
-def test_a_broken_line_is_refused_with_its_number(tmp_path, line, sentence):
+def test_a_broken_line_raises_with_its_number(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"user": "a", "text": "b"}\n\n' + line + b"\n")
-    with pytest.raises(InputError, match=rf"a\.jsonl, {sentence}"):
+    with pytest.raises(InputError, match=rf"a\.jsonl, {message}"):
         load(path)
 
 
 @pytest.mark.parametrize("label", [-1, "good", 1.5, True])
 def test_a_label_must_be_a_whole_number(tmp_path, label):
     path = write_lines(tmp_path / "a.jsonl", {"user": "a", "text": "b", "label": label})
-    with pytest.raises(InputError, match="line 1: a label must be a whole number from 0 on"):
+    with pytest.raises(InputError, match="line 1: a label must be"):
         load(path)
 
 
@@ -342,20 +342,20 @@ def test_a_label_that_was_named_must_be_there(tmp_path):
         load(path, keys={"author": "user"})
 
 
-def test_compressed_lines_that_were_cut_short_are_refused(tmp_path):
+def test_compressed_lines_that_were_cut_short_raise(tmp_path):
     records = [{"user": i, "text": str(RNG.integers(10**15))} for i in range(2000)]
     path = write_lines(tmp_path / "a.jsonl.gz", *records, opener=gzip.open)
     path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(InputError, match=r"was cut short after line \d+"):
+    with pytest.raises(InputError, match=r"truncated after line \d+"):
         load(path)
     path.write_text("not compressed")
     with pytest.raises(InputError, match="cannot be read"):
         load(path)
 
 
-def test_an_empty_file_of_lines_is_refused(tmp_path):
+def test_an_empty_file_of_lines_raises(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n")
-    with pytest.raises(InputError, match="holds no lines"):
+    with pytest.raises(InputError, match="is empty"):
         load(tmp_path / "a.jsonl")
 
 
@@ -377,15 +377,15 @@ def test_the_page_on_data_shows_real_output(tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[3] / "docs" / "data.md"
-    found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
-    assert found.attempted > 20
-    assert found.failed == 0
+    results = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert results.attempted > 20
+    assert results.failed == 0
 
 
-def test_an_array_that_may_be_the_users_is_not_passed_over(tmp_path):
+def test_an_array_that_may_hold_the_users_is_not_ignored(tmp_path):
     rows = {"x": np.zeros((30, 4), dtype=np.float32), "y": np.arange(30) % 3, "patient": np.arange(30) // 3}
     np.savez(tmp_path / "some.npz", **rows)
-    with pytest.raises(InputError, match=r'not understood: patient.*keys={"users": "patient"}.*"iid:100"'):
+    with pytest.raises(InputError, match=r'unrecognized arrays: patient.*keys={"users": "patient"}.*"iid:100"'):
         load(tmp_path / "some.npz")
     assert len(load(tmp_path / "some.npz", keys={"users": "patient"}).train) == 9
     assert len(load(tmp_path / "some.npz", partition="iid:6").train) == 6
@@ -401,7 +401,7 @@ def test_bad_values_are_placed_by_file_and_user(tmp_path):
         load(tmp_path / "bad.npz")
 
 
-def test_arrays_of_objects_are_refused_by_name(tmp_path):
+def test_arrays_of_objects_raise_by_name(tmp_path):
     np.savez(tmp_path / "o.npz", x=np.zeros((2, 4)), y=np.arange(2), user=np.array(["a", None], dtype=object))
     with pytest.raises(InputError, match="the array 'user' holds Python objects"):
         load(tmp_path / "o.npz")

@@ -1,4 +1,4 @@
-"""Texts become tokens: words, characters, vocabularies, and text that is made up."""
+"""Texts as tokens: words, characters, vocabularies, and generated text."""
 
 import json
 
@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import DataWarning, InputError
-from coalmine.simulation.data import Cut, Vocabulary, generated_text
+from coalmine.simulation.data import SplitOptions, Vocabulary, generated_text
 from coalmine.simulation.data.generated_text import made_up_word
 from coalmine.simulation.data.text import (
     Corpus,
-    by_line,
-    character_tokens,
     classification_splits,
     language_splits,
-    word_tokens,
+    split_lines,
+    tokenize_characters,
+    tokenize_words,
 )
 from coalmine.simulation.data.vocabulary import MARKS, words_in
 
@@ -65,7 +65,9 @@ def test_a_vocabulary_orders_words_by_frequency_then_alphabet():
 
 
 def test_a_text_cannot_spell_a_mark():
-    splits = language_splits(word_tokens(corpus(*[["a <pad> <end> <url>"]] * 4)), Cut(), level="words", positions=6)
+    splits = language_splits(
+        tokenize_words(corpus(*[["a <pad> <end> <url>"]] * 4)), SplitOptions(), level="words", positions=6
+    )
     url, a = splits.train.vocabulary.lookup(["<url>", "a"]).tolist()
     assert splits.train.client(0).inputs.tolist() == [[1, a, 3, 3, url, 2]]
 
@@ -79,23 +81,23 @@ def test_a_vocabulary_survives_being_saved(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"level": "words"}', '{"level": "words", "marks": 4, "entries": [1]}'])
-def test_a_file_that_holds_no_vocabulary_is_refused(tmp_path, content):
+def test_a_file_that_holds_no_vocabulary_raises(tmp_path, content):
     (tmp_path / "words.json").write_text(content)
     with pytest.raises(InputError, match=r"words\.json"):
         Vocabulary.load(tmp_path / "words.json")
 
 
 @pytest.mark.parametrize(
-    ("entries", "settings", "sentence"),
+    ("entries", "settings", "message"),
     [
         (("a", "b"), {}, "must begin with <pad>"),
         (MARKS, {}, "at least one word"),
         ((*MARKS, "a", "a"), {}, "'a' twice"),
-        ((*MARKS, "a"), {"level": "bytes"}, "words or characters, got 'bytes'"),
+        ((*MARKS, "a"), {"level": "bytes"}, "level must .* got 'bytes'"),
     ],
 )
-def test_a_vocabulary_that_makes_no_sense_is_refused(entries, settings, sentence):
-    with pytest.raises(InputError, match=sentence):
+def test_a_vocabulary_that_makes_no_sense_raises(entries, settings, message):
+    with pytest.raises(InputError, match=message):
         Vocabulary(entries, **settings)
 
 
@@ -104,7 +106,7 @@ def test_a_vocabulary_has_room_for_its_marks():
         Vocabulary.build(["a"], [1], size=4)
 
 
-def test_an_alphabet_without_marks_refuses_what_it_lacks():
+def test_an_alphabet_without_marks_rejects_what_it_lacks():
     letters = Vocabulary(tuple("abc"), level="characters", marks=0)
     assert letters.decode(letters.encode("cab")) == "cab"
     with pytest.raises(InputError, match="'d' is not among the vocabulary's 3 characters"):
@@ -118,8 +120,8 @@ def test_numbers_outside_the_vocabulary_are_not_decoded():
 
 def test_texts_are_cut_into_pieces_between_begin_and_end():
     splits = language_splits(
-        word_tokens(corpus(["a b c d e", "a b c d"], ["a b c"], ["a"])),
-        Cut(test_fraction=0.3),
+        tokenize_words(corpus(["a b c d e", "a b c d"], ["a b c"], ["a"])),
+        SplitOptions(test_fraction=0.3),
         level="words",
         positions=4,
     )
@@ -134,7 +136,7 @@ def test_texts_are_cut_into_pieces_between_begin_and_end():
 
 
 def test_line_breaks_end_a_text():
-    lines = by_line(corpus(["one two\nthree", "four"], ["five"]))
+    lines = split_lines(corpus(["one two\nthree", "four"], ["five"]))
     assert lines.texts == ["one two", "three", "four", "five"]
     assert lines.owners.tolist() == [0, 0, 0, 1]
 
@@ -144,15 +146,15 @@ def test_line_breaks_end_a_text():
 )
 def test_no_word_is_lost_or_doubled(users, positions):
     users = [*users, ["a b"], ["c c a"], ["b"]]
-    splits = language_splits(word_tokens(corpus(*users)), Cut(), level="words", positions=positions)
+    splits = language_splits(tokenize_words(corpus(*users)), SplitOptions(), level="words", positions=positions)
     vocabulary = splits.train.vocabulary
-    found = by_name(splits)
+    clients = by_name(splits)
     for number, texts in enumerate(users):
         words = [word if word in vocabulary else "<unknown>" for text in texts for word in words_in(text)]
         if not words:
-            assert f"u{number}" not in found
+            assert f"u{number}" not in clients
             continue
-        client = found[f"u{number}"]
+        client = clients[f"u{number}"]
         assert vocabulary.decode(client.targets.ravel().tolist()).split() == words
         assert ((client.targets > 0).sum(axis=1) >= 1).all()
 
@@ -160,21 +162,25 @@ def test_no_word_is_lost_or_doubled(users, positions):
 @given(st.lists(st.text("xyz", max_size=25), min_size=3, max_size=6), st.integers(2, 6))
 def test_every_character_but_the_first_is_predicted_once(texts, positions):
     users = [[text] for text in [*texts, "xyz", "zyx", "yyy"]]
-    splits = language_splits(character_tokens(corpus(*users)), Cut(), level="characters", positions=positions)
-    found = by_name(splits)
+    splits = language_splits(
+        tokenize_characters(corpus(*users)), SplitOptions(), level="characters", positions=positions
+    )
+    clients = by_name(splits)
     for number, (text,) in enumerate(users):
         if len(text) < 2:
-            assert f"u{number}" not in found
+            assert f"u{number}" not in clients
             continue
-        client = found[f"u{number}"]
-        known = "".join(c if c in splits.train.vocabulary else "<unknown>" for c in text[1:])
-        assert splits.train.vocabulary.decode(client.targets.ravel().tolist()) == known
+        client = clients[f"u{number}"]
+        expected = "".join(c if c in splits.train.vocabulary else "<unknown>" for c in text[1:])
+        assert splits.train.vocabulary.decode(client.targets.ravel().tolist()) == expected
         assert (client.targets[:-1] > 0).all()
 
 
 def test_a_users_texts_are_joined_by_line_breaks_at_the_level_of_characters():
     users = [["ab", "é"], ["ab"], ["ba"], ["bb"], ["aa"], ["ab"], ["ab"]]
-    splits = language_splits(character_tokens(corpus(*users)), Cut(seed=1), level="characters", positions=10)
+    splits = language_splits(
+        tokenize_characters(corpus(*users)), SplitOptions(seed=1), level="characters", positions=10
+    )
     assert "u0" in splits.train.names
     client = by_name(splits)["u0"]
     assert splits.train.vocabulary.decode(client.inputs[0].tolist()) == "ab\né"
@@ -182,64 +188,68 @@ def test_a_users_texts_are_joined_by_line_breaks_at_the_level_of_characters():
 
 
 def test_the_vocabulary_knows_training_users_alone():
-    users = [[f"common own{i}"] for i in range(20)]
-    splits = language_splits(word_tokens(corpus(*users)), Cut(test_fraction=0.2, pool_fraction=0.2), level="words")
-    own = {name.replace("u", "own") for name in splits.train.names}
-    assert set(splits.train.vocabulary.entries[4:]) == {"common", *own}
+    users = [[f"common rare{i}"] for i in range(20)]
+    splits = language_splits(
+        tokenize_words(corpus(*users)), SplitOptions(test_fraction=0.2, pool_fraction=0.2), level="words"
+    )
+    rare = {name.replace("u", "rare") for name in splits.train.names}
+    assert set(splits.train.vocabulary.entries[4:]) == {"common", *rare}
     for part in (splits.test, splits.pool):
         assert (part.pooled().inputs[:, 2] == 3).all()
         assert part.vocabulary is splits.train.vocabulary
 
 
 def test_a_vocabulary_can_be_kept_small():
-    splits = language_splits(word_tokens(corpus(*[["a a a b b c"]] * 4)), Cut(), level="words", vocabulary_size=6)
+    splits = language_splits(
+        tokenize_words(corpus(*[["a a a b b c"]] * 4)), SplitOptions(), level="words", vocabulary_size=6
+    )
     assert splits.train.vocabulary.entries == (*MARKS, "a", "b")
     assert splits.train.task.classes == 6
 
 
 @pytest.mark.parametrize("level", ["words", "characters"])
-def test_texts_without_any_text_are_refused(level):
+def test_texts_without_any_text_raise(level):
     empty = corpus([""], [""])
-    tokenized = word_tokens(empty) if level == "words" else character_tokens(empty)
+    tokenized = tokenize_words(empty) if level == "words" else tokenize_characters(empty)
     with pytest.raises(InputError, match="nothing to learn from"):
-        language_splits(tokenized, Cut(), level=level)
+        language_splits(tokenized, SplitOptions(), level=level)
 
 
 @pytest.mark.parametrize("level", ["words", "characters"])
 def test_users_without_any_text_are_left_out_with_a_warning(level):
     texts = corpus(["a b"], [""], ["c d"], [" " if level == "words" else "x"])
-    tokenized = word_tokens(texts) if level == "words" else character_tokens(texts)
-    with pytest.warns(DataWarning, match="2 of 4 users have no text to learn from and are left out, such as 'u1'"):
-        splits = language_splits(tokenized, Cut(), level=level)
+    tokenized = tokenize_words(texts) if level == "words" else tokenize_characters(texts)
+    with pytest.warns(DataWarning, match="2 of 4 users have no text .* such as 'u1'"):
+        splits = language_splits(tokenized, SplitOptions(), level=level)
     assert sorted([*splits.train.names, *splits.test.names]) == ["u0", "u2"]
 
 
 def test_texts_to_classify_are_cut_and_padded_in_front():
     texts = corpus(["a b c d", "!?"], ["a"], ["b b"], labels=[1, 0, 1, 0])
-    splits = classification_splits(texts, Cut(), positions=3)
+    splits = classification_splits(texts, SplitOptions(), positions=3)
     a, b, c = (int(splits.train.vocabulary.encode(word)[0]) for word in "abc")
-    found = by_name(splits)
-    assert found["u0"].inputs.tolist() == [[a, b, c], [0, 0, 3]]
-    assert found["u0"].targets.tolist() == [1, 0]
-    assert found["u2"].inputs.tolist() == [[0, b, b]]
+    clients = by_name(splits)
+    assert clients["u0"].inputs.tolist() == [[a, b, c], [0, 0, 3]]
+    assert clients["u0"].targets.tolist() == [1, 0]
+    assert clients["u2"].inputs.tolist() == [[0, b, b]]
     assert not splits.train.task.per_position
     assert splits.train.task.classes == 2
 
 
 def test_texts_without_labels_are_not_classified():
     with pytest.raises(InputError, match="here has no labels"):
-        classification_splits(corpus(["a"], ["b"]), Cut())
+        classification_splits(corpus(["a"], ["b"]), SplitOptions())
 
 
 def test_labeled_texts_are_not_cut_at_line_breaks():
     with pytest.raises(InputError, match="cannot be cut at line breaks"):
-        by_line(corpus(["a\nb"], labels=[1]))
+        split_lines(corpus(["a\nb"], labels=[1]))
 
 
 @pytest.mark.parametrize("positions", [0, 1, 2.5])
 def test_positions_must_be_a_whole_number(positions):
-    with pytest.raises(InputError, match="positions must be a whole number"):
-        language_splits(word_tokens(corpus(["a"], ["b"])), Cut(), level="words", positions=positions)
+    with pytest.raises(InputError, match="positions must"):
+        language_splits(tokenize_words(corpus(["a"], ["b"])), SplitOptions(), level="words", positions=positions)
 
 
 def test_made_up_words_differ_and_can_be_said():
@@ -251,7 +261,7 @@ def test_made_up_words_differ_and_can_be_said():
 
 
 def test_generated_text_is_the_same_for_the_same_seed():
-    first, second, other = (generated_text(users=20, sentences=5, cut=Cut(seed=seed)) for seed in (3, 3, 4))
+    first, second, other = (generated_text(users=20, sentences=5, split=SplitOptions(seed=seed)) for seed in (3, 3, 4))
     assert np.array_equal(first.train.inputs, second.train.inputs)
     assert first.train.vocabulary.entries == second.train.vocabulary.entries
     assert first.train.inputs.shape != other.train.inputs.shape or not np.array_equal(
@@ -260,7 +270,9 @@ def test_generated_text_is_the_same_for_the_same_seed():
 
 
 def test_generated_text_has_the_size_asked_for():
-    splits = generated_text(users=40, sentences=10, vocabulary_size=200, positions=12, cut=Cut(pool_fraction=0.1))
+    splits = generated_text(
+        users=40, sentences=10, vocabulary_size=200, positions=12, split=SplitOptions(pool_fraction=0.1)
+    )
     assert (len(splits.train), len(splits.test), len(splits.pool)) == (32, 4, 4)
     assert splits.train.task.input_shape == (12,)
     assert 150 < splits.train.task.classes <= 200
@@ -274,18 +286,18 @@ def test_generated_text_has_the_size_asked_for():
 
 
 def entropy(train, test, context, classes):
-    """Cross-entropy in nats of counts given ``context``, smoothed towards the words' own frequencies."""
+    """Cross-entropy in nats of counts given ``context``, smoothed toward the word frequencies."""
     words, contexts = train[0], context(*train)
     unigram = (np.bincount(words, minlength=classes) + 0.1) / (len(words) + 0.1 * classes)
     counts = np.zeros((max(contexts.max(), context(*test).max()) + 1, classes))
     np.add.at(counts, (contexts, words), 1)
-    of = context(*test)
-    chance = (counts[of, test[0]] + 10 * unigram[test[0]]) / (counts[of].sum(axis=1) + 10)
+    held_out = context(*test)
+    chance = (counts[held_out, test[0]] + 10 * unigram[test[0]]) / (counts[held_out].sum(axis=1) + 10)
     return -np.log(chance).mean()
 
 
-def test_generated_text_can_be_learnt_from_words_before_and_better_from_further_back():
-    splits = generated_text(users=200, vocabulary_size=150, cut=Cut(seed=1))
+def test_generated_text_can_be_learned_from_words_before_and_better_from_further_back():
+    splits = generated_text(users=200, vocabulary_size=150, split=SplitOptions(seed=1))
 
     def columns(part):
         # (target, last word, the word before it, the sentence's first word) wherever all are words or the end.
@@ -305,7 +317,7 @@ def test_generated_text_can_be_learnt_from_words_before_and_better_from_further_
 
 
 def test_the_last_word_of_a_generated_sentence_agrees_with_the_first():
-    splits = generated_text(users=100, cut=Cut(seed=2))
+    splits = generated_text(users=100, split=SplitOptions(seed=2))
     examples = splits.train.pooled()
     ends = np.argmax(examples.targets == 2, axis=1)
     first, last = examples.inputs[:, 1], examples.inputs[np.arange(len(ends)), ends]
@@ -319,6 +331,6 @@ def test_the_last_word_of_a_generated_sentence_agrees_with_the_first():
     "settings",
     [{"users": 1}, {"sentences": 0}, {"vocabulary_size": 20}, {"vocabulary_size": 10**6}, {"positions": 3}],
 )
-def test_generated_text_refuses_sizes_that_make_no_sense(settings):
+def test_generated_text_rejects_invalid_sizes(settings):
     with pytest.raises(InputError, match=next(iter(settings))):
         generated_text(**settings)

@@ -1,4 +1,4 @@
-"""Federated data: examples grouped by client, loaded from files or made up, under any partition."""
+"""Federated data: examples grouped by client, loaded from files or generated, under any partition. See docs/data.md."""
 
 from coalmine.simulation.data.federated import Examples, FederatedData, Splits, Task
 from coalmine.simulation.data.generated_text import generated_text
@@ -6,7 +6,7 @@ from coalmine.simulation.data.loading import from_datasets, load
 from coalmine.simulation.data.named import NAMED
 from coalmine.simulation.data.partition import Balanced, Dirichlet, Iid, Natural, Partition, repartition
 from coalmine.simulation.data.partition import parse as parse_partition
-from coalmine.simulation.data.splitting import Cut, split_by_user
+from coalmine.simulation.data.splitting import SplitOptions, split_by_user
 from coalmine.simulation.data.store import open_saved, save
 from coalmine.simulation.data.vocabulary import Vocabulary
 
@@ -15,13 +15,13 @@ NAMES = tuple(NAMED)
 __all__ = [
     "NAMES",
     "Balanced",
-    "Cut",
     "Dirichlet",
     "Examples",
     "FederatedData",
     "Iid",
     "Natural",
     "Partition",
+    "SplitOptions",
     "Splits",
     "Task",
     "Vocabulary",

@@ -1,4 +1,4 @@
-"""Two arrays that are read as one."""
+"""Two arrays that are read as one, without copying either."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 
 class Appended:
-    """The rows of ``first``, then those of ``rest``: what is asked for is copied, the whole never is.
+    """The rows of ``first``, then those of ``rest``. Only the rows that are read are copied.
 
-    It is indexed as an array is, by a slice, by a row or by an array of rows.
+    Supports a slice, a row number or an array of row numbers as index, like an array.
     """
 
     def __init__(self, first: NDArray[Any] | Appended, rest: NDArray[Any]) -> None:
@@ -22,29 +22,30 @@ class Appended:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of an array."""
+        """Shape of both arrays together."""
         return (len(self), *self.first.shape[1:])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As of an array."""
+        """Type of the values."""
         return self.first.dtype
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
         if isinstance(index, slice):
-            return self._rows(np.arange(len(self))[index])
+            return self._gather(np.arange(len(self))[index])
         rows = np.asarray(index)
-        return self._rows(rows.reshape(1))[0] if rows.ndim == 0 else self._rows(rows)
+        return self._gather(rows.reshape(1))[0] if rows.ndim == 0 else self._gather(rows)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self[:], dtype=dtype)
 
-    def _rows(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def _gather(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return copies of the rows with these numbers; negative ones count from the end."""
         rows = np.where(rows < 0, rows + len(self), rows)
-        late = rows >= len(self.first)
-        if not late.any():
+        in_rest = rows >= len(self.first)
+        if not in_rest.any():
             return self.first[rows]
-        found = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
-        found[~late] = self.first[rows[~late]]
-        found[late] = self.rest[rows[late] - len(self.first)]
-        return found
+        values = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        values[~in_rest] = self.first[rows[~in_rest]]
+        values[in_rest] = self.rest[rows[in_rest] - len(self.first)]
+        return values

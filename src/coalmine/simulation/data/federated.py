@@ -1,33 +1,50 @@
-"""Examples grouped by client, in one array."""
+"""Examples grouped by client, all in one array."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from coalmine.arrays import Array as Array
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.appended import Appended
+from coalmine.simulation.data.checks import (
+    ExampleError,
+    check_inputs,
+    check_targets,
+    checked_bounds,
+    checked_rows,
+)
 from coalmine.simulation.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
 
-Array = NDArray[Any]
-
-_BLOCK = 1 << 22  # values looked at together, so that checking a memory-mapped array needs little memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a model takes and gives.
+    """The inputs and outputs of a model.
 
-    Inputs are numbers (uint8 are pixels, 0 to 255) or, with ``tokens``, integers below ``tokens``. The model gives
-    ``classes`` logits for each example, or with ``per_position`` for each position of it. Targets equal to ``ignored``
-    do not count.
+    Args:
+        input_shape: Shape of one example, such as (channels, height, width) or (positions,).
+        classes: Number of logits per example, or per position with ``per_position``.
+        tokens: Size of the vocabulary if inputs are token ids; None if they are numbers (uint8 means pixels, 0 to 255).
+        per_position: Whether there is a target at each position instead of one per example.
+        ignored: Targets with this value do not count in the loss, such as padding.
+
+    Raises:
+        InputError: If a size is too small, or ``per_position`` comes with an input shape other than (positions,).
+
+    Example:
+        >>> Task(input_shape=(1, 28, 28), classes=10).target_shape
+        ()
+        >>> Task(input_shape=(20,), classes=1000, tokens=1000, per_position=True, ignored=0).target_shape
+        (20,)
     """
 
     input_shape: tuple[int, ...]
@@ -46,20 +63,23 @@ class Task:
         if self.tokens is not None:
             check_count("tokens", self.tokens, least=2)
         if self.per_position and len(self.input_shape) != 1:
-            raise InputError(f"a target for each position needs an input_shape (positions,), got {self.input_shape}")
+            raise InputError(f"per_position needs an input_shape (positions,), got {self.input_shape}")
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """The shape of one example's targets."""
+        """Shape of the targets of one example."""
         return self.input_shape if self.per_position else ()
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Some examples: a client's, a batch's, a test set's.
+    """Inputs and targets of several examples: of a client, a batch or a test set.
 
-    ``inputs`` is (n, *input_shape): uint8 pixels, float32 numbers or integer tokens. ``targets`` is (n,) or
-    (n, positions), integers. The arrays are views of larger ones where possible: do not write into them.
+    The arrays are views of larger ones where possible, so do not write to them.
+
+    Args:
+        inputs: uint8 pixels, float32 numbers or integer tokens, (n, *input_shape).
+        targets: Integers, (n,) or (n, positions).
     """
 
     inputs: Array
@@ -71,11 +91,37 @@ class Examples:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FederatedData:
-    """The examples of many clients, all in one array that is never copied.
+    """The examples of many clients, in one array that subsets and partitions share without copying.
 
-    Client i holds the examples ``rows[start:stop]`` for ``bounds[i] = start, stop``; without ``rows`` these are the
-    examples start to stop themselves, and ``client(i)`` is a view. Every array is checked once, here; subsets and
-    regroupings share them unchecked.
+    Client i holds the examples ``rows[start:stop]`` with ``start, stop = bounds[i]``. Without ``rows`` it holds the
+    examples ``start`` to ``stop``, and ``client(i)`` is a view. The arrays are checked once, when the object is built
+    from them.
+
+    Args:
+        inputs: All examples, (examples, *input_shape): uint8 pixels, floating-point numbers or integer tokens.
+        targets: Integers, (examples,) or (examples, positions).
+        bounds: Start and stop of each client, (clients, 2).
+        names: One name per client.
+        task: What a model takes and predicts.
+        rows: Order of the examples, for clients whose examples are not consecutive; None keeps the order.
+        vocabulary: The words or characters behind the tokens.
+
+    Raises:
+        InputError: If shapes, types or values do not fit the task, or if a client is empty.
+
+    Example:
+        >>> import numpy as np
+        >>> data = FederatedData(
+        ...     inputs=np.zeros((5, 3), dtype=np.float32),
+        ...     targets=np.array([0, 1, 1, 0, 1]),
+        ...     bounds=np.array([[0, 2], [2, 5]]),
+        ...     names=["ann", "bob"],
+        ...     task=Task(input_shape=(3,), classes=2),
+        ... )
+        >>> data
+        FederatedData(2 clients of 2 to 3 examples, 5 in all, 3, 2 classes)
+        >>> data.client(1).targets
+        array([1, 0, 1])
     """
 
     inputs: Array
@@ -90,54 +136,76 @@ class FederatedData:
         for name in ("inputs", "targets"):
             object.__setattr__(self, name, np.asanyarray(getattr(self, name)))
         if len(self.inputs) != len(self.targets):
-            raise InputError(
-                f"every input needs its targets, got {len(self.inputs)} inputs, {len(self.targets)} targets"
-            )
+            raise InputError(f"every input needs a target, got {len(self.inputs)} inputs, {len(self.targets)} targets")
         if self.vocabulary is not None and len(self.vocabulary) != self.task.tokens:
             raise InputError(
-                f"the vocabulary has {len(self.vocabulary)} entries, but the task {self.task.tokens} tokens"
+                f"the vocabulary has {len(self.vocabulary)} entries, but the task has {self.task.tokens} tokens"
             )
-        object.__setattr__(self, "rows", _checked_rows(self.rows, len(self.inputs)))
+        object.__setattr__(self, "rows", checked_rows(self.rows, len(self.inputs)))
         count = len(self.inputs if self.rows is None else self.rows)
-        object.__setattr__(self, "bounds", _checked_bounds(self.bounds, self.names, count))
+        object.__setattr__(self, "bounds", checked_bounds(self.bounds, self.names, count))
         try:
-            _check_inputs(self.inputs, self.task)
-            _check_targets(self.targets, self.task)
-        except _ExampleError as error:
-            raise InputError(f"{error}{self._whose(error.row)}") from None
+            check_inputs(self.inputs, self.task)
+            check_targets(self.targets, self.task)
+        except ExampleError as error:
+            raise InputError(f"{error}{self._owner(error.row)}") from None
 
-    def _whose(self, row: int) -> str:
+    def _owner(self, row: int) -> str:
+        """Return which client holds an example, as part of an error message."""
         places = np.array([row]) if self.rows is None else np.flatnonzero(self.rows == row)
-        owners = [np.flatnonzero((self.bounds[:, 0] <= place) & (place < self.bounds[:, 1])) for place in places]
-        found = [int(owner[0]) for owner in owners if owner.size]
-        return f", of client {self.names[found[0]]!r}" if found else ""
+        for place in places:
+            owners = np.flatnonzero((self.bounds[:, 0] <= place) & (place < self.bounds[:, 1]))
+            if owners.size:
+                return f", of client {self.names[int(owners[0])]!r}"
+        return ""
 
     @classmethod
-    def of_users(
+    def from_users(
         cls, *, inputs: Array, targets: Array, users: ArrayLike, task: Task, vocabulary: Vocabulary | None = None
     ) -> FederatedData:
-        """Data with a column of users: one client for each, in the order in which they first appear.
+        """Group examples by a column of users: one client per user, in order of first appearance.
 
-        Where a user's examples lie apart the arrays are copied once, in the users' order, so that clients are views.
+        If a user's examples are not consecutive the arrays are copied once, in the order of the users, so that clients
+        are views.
+
+        Args:
+            inputs: (examples, *input_shape).
+            targets: (examples,) or (examples, positions).
+            users: The user of each example, integers or strings, (examples,).
+            task: What a model takes and predicts.
+            vocabulary: The words or characters behind the tokens.
+
+        Raises:
+            InputError: If there is not one user per example, or as for the constructor.
+
+        Example:
+            >>> import numpy as np
+            >>> data = FederatedData.from_users(
+            ...     inputs=np.arange(4, dtype=np.float32)[:, None],
+            ...     targets=np.array([0, 1, 0, 1]),
+            ...     users=["ann", "bob", "ann", "bob"],
+            ...     task=Task(input_shape=(1,), classes=2),
+            ... )
+            >>> data.names, data.client(0).inputs.tolist()
+            (['ann', 'bob'], [[0.0], [2.0]])
         """
         inputs, targets, column = np.asanyarray(inputs), np.asanyarray(targets), np.asarray(users)
         if column.ndim != 1 or len(column) != len(inputs):
             raise InputError(f"users must be one for each of {len(inputs)} examples, got an array of {column.shape}")
         if column.dtype.kind not in "iuUS":
-            raise InputError(f"users must be whole numbers or texts, got {column.dtype}")
-        found, first, inverse, sizes = np.unique(column, return_index=True, return_inverse=True, return_counts=True)
+            raise InputError(f"users must be integers or strings, got {column.dtype}")
+        distinct, first, inverse, sizes = np.unique(column, return_index=True, return_inverse=True, return_counts=True)
         appearance = np.argsort(first)
         place = np.empty_like(appearance)
-        place[appearance] = np.arange(len(found))
+        place[appearance] = np.arange(len(distinct))
         rows = np.argsort(place[inverse], kind="stable")
         if not np.array_equal(rows, np.arange(len(rows))):
             inputs, targets = inputs[rows], targets[rows]
-        stops = np.cumsum(sizes[appearance])
         return cls(
             inputs=inputs,
             targets=targets,
-            bounds=np.stack([stops - sizes[appearance], stops], axis=1),
-            names=[name.decode() if isinstance(name, bytes) else str(name) for name in found[appearance].tolist()],
+            bounds=consecutive_bounds(sizes[appearance]),
+            names=[name.decode() if isinstance(name, bytes) else str(name) for name in distinct[appearance].tolist()],
             task=task,
             vocabulary=vocabulary,
         )
@@ -159,56 +227,95 @@ class FederatedData:
 
     @property
     def sizes(self) -> Ints:
-        """How many examples each client has, (clients,)."""
+        """Number of examples of each client, (clients,)."""
         return np.asarray(self.bounds[:, 1] - self.bounds[:, 0])
 
     @property
     def indices(self) -> Ints:
-        """Which rows of ``inputs`` the clients hold, client by client: (examples,)."""
+        """Rows of ``inputs`` that the clients hold, client by client, (examples,)."""
         places = np.repeat(self.bounds[:, 0], self.sizes) + numbered_within(self.sizes)
         return places if self.rows is None else self.rows[places]
 
     def client(self, index: int) -> Examples:
-        """The examples of a client: a view where the data has no ``rows``."""
+        """Return the examples of a client: a view if the data has no ``rows``, else a copy.
+
+        Args:
+            index: Number of the client; negative ones count from the end.
+
+        Raises:
+            InputError: If there is no such client.
+        """
         if not -len(self) <= index < len(self):
-            raise InputError(f"a client's index must be in 0..{len(self) - 1}, got {index}")
+            raise InputError(f"the index of a client must be in 0..{len(self) - 1}, got {index}")
         start, stop = self.bounds[index].tolist()
         return self._examples(start, stop)
 
     def _examples(self, start: int, stop: int) -> Examples:
+        """Return the examples between two bounds."""
         where = slice(start, stop) if self.rows is None else self.rows[start:stop]
         return Examples(self.inputs[where], self.targets[where])
 
     def subset(self, indices: ArrayLike) -> FederatedData:
-        """Some of the clients, in the order given; the arrays are shared."""
+        """Return some of the clients, in the order of ``indices``; shares the arrays.
+
+        Args:
+            indices: Numbers of clients, at least one.
+
+        Raises:
+            InputError: If the indices are not integers, or there is no such client.
+
+        Example:
+            >>> from coalmine.simulation.data import load
+            >>> load("digits").train.subset([3, 1]).names
+            ['iid-3', 'iid-1']
+        """
         chosen = np.asarray(indices)
         if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
-            raise InputError(f"a subset needs a list of clients' indices, got {indices!r:.80}")
+            raise InputError(f"a subset needs a list of client indices, got {indices!r:.80}")
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
         if outside.size:
-            raise InputError(f"a client's index must be in 0..{len(self) - 1}, got {outside[0]}")
+            raise InputError(f"the index of a client must be in 0..{len(self) - 1}, got {outside[0]}")
         return self._sharing(self.bounds[chosen], [self.names[i] for i in chosen.tolist()], self.rows)
 
     def regrouped(self, *, bounds: Ints, names: Sequence[str], rows: Ints | None) -> FederatedData:
-        """The same arrays under other clients; only the grouping is checked."""
-        rows = _checked_rows(rows, len(self.inputs))
+        """Return the same examples grouped into other clients; shares the arrays and checks only the grouping.
+
+        Args:
+            bounds: Start and stop of each client, (clients, 2).
+            names: One name per client.
+            rows: Order of the examples, or None.
+
+        Raises:
+            InputError: If the grouping refers to examples that do not exist, or if a client is empty.
+        """
+        rows = checked_rows(rows, len(self.inputs))
         count = len(self.inputs if rows is None else rows)
-        return self._sharing(_checked_bounds(bounds, names, count), names, rows)
+        return self._sharing(checked_bounds(bounds, names, count), names, rows)
 
     def extended(self, extra: Examples, *, bounds: Ints, names: Sequence[str], rows: Ints) -> FederatedData:
-        """The same clients' examples and ``extra`` ones, as ``rows`` deals them out; row ``len(inputs)`` is the first.
+        """Return these examples and ``extra`` ones in a new grouping, without copying the existing arrays.
 
-        The examples there are stay where they are; only the extra ones and the grouping are checked.
+        Only the extra examples and the grouping are checked.
+
+        Args:
+            extra: Examples to append; in ``rows`` the first of them is number ``len(inputs)``.
+            bounds: Start and stop of each client in ``rows``, (clients, 2).
+            names: One name per client.
+            rows: Examples of the clients, client by client.
+
+        Raises:
+            InputError: If the extra examples do not fit the task, or the grouping is invalid.
         """
-        _check_inputs(extra.inputs, self.task)
-        _check_targets(extra.targets, self.task)
-        rows_checked = _checked_rows(rows, len(self.inputs) + len(extra))
-        shared = self._sharing(_checked_bounds(bounds, names, len(rows)), names, rows_checked)
-        for name, more in (("inputs", extra.inputs), ("targets", extra.targets)):
-            object.__setattr__(shared, name, Appended(getattr(self, name), more))
+        check_inputs(extra.inputs, self.task)
+        check_targets(extra.targets, self.task)
+        order = checked_rows(rows, len(self.inputs) + len(extra))
+        shared = self._sharing(checked_bounds(bounds, names, len(rows)), names, order)
+        for name, appended in (("inputs", extra.inputs), ("targets", extra.targets)):
+            object.__setattr__(shared, name, Appended(getattr(self, name), appended))
         return shared
 
     def _sharing(self, bounds: Ints, names: Sequence[str], rows: Ints | None) -> FederatedData:
+        """Return a copy with another grouping that skips the checks of the arrays, which may be huge."""
         shared = object.__new__(FederatedData)
         for field in fields(self):
             object.__setattr__(shared, field.name, getattr(self, field.name))
@@ -217,7 +324,13 @@ class FederatedData:
         return shared
 
     def pooled(self) -> Examples:
-        """All examples of these clients; a view where they lie one after the other."""
+        """Return all examples of these clients, client by client; a view if they are consecutive.
+
+        Example:
+            >>> from coalmine.simulation.data import load
+            >>> len(load("digits").test.pooled())
+            180
+        """
         if self.rows is None and np.array_equal(self.bounds[1:, 0], self.bounds[:-1, 1]):
             return self._examples(int(self.bounds[0, 0]), int(self.bounds[-1, 1]))
         rows = self.indices
@@ -226,7 +339,22 @@ class FederatedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """Training users, test users, and users set aside for designing canaries: no user is in two of them."""
+    """Training users, test users, and users set aside for designing canaries. No user is in two of them.
+
+    Args:
+        train: Users to train on.
+        test: Users to evaluate on.
+        pool: Users whose data an adversary may use to design canaries; None if no users are set aside.
+
+    Raises:
+        InputError: If the splits have different tasks.
+
+    Example:
+        >>> from coalmine.simulation.data import load
+        >>> splits = load("digits", pool_fraction=0.1)
+        >>> len(splits.train), len(splits.test), len(splits.pool)
+        (50, 6, 6)
+    """
 
     train: FederatedData
     test: FederatedData
@@ -240,90 +368,12 @@ class Splits:
                 )
 
 
+def consecutive_bounds(sizes: Ints) -> Ints:
+    """Return the bounds (clients, 2) of consecutive clients of these sizes."""
+    stops = np.cumsum(sizes)
+    return np.stack([stops - sizes, stops], axis=1)
+
+
 def numbered_within(sizes: Ints) -> Ints:
-    """0, 1, … for each of several groups of these sizes, one after the other."""
+    """Return 0, 1, … for each of several consecutive groups of these sizes."""
     return np.asarray(np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes))
-
-
-class _ExampleError(InputError):
-    """Something is wrong with the example at ``row``."""
-
-    def __init__(self, message: str, row: int) -> None:
-        super().__init__(f"{message} in example {row}")
-        self.row = row
-
-
-def _checked_rows(rows: ArrayLike | None, examples: int) -> Ints | None:
-    if rows is None:
-        return None
-    index = np.asarray(rows)
-    if index.ndim != 1 or index.dtype.kind not in "iu":
-        raise InputError(f"rows must be a list of whole numbers, got {index.dtype} of shape {index.shape}")
-    if index.size and (index.min() < 0 or index.max() >= examples):
-        bad = index[(index < 0) | (index >= examples)][0]
-        raise InputError(f"rows must be in 0..{examples - 1}, got {bad}")
-    return index.astype(np.int64, copy=False)
-
-
-def _checked_bounds(bounds: ArrayLike, names: Sequence[str], examples: int) -> Ints:
-    pairs = np.asarray(bounds)
-    if pairs.size == 0:
-        raise InputError("the data has no clients: at least one is needed")
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
-        raise InputError(f"bounds must be pairs of whole numbers, got {pairs.dtype} of shape {pairs.shape}")
-    if len(names) != len(pairs):
-        raise InputError(f"every client needs a name, got {len(names)} names for {len(pairs)} clients")
-    pairs = pairs.astype(np.int64, copy=False)
-    outside = np.flatnonzero((pairs < 0).any(axis=1) | (pairs > examples).any(axis=1))
-    if outside.size:
-        start, stop = pairs[outside[0]]
-        raise InputError(f"client {names[outside[0]]!r} has the bounds {start}:{stop}, outside of 0:{examples}")
-    empty = np.flatnonzero(pairs[:, 1] <= pairs[:, 0])
-    if empty.size:
-        raise InputError(f"client {names[empty[0]]!r} has no examples")
-    return pairs
-
-
-def _blocks(array: Array) -> Iterator[tuple[int, Array]]:
-    step = max(1, _BLOCK // max(1, int(np.prod(array.shape[1:]))))
-    return ((start, array[start : start + step]) for start in range(0, len(array), step))
-
-
-def _check_inputs(inputs: Array, task: Task) -> None:
-    if inputs.shape[1:] != task.input_shape:
-        raise InputError(f"inputs must have the shape {task.input_shape}, got {inputs.shape[1:]}")
-    if task.tokens is not None:
-        if inputs.dtype.kind not in "iu":
-            raise InputError(f"tokens must be whole numbers, got {inputs.dtype}")
-        _check_range("token", inputs, task.tokens, None)
-    elif inputs.dtype.kind == "f":
-        for start, block in _blocks(inputs):
-            finite = np.isfinite(block)
-            if not finite.all():
-                row = int(np.argmin(finite.reshape(len(block), -1).all(axis=1)))
-                value = block[row][~finite[row]].flat[0]
-                raise _ExampleError(f"inputs must be finite, got {value}", start + row)
-    elif inputs.dtype != np.uint8:
-        raise InputError(f"inputs must be uint8 pixels or floating-point numbers, got {inputs.dtype}")
-
-
-def _check_targets(targets: Array, task: Task) -> None:
-    if targets.shape[1:] != task.target_shape:
-        wanted = f"({task.input_shape[0]},)" if task.per_position else "one label"
-        raise InputError(f"an example's targets must be {wanted}, got the shape {targets.shape[1:]}")
-    if targets.dtype.kind not in "iu":
-        raise InputError(f"labels must be whole numbers, got {targets.dtype}")
-    _check_range("label", targets, task.classes, task.ignored)
-
-
-def _check_range(what: str, values: Array, limit: int, ignored: int | None) -> None:
-    for start, block in _blocks(values):
-        if block.min() >= 0 and block.max() < limit:
-            continue
-        bad = (block < 0) | (block >= limit)
-        if ignored is not None:
-            bad &= block != ignored
-        if bad.any():
-            row = int(np.argmax(bad.reshape(len(block), -1).any(axis=1)))
-            value = np.asarray(block[row])[np.asarray(bad[row])].flat[0]
-            raise _ExampleError(f"a {what} must be in 0..{limit - 1}, got {value}", start + row)

@@ -1,4 +1,4 @@
-"""Text that needs no file: made-up words with topics, habits and a grammar."""
+"""Generated text that needs no file: made-up words with topics, habits and a grammar."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Splits
-from coalmine.simulation.data.splitting import Cut
-from coalmine.simulation.data.text import Tokenised, language_splits
+from coalmine.simulation.data.splitting import SplitOptions
+from coalmine.simulation.data.text import Tokenized, language_splits
 
 if TYPE_CHECKING:
     from coalmine.arrays import Floats, Ints
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _SYLLABLES = tuple(c + v for c in _CONSONANTS for v in _VOWELS)
 _TOPICS = 8
-_SUCCESSORS = np.array([0.7, 0.2, 0.1])  # how likely each of a word's three usual successors is
+_SUCCESSORS = np.array([0.7, 0.2, 0.1])  # probabilities of a word's three usual successors
 _P_SUCCESSOR, _P_FUNCTION = 0.6, 0.35
 _P_HABIT, _P_AGREES, _P_FIRST_TOPIC = 0.7, 0.9, 0.8
 
@@ -28,15 +28,29 @@ def generated_text(
     sentences: int = 40,
     vocabulary_size: int = 1000,
     positions: int = 20,
-    cut: Cut | None = None,
+    split: SplitOptions | None = None,
 ) -> Splits:
-    """Sentences by user, as language data; the same text for the same ``cut.seed``.
+    """Generate sentences by user as language data; the same ``split.seed`` gives the same text.
 
-    A user has two topics and a favourite opening word, a sentence has one topic. Words are Zipfian. Content words are
-    those of the sentence's topic; a function word is usually followed by one of three places in the *topic's* list of
-    words, so that who remembers the topic predicts better than any table of word pairs. The last word of a sentence
-    agrees with its first. ``sentences`` is a user's mean number (they have from half to one and a half times as many),
-    ``vocabulary_size`` includes the four marks, and a sentence with its end fits into ``positions``.
+    A user has two topics and a favorite opening word; a sentence has one topic. Word frequencies are Zipfian. A
+    function word is usually followed by one of three places in the *topic's* word list, so a model that remembers the
+    topic beats any table of word pairs. The last word of a sentence agrees with its first.
+
+    Args:
+        users: Number of users.
+        sentences: Mean number of sentences per user; actual numbers range from half to one and a half times as many.
+        vocabulary_size: Size of the vocabulary including the four special tokens, 50 to 100,000.
+        positions: Sequence length; a sentence with its end token fits into it.
+        split: How users are split; its seed also determines the text.
+
+    Raises:
+        InputError: If a size is out of range.
+
+    Example:
+        >>> splits = generated_text(users=20, sentences=5, positions=8)
+        >>> words = splits.train.vocabulary
+        >>> words.decode(splits.train.client(0).inputs[0])
+        'fize sena zegu tufe remu'
     """
     check_count("users", users, least=2)
     check_count("sentences", sentences)
@@ -44,31 +58,31 @@ def generated_text(
     check_count("positions", positions, least=6)
     if vocabulary_size > 100_000:
         raise InputError(f"vocabulary_size must be at most 100000 for generated text, got {vocabulary_size}")
-    cut = cut or Cut()
-    rng = np.random.default_rng([cut.seed, 1])
+    split = split or SplitOptions()
+    rng = np.random.default_rng([split.seed, 1])
     sizes = rng.integers((sentences + 1) // 2, sentences + sentences // 2, size=users, endpoint=True)
     owners = np.repeat(np.arange(users), sizes)
     lengths = rng.integers(max(3, positions // 2), positions - 1, size=len(owners), endpoint=True)
     words = vocabulary_size - 4
-    openers = _habits(rng, owners, users, words)
+    openers = _opening_words(rng, owners, users, words)
     body = _sentences(rng, owners, openers, words, int(lengths.max()))
     agrees = rng.random(len(owners)) < _P_AGREES
-    closers = np.where(agrees, openers, rng.permutation(openers)) + _pairs(words)
+    closers = np.where(agrees, openers, rng.permutation(openers)) + _openers(words)
     body[np.arange(len(owners)), lengths - 1] = closers
-    tokenised = Tokenised(
+    tokenized = Tokenized(
         users=[f"user-{i}" for i in range(users)],
         owners=owners,
         lengths=lengths,
         ids=body[np.arange(body.shape[1]) < lengths[:, None]],
         words=[made_up_word(i) for i in range(words)],
     )
-    return language_splits(tokenised, cut, level="words", positions=positions, vocabulary_size=vocabulary_size)
+    return language_splits(tokenized, split, level="words", positions=positions, vocabulary_size=vocabulary_size)
 
 
 def made_up_word(number: int) -> str:
-    """A pronounceable word, another for each number: two syllables for the first 4,900, then three."""
+    """Return a pronounceable word, a different one per number: two syllables for the first 4,900, then three."""
     base = len(_SYLLABLES)
-    # Steps prime to the number of words visit each once, and keep neighbours from looking alike.
+    # A step that is coprime to the number of words visits each once, and keeps neighbors from looking alike.
     if number < base**2:
         number = number * 2903 % base**2
         return _SYLLABLES[number // base] + _SYLLABLES[number % base]
@@ -76,25 +90,26 @@ def made_up_word(number: int) -> str:
     return _SYLLABLES[number // base**2] + _SYLLABLES[number // base % base] + _SYLLABLES[number % base]
 
 
-def _pairs(words: int) -> int:
-    """Opening words are the first so many numbers, closing words the next so many."""
+def _openers(words: int) -> int:
+    """Return the number of opening words. They come first in the vocabulary, their closing words right after."""
     return min(16, words // 12)
 
 
-def _habits(rng: np.random.Generator, owners: Ints, users: int, words: int) -> Ints:
-    pairs = _pairs(words)
-    own = rng.integers(pairs, size=users)[owners]
-    return np.where(rng.random(len(owners)) < _P_HABIT, own, rng.integers(pairs, size=len(owners)))
+def _opening_words(rng: np.random.Generator, owners: Ints, users: int, words: int) -> Ints:
+    """Draw the first word of each sentence: usually the user's favorite."""
+    count = _openers(words)
+    favorites = rng.integers(count, size=users)[owners]
+    return np.where(rng.random(len(owners)) < _P_HABIT, favorites, rng.integers(count, size=len(owners)))
 
 
 def _sentences(rng: np.random.Generator, owners: Ints, openers: Ints, words: int, length: int) -> Ints:
-    """(sentences, length) words of a grammar over function words and the sentence's topic's content words."""
-    first = 2 * _pairs(words)
+    """Draw (sentences, length) words from a grammar over function words and content words of the sentence's topic."""
+    first = 2 * _openers(words)
     functions = max(6, (words - first) // 12)
     content = (words - first - functions) // _TOPICS
     topics = rng.permuted(np.tile(np.arange(_TOPICS), (owners[-1] + 1, 1)), axis=1)
     topic = topics[owners, (rng.random(len(owners)) > _P_FIRST_TOPIC).astype(np.int64)]
-    # What usually follows: a place among the topic's words after a function word, a function word after another word.
+    # Usual successors: of a function word, a place in the topic's word list; of any other word, a function word.
     after_function = rng.choice(content, size=(functions, 3), p=_zipf(content))
     after_other = rng.choice(functions, size=(words, 3), p=_zipf(functions))
     text = np.zeros((len(owners), length), dtype=np.int64)
@@ -102,16 +117,16 @@ def _sentences(rng: np.random.Generator, owners: Ints, openers: Ints, words: int
     for step in range(1, length):
         last = text[:, step - 1]
         after_a_function = (last >= first) & (last < first + functions)
-        usual = rng.choice(3, size=len(owners), p=_SUCCESSORS)
+        successor = rng.choice(3, size=len(owners), p=_SUCCESSORS)
         free_function = rng.random(len(owners)) < _P_FUNCTION
         follows = rng.random(len(owners)) < _P_SUCCESSOR
         is_function = np.where(follows, ~after_a_function, free_function)
         function = np.where(
-            follows, after_other[last, usual], rng.choice(functions, size=len(owners), p=_zipf(functions))
+            follows, after_other[last, successor], rng.choice(functions, size=len(owners), p=_zipf(functions))
         )
         place = np.where(
             follows,
-            after_function[np.where(after_a_function, last - first, 0), usual],
+            after_function[np.where(after_a_function, last - first, 0), successor],
             rng.choice(content, size=len(owners), p=_zipf(content)),
         )
         text[:, step] = first + np.where(is_function, function, functions + topic * content + place)
@@ -119,5 +134,6 @@ def _sentences(rng: np.random.Generator, owners: Ints, openers: Ints, words: int
 
 
 def _zipf(count: int) -> Floats:
+    """Return Zipfian probabilities of ``count`` words."""
     weights = 1 / (np.arange(count) + 2.0)
     return np.asarray(weights / weights.sum())

@@ -1,4 +1,4 @@
-"""The data sets that have a name: two that need no file, and those of the directory COALMINE_DATA."""
+"""Data sets with a name: two that need no file, and those in the directory COALMINE_DATA."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLE = "COALMINE_DATA"
 
 @dataclass(frozen=True, kw_only=True)
 class NamedData:
-    """A data set's file (none where it needs none), what it is, and its clients unless others are asked for."""
+    """The kind of a data set, its file (None if it needs none) and its default partition."""
 
     kind: Literal["arrays", "words", "characters", "labeled", "digits", "generated-text"]
     file: str | None = None
@@ -38,19 +38,19 @@ NAMED = {
 
 
 def named(name: str) -> NamedData:
-    """The data set of this name, or a sentence with the names that come nearest."""
+    """Return the data set of this name, or raise with the closest names."""
     if name not in NAMED:
-        near = difflib.get_close_matches(name.lower(), NAMED, n=3, cutoff=0.5)
-        meant = f"did you mean {' or '.join(near)}? Names are" if near else "names are"
+        close = difflib.get_close_matches(name.lower(), NAMED, n=3, cutoff=0.5)
+        question = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(
-            f"there is no data set and no file {name!r}; {meant} {', '.join(NAMED)}, and files are .npz, .jsonl,"
+            f"there is no data set and no file {name!r}; {question}Data sets: {', '.join(NAMED)}. Files: .npz, .jsonl,"
             " .jsonl.gz, .json, .parquet, .arrow or a directory"
         )
     return NAMED[name]
 
 
 def file_of(name: str) -> Path:
-    """Where a named data set's file lies, or a sentence that says what is missing."""
+    """Return the path of a named data set's file, or raise with what is missing."""
     file = named(name).file
     directory = os.environ.get(VARIABLE)
     if not directory:

@@ -1,4 +1,4 @@
-"""Other clients for the same examples: an index over them, never a copy."""
+"""Partitions: other clients for the same examples, as an index over them and never a copy."""
 
 from __future__ import annotations
 
@@ -8,29 +8,43 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_positive
-from coalmine.simulation.data.federated import FederatedData, Splits, numbered_within
+from coalmine.simulation.data.federated import FederatedData, Splits, consecutive_bounds, numbered_within
 
 if TYPE_CHECKING:
     from coalmine.arrays import Floats, Ints
 
-ACCEPTED = 'accepted are "natural", "iid:CLIENTS", "dirichlet:ALPHA/CLIENTS" and "balanced:EXAMPLES"'
+ACCEPTED = 'accepted: "natural", "iid:CLIENTS", "dirichlet:ALPHA/CLIENTS", "balanced:EXAMPLES"'
 
 
 @dataclass(frozen=True)
 class Natural:
-    """The users that the data has."""
+    """The users of the data as clients.
+
+    Example:
+        >>> str(Natural())
+        'natural'
+    """
 
     def __str__(self) -> str:
         return "natural"
 
     def apply(self, data: FederatedData, seed: int = 0) -> FederatedData:
-        """The data as it is."""
+        """Return the data unchanged."""
         return data
 
 
 @dataclass(frozen=True)
 class Iid:
-    """Examples dealt at random to ``clients`` clients whose sizes differ by at most one."""
+    """Examples assigned at random to clients whose sizes differ by at most one.
+
+    Args:
+        clients: Number of clients.
+
+    Example:
+        >>> from coalmine.simulation.data import load
+        >>> len(Iid(20).apply(load("digits").train))
+        20
+    """
 
     clients: int
 
@@ -41,20 +55,31 @@ class Iid:
         return f"iid:{self.clients}"
 
     def apply(self, data: FederatedData, seed: int = 0) -> FederatedData:
-        """Every example goes to exactly one client."""
+        """Return the data with every example assigned to exactly one client."""
         rows = np.random.default_rng(seed).permutation(data.indices)
-        return _equal(data, rows, self.clients, "iid")
+        return _equal_clients(data, rows, self.clients, "iid")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet:
     """Clients of equal size with skewed labels (Hsu, Qi, Brown 2019, "Measuring the effects of non-identical data").
 
-    Each client draws its shares of the labels from a Dirichlet distribution with the parameters α·p, where p are the
-    shares in the whole data, and then its examples without replacement. A label that has run out leaves the client's
-    shares, which are scaled up again. The last clients take what is left. Small α: few labels a client; as p sums to
-    one, α = 1 with ten even labels is what others write as Dir(0.1) over the labels. No client is empty, because sizes
-    are fixed beforehand and differ by at most one.
+    Each client draws its label distribution from a Dirichlet distribution with parameters α·p, where p is the label
+    distribution of the data, and then its examples without replacement. A label that runs out is removed and the rest
+    of the client's distribution is renormalized, so the last clients take what is left. Sizes are fixed beforehand and
+    differ by at most one, so no client is empty.
+
+    Args:
+        alpha: Concentration; the smaller, the fewer labels per client. Because p sums to one, α = 1 with ten balanced
+            labels is what other papers write as Dir(0.1).
+        clients: Number of clients.
+
+    Example:
+        >>> import numpy as np
+        >>> from coalmine.simulation.data import load
+        >>> skewed = Dirichlet(alpha=1.0, clients=20).apply(load("digits").train)
+        >>> np.bincount(skewed.client(0).targets, minlength=10)
+        array([34,  2,  0,  0, 10, 31,  0,  0,  3,  0])
     """
 
     alpha: float
@@ -68,42 +93,51 @@ class Dirichlet:
         return f"dirichlet:{self.alpha:g}/{self.clients}"
 
     def apply(self, data: FederatedData, seed: int = 0) -> FederatedData:
-        """Every example goes to exactly one client."""
+        """Return the data with every example assigned to exactly one client."""
         if data.task.per_position:
-            raise InputError(f"{self} needs one label for each example, but this data has one for each position")
+            raise InputError(f"{self} needs one label per example, but this data has one per position")
         rng = np.random.default_rng(seed)
         rows = rng.permutation(data.indices)
         labels = data.targets[rows]
         rows = rows[np.argsort(labels, kind="stable")]
         left = np.unique(labels, return_counts=True)[1]
-        shares = rng.dirichlet(self.alpha * left / left.sum(), size=self.clients)
-        first = np.cumsum(left) - left
-        dealt: list[Ints] = []
-        for size, share in zip(_equal_sizes(len(rows), self.clients), shares, strict=True):
-            taken = _draw(rng, int(size), share, left)
-            dealt.extend(rows[start : start + count] for start, count in zip(first, taken, strict=True) if count)
+        distributions = rng.dirichlet(self.alpha * left / left.sum(), size=self.clients)
+        first = np.cumsum(left) - left  # where the remaining examples of each label start in rows
+        assigned: list[Ints] = []
+        for size, distribution in zip(_equal_sizes(len(rows), self.clients), distributions, strict=True):
+            taken = _draw_labels(rng, int(size), distribution, left)
+            assigned.extend(rows[start : start + count] for start, count in zip(first, taken, strict=True) if count)
             first, left = first + taken, left - taken
-        return _equal(data, np.concatenate(dealt), self.clients, "dirichlet")
+        return _equal_clients(data, np.concatenate(assigned), self.clients, "dirichlet")
 
 
 @dataclass(frozen=True)
 class Balanced:
-    """Every user cut into clients of exactly ``size`` consecutive examples; what is left of a user is dropped.
+    """Every user cut into clients of exactly ``size`` consecutive examples; a user's remaining examples are dropped.
 
-    These are the "balanced users" of Thakkar et al. 2020, "Understanding unintended memorization in federated
-    learning", and a finer split of natural users, such as several clients for each writer.
+    These are the "balanced users" of Thakkar et al. (2020), *Understanding unintended memorization in federated
+    learning*.
+
+    Args:
+        size: Number of examples per client.
+
+    Example:
+        >>> from coalmine.simulation.data import load
+        >>> text = load("generated-text").train
+        >>> Balanced(10).apply(text).names[:3]
+        ['user-1#0', 'user-1#1', 'user-1#2']
     """
 
     size: int
 
     def __post_init__(self) -> None:
-        check_count("the examples of a balanced client", self.size)
+        check_count("the size of a balanced client", self.size)
 
     def __str__(self) -> str:
         return f"balanced:{self.size}"
 
     def apply(self, data: FederatedData, seed: int = 0) -> FederatedData:
-        """No example goes to two clients, and no client has the examples of two users."""
+        """Return the data with each example in at most one client, and each client with examples of one user."""
         pieces = data.sizes // self.size
         if not pieces.any():
             raise InputError(f"{self} leaves no client: the largest has {data.sizes.max()} examples")
@@ -118,9 +152,20 @@ Partition = Natural | Iid | Dirichlet | Balanced
 
 
 def parse(text: str) -> Partition:
-    """The partition that a text such as "iid:100" or "dirichlet:0.1/100" names."""
+    """Return the partition that a string describes.
+
+    Args:
+        text: ``"natural"``, ``"iid:CLIENTS"``, ``"dirichlet:ALPHA/CLIENTS"`` or ``"balanced:EXAMPLES"``.
+
+    Raises:
+        InputError: If the string is none of these.
+
+    Example:
+        >>> parse("dirichlet:0.5/100")
+        Dirichlet(alpha=0.5, clients=100)
+    """
     kind, _, settings = text.strip().lower().partition(":")
-    why = ""
+    reason = ""
     try:
         match [kind, *settings.split("/")]:
             case ["natural", ""]:
@@ -132,14 +177,31 @@ def parse(text: str) -> Partition:
             case ["balanced", size]:
                 return Balanced(int(size))
     except InputError as error:
-        why = f" ({error})"
+        reason = f" ({error})"
     except ValueError:
         pass
-    raise InputError(f"the partition {text!r} is not known{why}; {ACCEPTED}")
+    raise InputError(f"unknown partition {text!r}{reason}; {ACCEPTED}")
 
 
 def repartition(splits: Splits, partition: Partition, *, seed: int = 0) -> Splits:
-    """Train under ``partition``; test and pool under the same, with as many clients as keep the clients' mean size."""
+    """Regroup the examples of each split into other clients.
+
+    Examples stay in their split. Test and pool get clients of the same mean size as the training clients.
+
+    Args:
+        splits: Data to regroup.
+        partition: The new clients.
+        seed: Seed for the assignment of examples to clients.
+
+    Raises:
+        InputError: If there are more clients than examples, or if the partition needs labels that the data lacks.
+
+    Example:
+        >>> from coalmine.simulation.data import load
+        >>> splits = repartition(load("digits"), Iid(10))
+        >>> len(splits.train), len(splits.test)
+        (10, 1)
+    """
     train = partition.apply(splits.train, seed)
     mean = train.sizes.mean()
 
@@ -158,27 +220,28 @@ def repartition(splits: Splits, partition: Partition, *, seed: int = 0) -> Split
 
 
 def _equal_sizes(examples: int, clients: int) -> Ints:
+    """Return sizes of clients that differ by at most one."""
     return np.diff(np.arange(clients + 1) * examples // clients)
 
 
-def _equal(data: FederatedData, rows: Ints, clients: int, name: str) -> FederatedData:
+def _equal_clients(data: FederatedData, rows: Ints, clients: int, name: str) -> FederatedData:
+    """Return the data with ``rows`` cut into clients of equal size."""
     if clients > len(rows):
-        raise InputError(f"{clients} clients cannot share {len(rows)} examples: some would have none")
-    stops = np.cumsum(_equal_sizes(len(rows), clients))
-    bounds = np.stack([np.append(0, stops[:-1]), stops], axis=1)
+        raise InputError(f"{clients} clients cannot share {len(rows)} examples: use at most {len(rows)} clients")
+    bounds = consecutive_bounds(_equal_sizes(len(rows), clients))
     return data.regrouped(bounds=bounds, names=[f"{name}-{i}" for i in range(clients)], rows=rows)
 
 
-def _draw(rng: np.random.Generator, size: int, share: Floats, left: Ints) -> Ints:
-    """How many examples of each label a client takes: ``size`` draws from ``share``, at most ``left`` of each.
+def _draw_labels(rng: np.random.Generator, size: int, distribution: Floats, left: Ints) -> Ints:
+    """Return how many examples of each label a client takes: ``size`` draws, at most ``left`` of each label.
 
-    Draws of a label that has run out are drawn again among the others, which is the same as drawing one by one.
+    Draws of a label that has run out are redrawn among the others, which is the same as drawing one by one.
     """
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
-        weight = np.where(taken < left, share, 0.0)
+        weight = np.where(taken < left, distribution, 0.0)
         if not weight.sum() > 0:
-            # Tiny α: all labels with any share have run out. What is left decides.
+            # Tiny α: every label with a positive share has run out. Draw in proportion to what is left.
             weight = (left - taken).astype(np.float64)
         taken = np.minimum(taken + rng.multinomial(missing, weight / weight.sum()), left)
     return taken

@@ -1,4 +1,4 @@
-"""Texts by user from .jsonl and .jsonl.gz files: one JSON object a line."""
+"""Texts by user from .jsonl and .jsonl.gz files: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _ROLES = ("user", "text", "label")
 
 
 def read_records(path: Path, *, keys: Mapping[str, str] | None = None) -> Corpus:
-    """Lines such as {"user": "ann", "text": "…", "label": 1}; the label may be missing, but then in every line.
+    """Read lines such as {"user": "ann", "text": "…", "label": 1}; either all lines have a label or none.
 
-    ``keys`` names the file's own fields, such as ``{"user": "author"}``; further fields are not looked at. A user's
-    lines need not be consecutive: they are brought together, in their order.
+    ``keys`` names the fields, such as ``{"user": "author"}``; other fields are ignored. The lines of a user need not be
+    consecutive: they are brought together in their order.
     """
-    for role in keys or {}:
+    keys = keys or {}
+    for role in keys:
         if role not in _ROLES:
             raise InputError(f"keys must be among {', '.join(_ROLES)}, got {role!r}")
-    names = {role: (keys or {}).get(role, role) for role in _ROLES}
+    names = {role: keys.get(role, role) for role in _ROLES}
     users: list[str] = []
     texts: list[str] = []
     labels: list[int] = []
@@ -34,11 +35,13 @@ def read_records(path: Path, *, keys: Mapping[str, str] | None = None) -> Corpus
         try:
             user, text = record[names["user"]], record[names["text"]]
         except KeyError as missing:
-            there = ", ".join(record) or "none"
-            raise InputError(f"{path}, line {number}: {missing.args[0]!r} is missing; its keys are: {there}") from None
+            present = ", ".join(record) or "none"
+            raise InputError(
+                f"{path}, line {number}: {missing.args[0]!r} is missing; its keys are: {present}"
+            ) from None
         if not isinstance(text, str) or isinstance(user, bool) or not isinstance(user, str | int):
             raise InputError(
-                f"{path}, line {number}: {names['user']} must be a text or a whole number and {names['text']} a text,"
+                f"{path}, line {number}: {names['user']} must be a string or an integer and {names['text']} a string,"
                 f" got {user!r:.40} and {text!r:.40}"
             )
         users.append(str(user))
@@ -48,19 +51,21 @@ def read_records(path: Path, *, keys: Mapping[str, str] | None = None) -> Corpus
         if labels and len(labels) != len(texts):
             raise InputError(f"{path}, line {number}: either every line has a {names['label']} or none")
     if not texts:
-        raise InputError(f"{path} holds no lines")
-    if "label" in (keys or {}) and not labels:
+        raise InputError(f"{path} is empty: it needs at least one line")
+    if "label" in keys and not labels:
         raise InputError(f"{path} has no {names['label']!r} in its lines")
-    return Corpus.of(source=str(path), users=users, texts=texts, labels=np.array(labels) if labels else None)
+    return Corpus.from_columns(source=str(path), users=users, texts=texts, labels=np.array(labels) if labels else None)
 
 
 def _label(value: Any, path: Path, number: int) -> int:
+    """Return a label, or raise unless it is an integer of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"{path}, line {number}: a label must be a whole number from 0 on, got {value!r:.40}")
+        raise InputError(f"{path}, line {number}: a label must be an integer of at least 0, got {value!r:.40}")
     return value
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the line number and the JSON object of each line that is not blank."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -70,7 +75,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip())
                 if not isinstance(record, dict):
                     raise InputError(
-                        f"{path}, line {number}: an object with user and text is needed, got {record!r:.40}"
+                        f"{path}, line {number}: a line must be an object with user and text, got {record!r:.40}"
                     )
                 yield number, record
     except FileNotFoundError:
@@ -80,6 +85,6 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except UnicodeDecodeError:
         raise InputError(f"{path}, line {number}: not UTF-8 text") from None
     except (EOFError, zlib.error):
-        raise InputError(f"{path} was cut short after line {number}: its compressed data does not end") from None
+        raise InputError(f"{path} is truncated after line {number}: its compressed data does not end") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None

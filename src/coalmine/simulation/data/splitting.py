@@ -1,4 +1,4 @@
-"""Users for training, users for testing, users set aside."""
+"""Splitting users into training users, test users and a pool set aside for designing canaries."""
 
 from __future__ import annotations
 
@@ -17,11 +17,22 @@ TEST_FRACTION = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
-    """How users are divided: fractions of the users, the same users for the same seed.
+class SplitOptions:
+    """How users are split. The same seed gives the same split.
 
-    ``test_fraction`` None takes the test users that the data brings, and a tenth of the users where it brings none.
-    Users with fewer than ``min_examples`` examples are left out of all splits.
+    Args:
+        test_fraction: Fraction of users to test on, in (0, 1). None uses the test users that the data comes with, or a
+            tenth of the users if it has none.
+        pool_fraction: Fraction of users set aside for designing canaries, in [0, 1).
+        min_examples: Users with fewer examples are dropped.
+        seed: Seed for which user is in which split.
+
+    Raises:
+        InputError: If a fraction is out of range, or if no users are left to train on.
+
+    Example:
+        >>> SplitOptions(test_fraction=0.2, seed=1).test_fraction
+        0.2
     """
 
     test_fraction: float | None = None
@@ -42,46 +53,70 @@ class Cut:
         check_count("min_examples", self.min_examples)
         check_count("seed", self.seed, least=0)
 
-    def kept(self, sizes: Ints) -> Ints:
-        """The users with enough examples, as indices."""
+    def keep(self, sizes: Ints) -> Ints:
+        """Return the indices of users with enough examples."""
         users = np.flatnonzero(sizes >= self.min_examples)
         if not users.size:
-            raise InputError(f"no user has {self.min_examples} examples: the largest of {len(sizes)} has {sizes.max()}")
+            raise InputError(
+                f"no user has min_examples={self.min_examples} examples: the largest of {len(sizes)} has {sizes.max()}"
+            )
         return users
 
-    def divided(self, sizes: Ints, *, test_users: Ints | None = None) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
-        """The users kept, and which of these train, test and are set aside: indices in ascending order.
+    def split(self, sizes: Ints, *, test_users: Ints | None = None) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
+        """Return the users kept, and the indices among them of train, test and pool, each in ascending order.
 
-        Every fraction above 0 gives at least one user. ``test_users`` are those that the data itself sets apart.
+        Every fraction above 0 gets at least one user. ``test_users`` are the test users that the data comes with.
         """
-        users = self.kept(sizes)
+        users = self.keep(sizes)
         rng = np.random.default_rng(self.seed)
         if test_users is None:
             order = rng.permutation(len(users))
             fraction = TEST_FRACTION if self.test_fraction is None else self.test_fraction
-            tested = max(1, round(fraction * len(users)))
-            test, others = order[:tested], order[tested:]
+            test_count = max(1, round(fraction * len(users)))
+            test, others = order[:test_count], order[test_count:]
         else:
             if self.test_fraction is not None:
-                raise InputError("this data brings test users of its own: leave test_fraction out")
-            mine = np.isin(users, test_users)
-            test, others = np.flatnonzero(mine), rng.permutation(np.flatnonzero(~mine))
-        aside = max(1, round(self.pool_fraction * len(users))) if self.pool_fraction else 0
-        if not test.size or aside >= len(others):
+                raise InputError(f"this data comes with test users: leave out test_fraction={self.test_fraction}")
+            is_test = np.isin(users, test_users)
+            test, others = np.flatnonzero(is_test), rng.permutation(np.flatnonzero(~is_test))
+        pool_count = max(1, round(self.pool_fraction * len(users))) if self.pool_fraction else 0
+        if not test.size or pool_count >= len(others):
             raise InputError(
-                f"{len(users)} users (with {self.min_examples} examples or more) are too few to have some in train, in"
-                f" test{' and in the pool' if aside else ''}"
+                f"{len(users)} users (with {self.min_examples} examples or more) are too few for train, test"
+                f"{' and pool' if pool_count else ''}"
             )
-        return users, (np.sort(others[aside:]), np.sort(test), np.sort(others[:aside]))
+        return users, (np.sort(others[pool_count:]), np.sort(test), np.sort(others[:pool_count]))
 
 
-def split_by_user(data: FederatedData, cut: Cut, *, test: FederatedData | None = None) -> Splits:
-    """Splits of disjoint users; ``test`` are test users that the data brings."""
+def split_by_user(data: FederatedData, options: SplitOptions, *, test: FederatedData | None = None) -> Splits:
+    """Split data into disjoint sets of users.
+
+    Args:
+        data: All users, or all but the test users if ``test`` is given.
+        options: Fractions and seed.
+        test: Test users that the data comes with.
+
+    Raises:
+        InputError: If there are too few users.
+
+    Example:
+        >>> import numpy as np
+        >>> from coalmine.simulation.data import Task
+        >>> data = FederatedData.from_users(
+        ...     inputs=np.zeros((40, 3), dtype=np.float32),
+        ...     targets=np.arange(40) % 2,
+        ...     users=np.arange(40) // 4,
+        ...     task=Task(input_shape=(3,), classes=2),
+        ... )
+        >>> splits = split_by_user(data, SplitOptions(test_fraction=0.2))
+        >>> len(splits.train), splits.test.names
+        (8, ['4', '6'])
+    """
     if test is None:
-        users, (train, tested, pool) = cut.divided(data.sizes)
-        aside = data.subset(users[tested])
+        users, (train, tested, pool) = options.split(data.sizes)
+        test_data = data.subset(users[tested])
     else:
         sizes = np.concatenate([data.sizes, test.sizes])
-        users, (train, tested, pool) = cut.divided(sizes, test_users=np.arange(len(data), len(sizes)))
-        aside = test.subset(users[tested] - len(data))
-    return Splits(train=data.subset(users[train]), test=aside, pool=data.subset(users[pool]) if pool.size else None)
+        users, (train, tested, pool) = options.split(sizes, test_users=np.arange(len(data), len(sizes)))
+        test_data = test.subset(users[tested] - len(data))
+    return Splits(train=data.subset(users[train]), test=test_data, pool=data.subset(users[pool]) if pool.size else None)

@@ -1,4 +1,4 @@
-"""Data kept as plain .npy files, opened without being read: for data that is slow to load or larger than memory."""
+"""Saved data as plain .npy files that are opened memory-mapped: for data that is slow to load or larger than memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.errors import InputError
-from coalmine.simulation.data.federated import Array, FederatedData, Splits, Task
+from coalmine.simulation.data.federated import Array, FederatedData, Splits, Task, consecutive_bounds
 from coalmine.simulation.data.vocabulary import Vocabulary
 
 INDEX = "coalmine-data.json"
@@ -18,14 +18,29 @@ _PARTS = ("train", "test", "pool")
 
 
 def save(splits: Splits, directory: Path | str) -> None:
-    """Write the splits into a directory: the arrays as .npy, the rest as JSON.
+    """Save splits to a directory, to be opened by `load` or `open_saved`.
 
-    Only the examples that some client holds are written. Language data, whose targets are its inputs one step on, is
-    written once.
+    Arrays are written as .npy files, the rest as JSON. Only examples that a client holds are written. Language data,
+    whose targets are its inputs shifted by one, is written once.
+
+    Args:
+        splits: Data to save.
+        directory: A new or empty directory, or one with saved data, which is replaced.
+
+    Raises:
+        InputError: If the directory contains other files.
+
+    Example:
+        >>> import tempfile
+        >>> from coalmine.simulation.data import load
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     save(load("digits"), directory)
+        ...     open_saved(directory).test
+        FederatedData(6 clients of 30 examples, 180 in all, 1×8×8, 10 classes)
     """
     root = Path(directory)
     if root.exists() and (not root.is_dir() or (any(root.iterdir()) and not (root / INDEX).exists())):
-        raise InputError(f"{root} must be a new directory, an empty one, or one with saved data in it")
+        raise InputError(f"{root} must be a new or empty directory, or one with saved data")
     root.mkdir(parents=True, exist_ok=True)
     (root / INDEX).unlink(missing_ok=True)
     train = splits.train
@@ -40,17 +55,34 @@ def save(splits: Splits, directory: Path | str) -> None:
         if part is not None:
             _save_arrays(part, root / name)
             index["names"][name] = list(part.names)
-    # Last, so that a directory half written is not taken for a whole one.
+    # The index is written last, so that an interrupted save is not mistaken for a complete one.
     (root / INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def open_saved(directory: Path | str) -> Splits:
-    """Open what ``save`` wrote; the arrays are memory-mapped, read only."""
+    """Open data that `save` wrote.
+
+    The arrays are memory-mapped and read-only: examples are read from disk when they are used.
+
+    Args:
+        directory: Directory of the saved data.
+
+    Raises:
+        InputError: If the directory holds no saved data, or if a file is damaged or missing.
+
+    Example:
+        >>> import tempfile
+        >>> from coalmine.simulation.data import load
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     save(load("digits"), directory)
+        ...     type(open_saved(directory).train.inputs).__name__
+        'memmap'
+    """
     root = Path(directory)
     try:
         index = json.loads((root / INDEX).read_text(encoding="utf-8"))
         if index["version"] != _VERSION:
-            raise InputError(f"{root / INDEX} is of version {index['version']}, and this reads version {_VERSION}")
+            raise InputError(f"{root / INDEX} has version {index['version']}; this coalmine reads version {_VERSION}")
         task = Task(**index["task"])
         names = {part: list(index["names"][part]) for part in _PARTS if part in index["names"]}
         vocabulary = index["vocabulary"]
@@ -66,10 +98,10 @@ def open_saved(directory: Path | str) -> Splits:
 
 
 def _save_arrays(data: FederatedData, directory: Path) -> None:
+    """Write the arrays of one split, replacing older ones."""
     directory.mkdir(exist_ok=True)
     examples = data.pooled()
-    stops = np.cumsum(data.sizes)
-    arrays = {"bounds": np.stack([stops - data.sizes, stops], axis=1)}
+    arrays = {"bounds": consecutive_bounds(data.sizes)}
     if data.task.per_position and np.array_equal(examples.inputs[:, 1:], examples.targets[:, :-1]):
         arrays["tokens"] = np.concatenate([examples.inputs[:, :1], examples.targets], axis=1)
     else:
@@ -81,25 +113,27 @@ def _save_arrays(data: FederatedData, directory: Path) -> None:
 
 
 def _open_arrays(directory: Path, names: list[str], task: Task, vocabulary: Vocabulary | None) -> FederatedData:
+    """Open the arrays of one split."""
     if (directory / "tokens.npy").exists():
-        tokens = _mapped(directory / "tokens.npy")
+        tokens = _memory_map(directory / "tokens.npy")
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
     else:
-        inputs, targets = _mapped(directory / "inputs.npy"), _mapped(directory / "targets.npy")
+        inputs, targets = _memory_map(directory / "inputs.npy"), _memory_map(directory / "targets.npy")
     return FederatedData(
         inputs=inputs,
         targets=targets,
-        bounds=np.array(_mapped(directory / "bounds.npy")),
+        bounds=np.array(_memory_map(directory / "bounds.npy")),
         names=names,
         task=task,
         vocabulary=vocabulary,
     )
 
 
-def _mapped(path: Path) -> Array:
+def _memory_map(path: Path) -> Array:
+    """Open an .npy file memory-mapped and read-only."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except FileNotFoundError:
         raise InputError(f"saved data is incomplete: {path} is missing") from None
     except (OSError, ValueError, EOFError):
-        raise InputError(f"{path} is not a .npy file of numbers, or was cut short") from None
+        raise InputError(f"{path} is not an .npy file of numbers, or it is truncated") from None

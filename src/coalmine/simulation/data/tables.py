@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 
 from coalmine.errors import InputError
-from coalmine.simulation.data.federated import Array, FederatedData, Task
-from coalmine.simulation.data.images import NAMES, ArrayData, as_inputs, as_labels, without_users
+from coalmine.simulation.data.federated import Array
+from coalmine.simulation.data.images import NAMES, ArrayData, array_data, as_labels
 from coalmine.simulation.data.text import Corpus
 
 SUFFIXES = (".parquet", ".arrow")
 
-# What a directory holds that ``save_to_disk`` wrote.
-_SAVED = ("dataset_info.json", "dataset_dict.json")
+# Files by which a directory of ``save_to_disk`` is recognized.
+_MARKERS = ("dataset_info.json", "dataset_dict.json")
 
-_USUAL = {**NAMES, "inputs": ("image", "img", "pixel_values", "text", "sentence", *NAMES["inputs"])}
+_COLUMN_NAMES = {**NAMES, "inputs": ("image", "img", "pixel_values", "text", "sentence", *NAMES["inputs"])}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Columns of one part of the data, all of one length: ``inputs`` are numbers, or texts in a list."""
+    """Columns of equal length. ``inputs`` are numbers, or a list of texts."""
 
     inputs: Array | list[str]
     labels: Array | None
@@ -32,12 +32,12 @@ class Table:
 
 
 def is_saved(path: Path) -> bool:
-    """Whether ``save_to_disk`` wrote this directory."""
-    return path.is_dir() and any((path / name).is_file() for name in _SAVED)
+    """Return whether ``save_to_disk`` wrote this directory."""
+    return path.is_dir() and any((path / name).is_file() for name in _MARKERS)
 
 
 def open_table(path: Path) -> Any:
-    """The dataset, or dict of them, in a directory or a file: read where it lies, nothing is downloaded or cached."""
+    """Open the dataset, or dict of datasets, in a directory or file; nothing is downloaded or cached."""
     datasets = _library()
     try:
         if path.is_dir():
@@ -47,75 +47,65 @@ def open_table(path: Path) -> Any:
 
             return datasets.Dataset(pyarrow.parquet.read_table(path))
         return datasets.Dataset.from_file(str(path))
-    except Exception as error:  # whatever Arrow raises at a broken file
+    except Exception as error:  # Arrow raises many kinds of errors on a damaged file
         raise InputError(f"{path} cannot be read as a table: {type(error).__name__}: {error!s:.200}") from error
 
 
-def parts_of(source: Any) -> tuple[Any, Any]:
-    """What to train on, and what the data itself sets apart for testing, or None."""
+def split_parts(source: Any) -> tuple[Any, Any]:
+    """Return the training part of a dataset and its test part, or None if it has no test part."""
     if not isinstance(source, _library().DatasetDict):
         return source, None
     if "train" not in source:
-        raise InputError(f"the data must have a split train, it has {', '.join(source)}")
+        raise InputError(f"the data must have a split train, got {', '.join(source)}")
     return source["train"], source.get("test")
 
 
 def read(source: Any, *, keys: Mapping[str, str]) -> Table:
-    """The columns of a Dataset, or of partitions: a list, a dict or a Partitioner of them, each one user's."""
+    """Read the columns of a Dataset, or of partitions (a list, a dict or a Partitioner), each of which is a user."""
     datasets = _library()
     for role in keys:
-        if role not in _USUAL:
-            raise InputError(f"keys must be among {', '.join(_USUAL)}, got {role!r}")
+        if role not in _COLUMN_NAMES:
+            raise InputError(f"keys must be among {', '.join(_COLUMN_NAMES)}, got {role!r}")
     if isinstance(source, datasets.Dataset):
         return _columns(source, keys)
     if callable(getattr(source, "load_partition", None)) and hasattr(source, "num_partitions"):
         source = [source.load_partition(i) for i in range(source.num_partitions)]
-    named = dict(source) if isinstance(source, Mapping) else dict(enumerate(_listed(source)))
-    if not named or not all(isinstance(part, datasets.Dataset) for part in named.values()):
-        raise InputError(
-            f"the data must be a Dataset of the library datasets, or a list or dict of them, got {source!r:.80}"
-        )
+    partitions = dict(source) if isinstance(source, Mapping) else dict(enumerate(_as_list(source)))
+    if not partitions or not all(isinstance(part, datasets.Dataset) for part in partitions.values()):
+        raise InputError(f"the data must be a datasets.Dataset, or a list or dict of them, got {source!r:.80}")
     if "users" in keys:
-        raise InputError(f"partitions are users already: leave out user={keys['users']!r}, or give one Dataset")
-    tables = [_columns(part, keys, partitioned=True) for part in named.values()]
-    users = [str(name) for name, table in zip(named, tables, strict=True) for _ in table.inputs]
-    return _joined(tables, users)
+        raise InputError(f"partitions are users already: leave out user={keys['users']!r}, or pass one Dataset")
+    tables = [_columns(part, keys, partitioned=True) for part in partitions.values()]
+    users = [str(name) for name, table in zip(partitions, tables, strict=True) for _ in table.inputs]
+    return _concatenate(tables, users)
 
 
-def assembled(train: Table, test: Table | None, *, source: str) -> ArrayData | Corpus:
-    """Data of numbers with their labels, or texts by user."""
+def to_data(train: Table, test: Table | None, *, source: str) -> ArrayData | Corpus:
+    """Return numbers with labels as arrays, and texts by user as a corpus."""
     if isinstance(train.inputs, list):
         if test is not None:
-            raise InputError(f"{source}: texts are split by user: put all of them into one table, without a test part")
+            raise InputError(f"{source}: texts are split by user: put all of them into one table without a test part")
         if train.users is None:
-            raise InputError(f"{source}: texts need a column that says whose each is: give user=")
+            raise InputError(f"{source}: texts need a column of users: pass user=")
         classes = None if train.labels is None else as_labels(train.labels, source)
         if classes is not None and classes.min() < 0:
-            raise InputError(f"{source}: a label must be a whole number from 0 on, got {classes.min()}")
-        return Corpus.of(source=source, users=train.users, texts=train.inputs, labels=classes)
-    parts = [part for part in (train, test) if part is not None]
-    arrays, labels = [], []
-    for part in parts:
+            raise InputError(f"{source}: a label must be an integer of at least 0, got {classes.min()}")
+        return Corpus.from_columns(source=source, users=train.users, texts=train.inputs, labels=classes)
+    parts = []
+    for part in (train, test):
+        if part is None:
+            continue
         if part.labels is None:
-            raise InputError(f"{source} has no labels: give label=, the name of their column")
+            raise InputError(f"{source} has no labels: pass label=, the name of their column")
         if isinstance(part.inputs, list):
             raise InputError(f"{source}: inputs are numbers in train and texts in test")
-        arrays.append(as_inputs(part.inputs, source))
-        labels.append(as_labels(part.labels, source))
-    task = Task(input_shape=arrays[0].shape[1:], classes=max(2, *(int(some.max()) + 1 for some in labels)))
-    found, first = [], 0
-    for part, inputs, targets in zip(parts, arrays, labels, strict=True):
-        if part.users is None:
-            found.append(without_users(inputs, targets, task, first=first))
-        else:
-            column = np.array(part.users)
-            found.append(FederatedData.of_users(inputs=inputs, targets=targets, users=column, task=task))
-        first += len(inputs)
-    return ArrayData(data=found[0], test=found[1] if test is not None else None, has_users=train.users is not None)
+        parts.append((part.inputs, part.labels, part.users))
+    return array_data(source, parts)
 
 
 def _columns(dataset: Any, keys: Mapping[str, str], *, partitioned: bool = False) -> Table:
-    names = {role: _named(dataset, role, keys) for role in _USUAL if role != "users" or not partitioned}
+    """Read inputs, labels and users (unless ``partitioned``) of one Dataset."""
+    names = {role: _column_name(dataset, role, keys) for role in _COLUMN_NAMES if role != "users" or not partitioned}
     if names["inputs"] is None:
         raise InputError(
             f"the data has no inputs ({keys.get('inputs', 'image, text, x, …')}); its columns are: "
@@ -123,41 +113,42 @@ def _columns(dataset: Any, keys: Mapping[str, str], *, partitioned: bool = False
         )
     if not len(dataset):
         raise InputError("the data has no rows")
-    wanted = list(dict.fromkeys(name for name in names.values() if name is not None))
+    selected = list(dict.fromkeys(name for name in names.values() if name is not None))
     try:
-        columns = dataset.select_columns(wanted).with_format("numpy")[:]
+        columns = dataset.select_columns(selected).with_format("numpy")[:]
     except ImportError as error:
-        raise InputError(f"{error}: pictures that are stored as files need it") from None
+        raise InputError(f"{error}: it is needed for images that are stored as files") from None
     inputs: Array | list[str] = columns[names["inputs"]]
-    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UO" and all(isinstance(one, str) for one in inputs):
-        inputs = [str(one) for one in inputs]
-    elif isinstance(inputs, np.ndarray) and _is_bytes(dataset.features[names["inputs"]]):
-        inputs = inputs.astype(np.uint8)  # which the library widens
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UO" and all(isinstance(text, str) for text in inputs):
+        inputs = [str(text) for text in inputs]
+    elif isinstance(inputs, np.ndarray) and _has_pixels(dataset.features[names["inputs"]]):
+        inputs = inputs.astype(np.uint8)  # the library widens uint8 to int64
     elif not isinstance(inputs, np.ndarray) or inputs.dtype == object:
         raise InputError(f"the column {names['inputs']} must hold texts, or numbers of the same shape in every row")
     labels = None if names["labels"] is None else np.asarray(columns[names["labels"]])
-    found = names.get("users")
-    return Table(inputs=inputs, labels=labels, users=None if found is None else [str(user) for user in columns[found]])
+    users = names.get("users")
+    return Table(inputs=inputs, labels=labels, users=None if users is None else [str(user) for user in columns[users]])
 
 
-def _named(dataset: Any, role: str, keys: Mapping[str, str]) -> str | None:
+def _column_name(dataset: Any, role: str, keys: Mapping[str, str]) -> str | None:
+    """Return the name of the column for a role: from ``keys``, or the first default name that exists."""
     if role in keys:
         if keys[role] not in dataset.column_names:
-            raise InputError(f"there is no column {keys[role]!r}; there are {', '.join(dataset.column_names)}")
+            raise InputError(f"there is no column {keys[role]!r}; available: {', '.join(dataset.column_names)}")
         return keys[role]
-    return next((name for name in _USUAL[role] if name in dataset.column_names), None)
+    return next((name for name in _COLUMN_NAMES[role] if name in dataset.column_names), None)
 
 
-def _is_bytes(feature: Any) -> bool:
-    """Whether a column holds pixels: pictures, or arrays and lists of uint8."""
+def _has_pixels(feature: Any) -> bool:
+    """Return whether a column holds pixels: images, or arrays and lists of uint8."""
     while getattr(feature, "feature", None) is not None:
         feature = feature.feature
     return type(feature).__name__ == "Image" or getattr(feature, "dtype", None) == "uint8"
 
 
-def _joined(tables: Sequence[Table], users: list[str]) -> Table:
-    first = tables[0].inputs
-    if isinstance(first, list):
+def _concatenate(tables: Sequence[Table], users: list[str]) -> Table:
+    """Return the rows of all tables, with their users."""
+    if isinstance(tables[0].inputs, list):
         inputs: Array | list[str] = [text for table in tables for text in table.inputs]
     else:
         shapes = {np.shape(table.inputs)[1:] for table in tables}
@@ -168,7 +159,8 @@ def _joined(tables: Sequence[Table], users: list[str]) -> Table:
     return Table(inputs=inputs, labels=np.concatenate(labels) if len(labels) == len(tables) else None, users=users)
 
 
-def _listed(source: Any) -> list[Any]:
+def _as_list(source: Any) -> list[Any]:
+    """Return the items of an iterable; none if it is not iterable."""
     try:
         return list(source)
     except TypeError:
@@ -176,10 +168,11 @@ def _listed(source: Any) -> list[Any]:
 
 
 def _library() -> Any:
+    """Import ``datasets``, an extra."""
     try:
         import datasets
     except ImportError:
         raise InputError(
-            "the library datasets is not installed, which such tables need: pip install 'coalmine[datasets]'"
+            "these tables need the library datasets, which is not installed: pip install 'coalmine[datasets]'"
         ) from None
     return datasets

@@ -1,4 +1,4 @@
-"""Texts by user become arrays of tokens, with a vocabulary from the training users alone."""
+"""Texts by user as arrays of tokens, with a vocabulary from training users only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coalmine.errors import DataWarning, InputError, check_count
-from coalmine.simulation.data.federated import Array, FederatedData, Splits, Task, numbered_within
-from coalmine.simulation.data.splitting import Cut
+from coalmine.simulation.data.federated import (
+    Array,
+    FederatedData,
+    Splits,
+    Task,
+    consecutive_bounds,
+    numbered_within,
+)
+from coalmine.simulation.data.splitting import SplitOptions
 from coalmine.simulation.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Level, Vocabulary, words_in
 
 if TYPE_CHECKING:
@@ -22,15 +29,15 @@ if TYPE_CHECKING:
 
 POSITIONS = {"words": 20, "characters": 80}
 POSITIONS_TO_CLASSIFY = 25
-VOCABULARY_SIZE = 10_000  # of words; of characters, all are kept
+VOCABULARY_SIZE = 10_000  # of words; all characters are kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Corpus:
-    """Texts, those of a user one after the other.
+    """Texts grouped by user.
 
-    ``owners`` says for each text which of ``users`` wrote it, in ascending order. ``labels`` are there where texts are
-    to be classified.
+    ``owners`` holds for each text the index of its user in ``users``, in ascending order. ``labels`` holds the class of
+    each text if texts are to be classified.
     """
 
     source: str
@@ -40,20 +47,27 @@ class Corpus:
     labels: Ints | None = None
 
     @classmethod
-    def of(cls, *, source: str, users: Sequence[str], texts: Sequence[str], labels: Array | None = None) -> Corpus:
-        """Texts in any order, each with its user: those of a user are brought together, in their order."""
+    def from_columns(
+        cls, *, source: str, users: Sequence[str], texts: Sequence[str], labels: Array | None = None
+    ) -> Corpus:
+        """Group texts by user; a user's texts keep their order."""
         numbers: dict[str, int] = {}
         column = np.array([numbers.setdefault(user, len(numbers)) for user in users], dtype=np.int64)
         order = np.argsort(column, kind="stable")
         if not np.array_equal(order, np.arange(len(order))):
             texts = [texts[i] for i in order.tolist()]
-        found = None if labels is None else np.asarray(labels, dtype=np.int64)[order]
-        return cls(source=source, users=list(numbers), owners=column[order], texts=texts, labels=found)
+        classes = None if labels is None else np.asarray(labels, dtype=np.int64)[order]
+        return cls(source=source, users=list(numbers), owners=column[order], texts=texts, labels=classes)
+
+    def by_user(self) -> list[Sequence[str]]:
+        """Return the texts of each user."""
+        bounds = np.searchsorted(self.owners, np.arange(len(self.users) + 1))
+        return [self.texts[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokenized:
-    """Texts as numbers: text i is the next ``lengths[i]`` of ``ids``, each the place of a word in ``words``."""
+    """Texts as numbers: text i is the next ``lengths[i]`` of ``ids``, which are positions in ``words``."""
 
     users: Sequence[str]
     owners: Ints
@@ -62,26 +76,26 @@ class Tokenized:
     words: Sequence[str]
 
     def vocabulary(self, users: Ints, *, level: Level, size: int | None) -> Vocabulary:
-        """The vocabulary of some users."""
+        """Return the vocabulary of some users."""
         chosen = np.zeros(len(self.users), dtype=bool)
         chosen[users] = True
         ids = self.ids[np.repeat(chosen[self.owners], self.lengths)]
         return Vocabulary.build(self.words, np.bincount(ids, minlength=len(self.words)), level=level, size=size)
 
 
-def by_line(corpus: Corpus) -> Corpus:
-    """A text for each line of the texts: messages, posts or turns that a file keeps in one record."""
+def split_lines(corpus: Corpus) -> Corpus:
+    """Return a corpus with one text per line, for files that keep several messages or posts in one record."""
     if corpus.labels is not None:
-        raise InputError(f"{corpus.source} has a label for each text, so texts cannot be cut at line breaks")
+        raise InputError(f"{corpus.source} has a label per text, so texts cannot be cut at line breaks")
     lines = [text.split("\n") for text in corpus.texts]
-    owners = np.repeat(corpus.owners, [len(found) for found in lines])
+    owners = np.repeat(corpus.owners, [len(parts) for parts in lines])
     return Corpus(source=corpus.source, users=corpus.users, owners=owners, texts=list(chain.from_iterable(lines)))
 
 
-def word_tokens(corpus: Corpus) -> Tokenized:
-    """The words of every text, numbered as they appear."""
+def tokenize_words(corpus: Corpus) -> Tokenized:
+    """Return the words of every text, numbered in order of appearance."""
     numbers: defaultdict[str, int] = defaultdict()
-    numbers.default_factory = numbers.__len__  # a word not seen before gets the next number
+    numbers.default_factory = numbers.__len__  # a new word gets the next number
     ids = array("i")
     lengths = np.empty(len(corpus.texts), dtype=np.int64)
     for i, text in enumerate(corpus.texts):
@@ -94,49 +108,56 @@ def word_tokens(corpus: Corpus) -> Tokenized:
     )
 
 
-def character_tokens(corpus: Corpus) -> Tokenized:
-    """The characters of every user, whose texts are joined by line breaks."""
-    joined = ["\n".join(texts) for texts in _by_user(corpus)]
+def tokenize_characters(corpus: Corpus) -> Tokenized:
+    """Return the characters of every user, whose texts are joined by line breaks."""
+    joined = ["\n".join(texts) for texts in corpus.by_user()]
     codes = np.frombuffer("".join(joined).encode("utf-32-le", errors="replace"), dtype="<u4").astype(np.int64)
-    found, ids = _renumbered(codes)
+    # Renumber the code points that occur, in ascending order. A table is faster than np.unique on millions of codes.
+    occurs = np.bincount(codes) > 0
     return Tokenized(
         users=corpus.users,
         owners=np.arange(len(corpus.users)),
         lengths=np.array([len(text) for text in joined], dtype=np.int64),
-        ids=ids,
-        words=[chr(code) for code in found.tolist()],
+        ids=(np.cumsum(occurs) - 1)[codes] if codes.size else codes,
+        words=[chr(code) for code in np.flatnonzero(occurs).tolist()],
     )
 
 
 def language_splits(
-    tokenized: Tokenized, cut: Cut, *, level: Level, positions: int | None = None, vocabulary_size: int | None = None
+    tokenized: Tokenized,
+    split: SplitOptions,
+    *,
+    level: Level,
+    positions: int | None = None,
+    vocabulary_size: int | None = None,
 ) -> Splits:
-    """Next-word or next-character prediction, a target for each position.
+    """Return data for next-word or next-character prediction, with a target at each position.
 
-    Words: each text is cut into pieces of at most ``positions`` words, each after a begin mark; the end mark follows
-    where a text ends and there is room. Characters: windows of ``positions`` characters, one after the other, so that
-    every character of a user but the first is predicted exactly once. Short pieces are padded; padding is not counted.
+    Words: each text is cut into pieces of at most ``positions`` words, each after a begin token; an end token follows
+    where a text ends, if there is room. Characters: consecutive windows of ``positions`` characters, so that every
+    character of a user except the first is predicted exactly once. Short pieces are padded; padding is ignored.
     """
     positions = check_count("positions", POSITIONS[level] if positions is None else positions, least=2)
     if vocabulary_size is None and level == "words":
         vocabulary_size = VOCABULARY_SIZE
-    count = word_pieces if level == "words" else character_windows
-    pieces = count(tokenized.lengths, positions)
+    # A text of n words has ⌈n / positions⌉ pieces. Of n characters n − 1 are predicted, so a single one has no window.
+    predicted = tokenized.lengths if level == "words" else tokenized.lengths - 1
+    pieces = np.maximum(0, -(-predicted // positions))
     sizes = np.bincount(tokenized.owners, weights=pieces, minlength=len(tokenized.users)).astype(np.int64)
     if not sizes.any():
-        raise InputError("the texts hold nothing to learn from: there is no word, or no more than one character a user")
-    silent = np.flatnonzero(sizes == 0)
-    if silent.size:
-        some = f"such as {tokenized.users[int(silent[0])]!r:.60}"
+        raise InputError("the texts hold nothing to learn from: no user has a word, or two characters")
+    empty = np.flatnonzero(sizes == 0)
+    if empty.size:
         warnings.warn(
-            f"{silent.size:,} of {len(sizes):,} users have no text to learn from and are left out, {some}",
+            f"{empty.size:,} of {len(sizes):,} users have no text to learn from and are dropped, such as"
+            f" {tokenized.users[int(empty[0])]!r:.60}",
             DataWarning,
             stacklevel=2,
         )
-    users, parts = cut.divided(sizes)
+    users, parts = split.split(sizes)
     vocabulary = tokenized.vocabulary(users[parts[0]], level=level, size=vocabulary_size)
     ids = vocabulary.lookup(tokenized.words)[tokenized.ids]
-    fill = _filled_words if level == "words" else _filled_characters
+    fill = _word_pieces if level == "words" else _character_windows
     tokens = fill(ids, tokenized.lengths, pieces, positions)
     size = len(vocabulary)
     task = Task(input_shape=(positions,), classes=size, tokens=size, per_position=True, ignored=PAD)
@@ -145,69 +166,61 @@ def language_splits(
 
 def classification_splits(
     corpus: Corpus,
-    cut: Cut,
+    split: SplitOptions,
     *,
     positions: int | None = None,
     vocabulary_size: int | None = None,
     test_users: Ints | None = None,
 ) -> Splits:
-    """A label for each text, of whose words the first ``positions`` are taken; short texts are padded in front.
+    """Return data for text classification: the first ``positions`` words of each text, and its label.
 
-    So the last position, from which recurrent models answer, is always a word.
-
-    A text without any word becomes a single unknown one. ``test_users`` are those that the data itself sets apart.
+    Short texts are padded in front, so that the last position, from which recurrent models predict, is always a word. A
+    text without words becomes a single unknown one. ``test_users`` are the test users that the data comes with.
     """
     if corpus.labels is None:
         raise InputError(f"{corpus.source} has no labels to classify texts by")
     positions = check_count("positions", POSITIONS_TO_CLASSIFY if positions is None else positions)
-    tokenized = word_tokens(corpus)
+    tokenized = tokenize_words(corpus)
     sizes = np.bincount(corpus.owners, minlength=len(corpus.users))
-    users, parts = cut.divided(sizes, test_users=test_users)
+    users, parts = split.split(sizes, test_users=test_users)
     size = VOCABULARY_SIZE if vocabulary_size is None else vocabulary_size
     vocabulary = tokenized.vocabulary(users[parts[0]], level="words", size=size)
     ids = vocabulary.lookup(tokenized.words)[tokenized.ids]
     tokens = np.full((len(corpus.texts), positions), PAD, dtype=ids.dtype)
     tokens[tokenized.lengths == 0, -1] = UNKNOWN
-    tokens[_filled(tokenized.lengths, positions)[:, ::-1]] = ids[numbered_within(tokenized.lengths) < positions]
+    tokens[_mask(tokenized.lengths, positions)[:, ::-1]] = ids[numbered_within(tokenized.lengths) < positions]
     classes = max(2, int(corpus.labels.max()) + 1)
     task = Task(input_shape=(positions,), classes=classes, tokens=len(vocabulary))
     return _splits(tokens, corpus.labels, corpus.users, sizes, users, parts, task, vocabulary)
 
 
-def word_pieces(lengths: Ints, positions: int) -> Ints:
-    """How many pieces texts of so many words are cut into."""
-    return -(-lengths // positions)
-
-
-def character_windows(lengths: Ints, positions: int) -> Ints:
-    """How many windows texts of so many characters give; a single character gives none, as nothing follows it."""
-    return np.maximum(0, -(-(lengths - 1) // positions))
-
-
-def _filled(lengths: Ints, width: int) -> Array:
+def _mask(lengths: Ints, width: int) -> Array:
+    """Return (texts, width): True for the first ``lengths[i]`` places of row i."""
     return np.asarray(np.arange(width) < lengths[:, None])
 
 
-def _filled_words(ids: Array, lengths: Ints, pieces: Ints, positions: int) -> Array:
+def _word_pieces(ids: Array, lengths: Ints, pieces: Ints, positions: int) -> Array:
+    """Return (pieces, positions + 1) tokens: begin, words, end if it fits, padding."""
     text = np.repeat(np.arange(len(lengths)), pieces)
     before = numbered_within(pieces) * positions
     left = lengths[text] - before
     tokens = np.full((len(text), positions + 1), PAD, dtype=ids.dtype)
     tokens[:, 0] = BEGIN
-    # Pieces follow each other as the words do, and a mask is filled row by row.
-    tokens[:, 1:][_filled(left, positions)] = ids
+    # Pieces are in the order of the words, and assignment through a mask fills row by row.
+    tokens[:, 1:][_mask(left, positions)] = ids
     ends = np.flatnonzero(left < positions)
     tokens[ends, left[ends] + 1] = END
     return tokens
 
 
-def _filled_characters(ids: Array, lengths: Ints, pieces: Ints, positions: int) -> Array:
-    text = np.repeat(np.arange(len(lengths)), pieces)
-    before = numbered_within(pieces) * positions
+def _character_windows(ids: Array, lengths: Ints, windows: Ints, positions: int) -> Array:
+    """Return (windows, positions + 1) tokens: characters and padding. A window repeats the last of the one before."""
+    text = np.repeat(np.arange(len(lengths)), windows)
+    before = numbered_within(windows) * positions
     start = (np.cumsum(lengths) - lengths)[text] + before
-    filled = _filled(lengths[text] - before, positions + 1)
-    places = np.where(filled, start[:, None] + np.arange(positions + 1), 0)
-    return np.where(filled, ids[places], ids.dtype.type(PAD))
+    mask = _mask(lengths[text] - before, positions + 1)
+    places = np.where(mask, start[:, None] + np.arange(positions + 1), 0)
+    return np.where(mask, ids[places], ids.dtype.type(PAD))
 
 
 def _splits(
@@ -220,25 +233,14 @@ def _splits(
     task: Task,
     vocabulary: Vocabulary,
 ) -> Splits:
-    stops = np.cumsum(sizes)
+    """Return the splits of arrays that hold ``sizes`` consecutive examples per user."""
     data = FederatedData(
         inputs=inputs,
         targets=targets,
-        bounds=np.stack([stops - sizes, stops], axis=1)[users],
+        bounds=consecutive_bounds(sizes)[users],
         names=[names[user] for user in users.tolist()],
         task=task,
         vocabulary=vocabulary,
     )
     train, test, pool = parts
     return Splits(train=data.subset(train), test=data.subset(test), pool=data.subset(pool) if pool.size else None)
-
-
-def _by_user(corpus: Corpus) -> list[Sequence[str]]:
-    bounds = np.searchsorted(corpus.owners, np.arange(len(corpus.users) + 1))
-    return [corpus.texts[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
-
-
-def _renumbered(codes: Ints) -> tuple[Ints, Ints]:
-    """The distinct codes in ascending order, and each code's place among them."""
-    seen = np.bincount(codes) > 0
-    return np.flatnonzero(seen), (np.cumsum(seen) - 1)[codes] if codes.size else codes

@@ -1,7 +1,8 @@
-"""Models by name: those of the papers, and a user's own.
+"""Models by name: those of the papers, and models from a user's Python file.
 
-A model is a plain ``torch.nn.Module`` from inputs to logits. Language models have ``forward_embedded`` as well, which
-takes embedded tokens, and some have ``loss``, a faster equivalent of the cross-entropy of their logits.
+A model is a plain ``torch.nn.Module`` that maps inputs to logits. Language models also have ``forward_embedded``, which
+takes embedded tokens instead of token ids. Some have ``loss``: a fused, faster equivalent of the cross-entropy of their
+logits. See docs/models.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ __all__ = ["MODELS", "Model", "build", "default_model", "settings_of"]
 
 @dataclass(frozen=True)
 class Model:
-    """How a model is built from a task and its settings, and what it is, in a sentence."""
+    """An entry of `MODELS`.
+
+    Args:
+        build: Function from a ``Task`` and keyword-only settings to the module.
+        summary: One sentence about the model.
+    """
 
     build: Callable[..., nn.Module]
     summary: str
@@ -36,7 +42,7 @@ MODELS: Mapping[str, Model] = {
     "ldp-cnn": Model(images.ldp_cnn, "The small CNN of the LDP audit, for images of at least 24 x 24 pixels."),
     "leaf-cnn": Model(images.leaf_cnn, "LEAF's CNN for CelebA as CANIFE audits it, for images of any size."),
     "resnet18-gn": Model(resnet.resnet18_gn, "ResNet18 with group norms, for images of at least 8 x 8 pixels."),
-    "sent140-lstm": Model(text.sent140_lstm, "LEAF's two-layer LSTM for sentiment: one answer for a text."),
+    "sent140-lstm": Model(text.sent140_lstm, "LEAF's two-layer LSTM for sentiment: one label per text."),
     "shakespeare-lstm": Model(text.shakespeare_lstm, "LEAF's two-layer LSTM for the next character."),
     "word-lstm": Model(word_lstm.word_lstm, "The next-word LSTM of federated keyboards (coupled gates, tied softmax)."),
     "transformer": Model(transformer.transformer, "A small causal Transformer for the next token (tied softmax)."),
@@ -44,10 +50,30 @@ MODELS: Mapping[str, Model] = {
 
 
 def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> nn.Module:
-    """The model ``name`` for ``task``, its weights drawn with ``seed``: the same seed gives the same bits.
+    """Build a model for a task.
 
-    ``name`` is one of ``MODELS``, or ``path.py:function`` for a function of a file that makes a module of a ``Task``
-    or of nothing. ``settings`` are the model's own (``settings_of``). torch's global generator is left as it was.
+    The same seed gives bit-identical weights. torch's global random generator is left untouched.
+
+    Args:
+        name: A key of `MODELS`, or ``"path.py:function"`` for a function in a Python file that returns a module. The
+            function may take the ``Task``. The file is executed, so name only files you trust.
+        task: What the model takes and predicts, such as ``splits.train.task``.
+        seed: Seed for the initial weights.
+        settings: Settings of this model, such as ``hidden=64``. `settings_of` lists them.
+
+    Returns:
+        A module from inputs (n, *input_shape) to logits (n, classes), or (n, positions, classes) if the task has a
+        target per position.
+
+    Raises:
+        InputError: If there is no such model or setting, or if the model does not fit the task.
+
+    Example:
+        >>> from coalmine.simulation.data import load
+        >>> task = load("digits").train.task
+        >>> model = build("mlp", task, seed=1, hidden=32)
+        >>> sum(weight.numel() for weight in model.parameters())
+        2410
     """
     check_count("seed", seed, least=0)
     with torch.random.fork_rng(devices=[]):
@@ -55,19 +81,40 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
         if user.is_user_model(name):
             function = load_function(name, "model")
             _check_settings(name, function, settings)
-            return user.call(name, function, task, settings)
-        builder = _known(name).build
+            return user.build(name, function, task, settings)
+        builder = _model(name).build
         _check_settings(name, builder, settings)
         return builder(task, **settings)
 
 
 def settings_of(name: str) -> dict[str, int | float]:
-    """The settings of the model ``name`` with their defaults."""
-    return _settings(_known(name).build)
+    """Return the settings of a model with their defaults.
+
+    Args:
+        name: A key of `MODELS`.
+
+    Raises:
+        InputError: If there is no such model.
+
+    Example:
+        >>> settings_of("mlp")
+        {'hidden': 128, 'layers': 1}
+    """
+    return _settings(_model(name).build)
 
 
 def default_model(task: Task) -> str:
-    """A model that fits ``task`` and trains fast on it."""
+    """Return the name of a model that fits a task and trains fast on it.
+
+    Args:
+        task: What the model takes and predicts.
+
+    Example:
+        >>> default_model(Task(input_shape=(1, 28, 28), classes=10))
+        'ldp-cnn'
+        >>> default_model(Task(input_shape=(20,), classes=10_000, tokens=10_000, per_position=True))
+        'word-lstm'
+    """
     if task.tokens is not None:
         if task.per_position and task.tokens == task.classes and task.tokens > 256:
             return "word-lstm"
@@ -77,29 +124,33 @@ def default_model(task: Task) -> str:
     return "ldp-cnn" if max(task.input_shape[1:]) < 64 else "leaf-cnn"
 
 
-def _known(name: str) -> Model:
+def _model(name: str) -> Model:
+    """Look up a model, with a suggestion if there is none of this name."""
     if name not in MODELS:
         raise InputError(
-            f"there is no model {name!r}; {_nearest(name, MODELS)}, and path.py:function is a model of your own"
+            f"there is no model {name!r}; {_suggestion(name, MODELS)} A model in your own file is path.py:function."
         )
     return MODELS[name]
 
 
 def _settings(builder: Callable[..., object]) -> dict[str, int | float]:
+    """Return the keyword-only arguments of a builder with their defaults."""
     parameters = inspect.signature(builder).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def _check_settings(name: str, builder: Callable[..., object], settings: Mapping[str, int | float]) -> None:
-    known = _settings(builder)
+    """Raise on settings that the builder does not take, and on values that are not numbers."""
+    accepted = _settings(builder)
     for setting, value in settings.items():
-        if setting not in known:
-            hint = _nearest(setting, known) if known else "it has none"
+        if setting not in accepted:
+            hint = _suggestion(setting, accepted) if accepted else "it has none."
             raise InputError(f"the model {name} has no setting {setting!r}; {hint}")
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"the setting {setting} must be a number, got {value!r}")
+            raise InputError(f"the setting {setting} of {name} must be a number, got {value!r}")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+def _suggestion(name: str, accepted: Iterable[str]) -> str:
+    """Return the closest accepted name as a question, or all of them."""
+    close = difflib.get_close_matches(name, accepted, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"available: {', '.join(accepted)}."

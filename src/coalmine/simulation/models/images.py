@@ -1,4 +1,4 @@
-"""Models of images and of other numbers."""
+"""Models for images and for other numeric inputs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models.tasks import need_images, need_numbers
+from coalmine.simulation.models.tasks import require_images, require_numbers
 
 _LEAF_FILTERS = 32
 _LEAF_CONVOLUTIONS = 4
 
 
 def logistic(task: Task) -> nn.Module:
-    """Logistic regression on all numbers of an example."""
-    need_numbers("logistic", task)
+    """Build a logistic regression on the flattened example."""
+    require_numbers("logistic", task)
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(task.input_shape), task.classes))
 
 
 def mlp(task: Task, *, hidden: int = 128, layers: int = 1) -> nn.Module:
-    """``layers`` hidden layers of ``hidden`` units with ReLU."""
-    need_numbers("mlp", task)
+    """Build a perceptron with ``layers`` hidden layers of ``hidden`` units and ReLU."""
+    require_numbers("mlp", task)
     check_count("hidden", hidden)
     sizes = [math.prod(task.input_shape), *[hidden] * check_count("layers", layers)]
     steps: list[nn.Module] = [nn.Flatten()]
@@ -34,12 +34,12 @@ def mlp(task: Task, *, hidden: int = 128, layers: int = 1) -> nn.Module:
 
 
 def ldp_cnn(task: Task) -> nn.Module:
-    """The CNN of the LDP audit (Table 2 there): 10,650 parameters for 28 × 28 × 1 and ten classes.
+    """Build the CNN of the LDP audit (its Table 2): 10,650 parameters for 28 × 28 × 1 and ten classes.
 
-    The table leaves open how borders are padded. As in the tutorial that its layers come from, the first convolution
-    keeps the border and the second does not; images of fewer than 24 pixels then leave nothing for the last pooling.
+    The table does not say how convolutions are padded. As in the tutorial that its layers come from, the first one is
+    padded and the second is not. Images smaller than 24 × 24 then leave nothing for the last pooling.
     """
-    channels, height, width = need_images("ldp-cnn", task, least=24)
+    channels, height, width = require_images("ldp-cnn", task, least=24)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 8, stride=2, padding=3),
         nn.ReLU(),
@@ -48,18 +48,18 @@ def ldp_cnn(task: Task) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * _after_ldp(height) * _after_ldp(width), 32),
+        nn.Linear(32 * _ldp_side(height) * _ldp_side(width), 32),
         nn.ReLU(),
         nn.Linear(32, task.classes),
     )
 
 
 class LeafCNN(nn.Module):
-    """Four times a 3 × 3 convolution to 32 filters, a norm of each filter, 2 × 2 max pooling and ReLU; a linear head.
+    """Four blocks of 3 × 3 convolution (32 filters), normalization, 2 × 2 max pooling and ReLU; then a linear head.
 
-    The CNN for CelebA of LEAF (Caldas et al. 2018) in the form that CANIFE audits: a border of two pixels, and a
-    GroupNorm in place of LEAF's batch norm. Its 29,282 parameters (32 × 32 × 3, two classes) come out only if the four
-    places share one norm, which is the default; with ``norms`` = 4 each has its own, and there are 29,474.
+    LEAF's CNN for CelebA (Caldas et al. 2018) as CANIFE audits it: padding of two pixels, and a GroupNorm with one
+    group per filter instead of LEAF's batch norm. CANIFE's count of 29,282 parameters (32 × 32 × 3, two classes)
+    implies that the four blocks share one norm, which is the default. With ``norms=4`` each has its own: 29,474.
     """
 
     def __init__(self, *, channels: int, height: int, width: int, classes: int, norms: int) -> None:
@@ -70,10 +70,10 @@ class LeafCNN(nn.Module):
         )
         self.norms = nn.ModuleList(nn.GroupNorm(_LEAF_FILTERS, _LEAF_FILTERS) for _ in range(norms))
         self.pool = nn.MaxPool2d(2)
-        self.head = nn.Linear(_LEAF_FILTERS * _after_leaf(height) * _after_leaf(width), classes)
+        self.head = nn.Linear(_LEAF_FILTERS * _leaf_side(height) * _leaf_side(width), classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (n, classes) of ``images`` (n, channels, height, width)."""
+        """Return logits (n, classes) for ``images`` (n, channels, height, width)."""
         for index, convolution in enumerate(self.convolutions):
             norm = self.norms[index % len(self.norms)]
             images = torch.relu(self.pool(norm(convolution(images))))
@@ -82,8 +82,8 @@ class LeafCNN(nn.Module):
 
 
 def leaf_cnn(task: Task, *, norms: int = 1) -> nn.Module:
-    """LEAF's CNN for CelebA as CANIFE audits it."""
-    channels, height, width = need_images("leaf-cnn", task, least=1)
+    """Build LEAF's CNN for CelebA as CANIFE audits it."""
+    channels, height, width = require_images("leaf-cnn", task, least=1)
     if norms not in (1, _LEAF_CONVOLUTIONS):
         raise InputError(
             f"norms must be 1 (shared by all convolutions) or {_LEAF_CONVOLUTIONS} (one each), got {norms}"
@@ -91,14 +91,14 @@ def leaf_cnn(task: Task, *, norms: int = 1) -> nn.Module:
     return LeafCNN(channels=channels, height=height, width=width, classes=task.classes, norms=norms)
 
 
-def _after_ldp(side: int) -> int:
-    """What remains of a side after both convolutions and poolings."""
+def _ldp_side(side: int) -> int:
+    """Return the side of the feature map after both convolutions and poolings."""
     pooled = side // 4
     return ((pooled - 4) // 2 + 1) // 2
 
 
-def _after_leaf(side: int) -> int:
-    """What remains of a side after four convolutions that add two pixels and poolings that halve."""
+def _leaf_side(side: int) -> int:
+    """Return the side of the feature map after four convolutions, which add two pixels, and poolings, which halve."""
     for _ in range(_LEAF_CONVOLUTIONS):
         side = (side + 2) // 2
     return side

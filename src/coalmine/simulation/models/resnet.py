@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models.tasks import need_images
+from coalmine.simulation.models.tasks import require_images
 
 _GROUPS = 32
 
 
 class Block(nn.Module):
-    """Two 3 × 3 convolutions beside a shortcut (He et al. 2016); the first may halve the image and widen it."""
+    """A residual block of two 3 × 3 convolutions (He et al. 2016); the first may downsample and widen."""
 
     def __init__(self, *, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -29,17 +29,17 @@ class Block(nn.Module):
             )
 
     def forward(self, images: Tensor) -> Tensor:
-        """(n, before, height, width) to (n, after, height / stride, width / stride)."""
+        """Map (n, before, height, width) to (n, after, height / stride, width / stride)."""
         inner = torch.relu(self.norm1(self.convolution1(images)))
         return torch.relu(self.norm2(self.convolution2(inner)) + self.shortcut(images))
 
 
 def resnet18_gn(task: Task) -> nn.Module:
-    """ResNet18 (He et al. 2016) with group norms of 32 groups: 11,177,538 parameters for two classes of color images.
+    """Build ResNet18 (He et al. 2016) with 32-group norms: 11,177,538 parameters for color images and two classes.
 
-    The stem is ImageNet's, 7 × 7 with stride 2 and max pooling: that is the layout whose count CANIFE reports.
+    The stem is ImageNet's (7 × 7, stride 2, max pooling), because that layout has the parameter count CANIFE reports.
     """
-    channels, _, _ = need_images("resnet18-gn", task, least=8)
+    channels, _, _ = require_images("resnet18-gn", task, least=8)
     widths = [64, 64, 128, 256, 512]
     blocks: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):

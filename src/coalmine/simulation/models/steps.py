@@ -1,4 +1,4 @@
-"""Language models token by token, for searches in which many sequences begin alike."""
+"""Language models token by token, for searches over many sequences with common prefixes."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from torch import Tensor, nn
 from coalmine.errors import InputError
 
 State = tuple[Tensor, ...]
-"""What a model remembers of some sequences: tensors with a row for each."""
+"""A model's memory of several sequences: tensors with one row per sequence."""
 
 
 class Steps(Protocol):
-    """A language model token by token."""
+    """A language model that reads one token at a time."""
 
     words: int
 
     def start(self, tokens: Tensor) -> State:
-        """States after ``tokens`` (n, positions), at least one position."""
+        """Return the states after ``tokens`` (n, positions), at least one position."""
         ...
 
     def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
-        """States after one more token: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
+        """Return states after one more token: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
         ...
 
     def log_probabilities(self, state: State) -> Tensor:
-        """Of every token to come next, (n, words)."""
+        """Return the log-probability of every next token, (n, words)."""
         ...
 
     def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """Lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), None where there are no cheap ones."""
+        """Return lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), or None if there are no cheap ones."""
         ...
 
 
 class RecomputedSteps:
-    """Any module from tokens (n, positions) to logits at each position or at the last: it reads all of them each time.
+    """The plain way: read the whole sequence again for each token.
 
-    It must not look ahead, and must take fewer positions than it was trained with.
+    Works for any causal module from tokens (n, positions) to logits at each position or at the last one, for sequences
+    no longer than those it was trained with.
     """
 
     def __init__(self, module: nn.Module, words: int) -> None:
@@ -46,19 +47,19 @@ class RecomputedSteps:
         self._module = module
 
     def start(self, tokens: Tensor) -> State:
-        """The tokens themselves."""
+        """Return the tokens themselves."""
         return (tokens,)
 
     def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
-        """The tokens and one more."""
+        """Return the tokens with one more column."""
         return (torch.cat([state[0].index_select(0, parents), tokens[:, None]], dim=1),)
 
     def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> None:
-        """None: nothing is known before it is read."""
+        """Return None: there is no bound without running the model."""
 
     @torch.no_grad()
     def log_probabilities(self, state: State) -> Tensor:
-        """Of every token to come next, (n, words)."""
+        """Return the log-probability of every next token, (n, words)."""
         logits: Tensor = self._module(state[0])
         last = logits[:, -1] if logits.dim() == 3 else logits
         if tuple(last.shape) != (len(state[0]), self.words):
@@ -69,13 +70,13 @@ class RecomputedSteps:
 
 
 def steps_of(module: nn.Module, words: int) -> Steps:
-    """The model token by token: by its own method ``steps`` where it has one, else by reading all again.
+    """Return the model token by token: by its own method ``steps`` if it has one, else by recomputing.
 
-    ``words`` is the size of the vocabulary, which the model's output must have. Dropout and the like are switched off.
+    ``words`` is the size of the vocabulary, which the model's output must match. Puts the module into evaluation mode.
     """
     module.eval()
-    own = getattr(type(module), "steps", None)
-    found: Steps = module.steps() if callable(own) else RecomputedSteps(module, words)  # type: ignore[operator]
-    if found.words != words:
-        raise InputError(f"the model has {found.words} words, but the vocabulary has {words} entries")
-    return found
+    method = getattr(type(module), "steps", None)
+    steps: Steps = module.steps() if callable(method) else RecomputedSteps(module, words)  # type: ignore[operator]
+    if steps.words != words:
+        raise InputError(f"the model has {steps.words} words, but the vocabulary has {words} entries")
+    return steps

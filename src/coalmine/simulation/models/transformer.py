@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.models.tasks import need_tied
+from coalmine.simulation.models.tasks import require_next_token
 from coalmine.simulation.models.tied_softmax import TiedCrossEntropy
-from coalmine.simulation.models.workspace import Workspace
 
-# Embeddings of standard deviation 1, torch's default, would give logits of standard deviation √width at the start.
+# torch's default, embeddings of standard deviation 1, would give initial logits of standard deviation √width, because
+# the table is the output layer as well.
 _EMBEDDING_STD = 0.02
 
 
 class Layer(nn.Module):
-    """Attention to earlier positions, then a perceptron of four times the width, each behind a layer norm."""
+    """Causal self-attention, then a perceptron of four times the width, each after a layer norm."""
 
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
@@ -30,19 +30,19 @@ class Layer(nn.Module):
         self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, states: Tensor, future: Tensor) -> Tensor:
-        """(n, positions, width) to the same; ``future`` (positions, positions) says which may not be looked at."""
+        """Map states (n, positions, width) to the same shape; ``future`` (positions, positions) is the mask."""
         split = self.attention_in(self.norm1(states)).unflatten(2, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        # in ordinary operations: torch's fused attention cannot be differentiated twice
-        affinity = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])
-        seen = affinity.masked_fill(future, -math.inf).softmax(3) @ value
-        states = states + self.attention_out(seen.transpose(1, 2).flatten(2))
-        out: Tensor = states + self.perceptron(self.norm2(states))
-        return out
+        # Plain operations, because CANIFE differentiates twice and torch's fused attention cannot be.
+        scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3])
+        attended = scores.masked_fill(future, -math.inf).softmax(3) @ value
+        states = states + self.attention_out(attended.transpose(1, 2).flatten(2))
+        output: Tensor = states + self.perceptron(self.norm2(states))
+        return output
 
 
 class Transformer(nn.Module):
-    """Pre-norm causal Transformer with learned positions and one table for tokens in and tokens out."""
+    """Pre-norm causal Transformer with learned positions and one table for input and output tokens."""
 
     loss_is_cross_entropy = True
 
@@ -57,31 +57,31 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=_EMBEDDING_STD)
         self.layers = nn.ModuleList(Layer(width=width, heads=heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self._workspace = Workspace()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (n, positions, tokens) of ``tokens`` (n, positions)."""
+        """Return logits (n, positions, tokens) for ``tokens`` (n, positions)."""
         return self.forward_embedded(self.embedding(tokens))
 
     def forward_embedded(self, embedded: Tensor) -> Tensor:
-        """The same from embedded tokens (n, positions, width), in ordinary operations: differentiable twice."""
+        """Return the logits for embedded tokens (n, positions, width); differentiable twice."""
         return nn.functional.linear(self._states(embedded), self.embedding.weight)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of the targets that count, as from ``forward`` but faster; differentiable once.
+        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored, faster.
 
-        Without such a target the loss and its gradient are zero.
+        Differentiable once. Without a target that counts, the loss and its gradient are zero.
         """
         states, targets = self._states(self.embedding(tokens)).flatten(0, 1), targets.flatten()
         if self.ignored is not None:
             counted = (targets != self.ignored).nonzero()[:, 0]
             states, targets = states[counted], targets[counted]
         loss: Tensor = TiedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            states, self.embedding.weight, targets, self._workspace
+            states, self.embedding.weight, targets
         )
         return loss
 
     def _states(self, embedded: Tensor) -> Tensor:
+        """Return the final states (n, positions, width) before the output layer."""
         places = torch.arange(embedded.shape[1], device=embedded.device)
         states = embedded + self.positions(places)
         future = places > places[:, None]
@@ -92,8 +92,8 @@ class Transformer(nn.Module):
 
 
 def transformer(task: Task, *, width: int = 128, layers: int = 2, heads: int = 4) -> nn.Module:
-    """A small causal Transformer that predicts the next token at each position."""
-    tokens = need_tied("transformer", task)
+    """Build a small causal Transformer that predicts the next token at each position."""
+    tokens = require_next_token("transformer", task)
     if check_count("width", width) % check_count("heads", heads):
         raise InputError(f"width must be a multiple of heads, got width {width} and heads {heads}")
     return Transformer(

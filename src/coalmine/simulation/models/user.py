@@ -1,4 +1,4 @@
-"""Models from a user's own Python file: ``path.py:function``."""
+"""Models from a user's Python file: ``path.py:function``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from coalmine.usercode import kind, said
 
 
 def is_user_model(name: str) -> bool:
-    """Whether ``name`` names a file rather than a model of ours."""
+    """Return whether ``name`` refers to a Python file rather than to one of our models."""
     return ":" in name or name.endswith(".py")
 
 
-def call(name: str, function: Callable[..., object], task: Task, settings: dict[str, int | float]) -> nn.Module:
-    """What ``function`` makes of the task, tried on a batch of zeros: logits of another shape are refused."""
+def build(name: str, function: Callable[..., object], task: Task, settings: dict[str, int | float]) -> nn.Module:
+    """Call ``function``, with the task if it takes one, and check that the module fits the task."""
     takes_task = any(
         p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in inspect.signature(function).parameters.values()
     )

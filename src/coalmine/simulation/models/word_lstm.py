@@ -1,4 +1,4 @@
-"""The word-level language model of federated keyboards."""
+"""The word-level language model of federated keyboards (Hard et al. 2018)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from torch import Tensor, nn
 from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models.cifg import CIFGLoss
-from coalmine.simulation.models.sentences import beginnings
-from coalmine.simulation.models.tasks import need_tied
-from coalmine.simulation.models.workspace import Workspace
+from coalmine.simulation.models.prefixes import distinct_prefixes
+from coalmine.simulation.models.tasks import require_next_token
 
-# Words whose share of the softmax bounds it from below, and contexts from which they are chosen.
-_COMMON, _SAMPLED = 256, 64
+# Common words whose share of the softmax bounds it from below, and the contexts that decide which words are common.
+_COMMON, _CONTEXTS = 256, 64
 
 
 class WordLSTM(nn.Module):
-    """An LSTM with coupled input and forget gates, a recurrent projection, and one table for words in and words out.
+    """An LSTM with coupled input and forget gates, a recurrent projection, and one table for input and output words.
 
-    Hard et al. (2018), *Federated learning for mobile keyboard prediction*: f and o are sigmoids, g is a tanh of
-    W x + R h + b; c ← f c + (1 − f) g; h = P (o tanh c); the logits are h times the embedding. With e = ``embedding``,
-    u = ``units`` and v words it has v e + 3 u (2 e + 1) + u e parameters: 1,412,250 for 10,000 words.
+    Hard et al. (2018), *Federated learning for mobile keyboard prediction*. With f, o = σ(W x + R h + b) and
+    g = tanh(W x + R h + b): c ← f c + (1 − f) g, h = P (o tanh c), and the logits are h times the embedding table.
+    With e = ``embedding``, u = ``units`` and v words it has v e + 3 u (2 e + 1) + u e parameters: 1,412,250 for 10,000
+    words.
     """
 
     loss_is_cross_entropy = True
@@ -34,14 +34,13 @@ class WordLSTM(nn.Module):
         self.input_gates = nn.Linear(embedding, 3 * units)
         self.recurrent_gates = nn.Linear(embedding, 3 * units, bias=False)
         self.projection = nn.Linear(units, embedding, bias=False)
-        self._workspace = Workspace()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits (n, positions, words) of ``tokens`` (n, positions)."""
+        """Return logits (n, positions, words) for ``tokens`` (n, positions)."""
         return self.forward_embedded(self.embedding(tokens))
 
     def forward_embedded(self, embedded: Tensor) -> Tensor:
-        """The same from embedded words (n, positions, embedding), in ordinary operations: differentiable twice."""
+        """Return the logits for embedded words (n, positions, embedding); differentiable twice."""
         gates = self.input_gates(embedded)
         hidden = embedded.new_zeros(len(embedded), embedded.shape[2])
         cell = embedded.new_zeros(len(embedded), self.units)
@@ -53,101 +52,101 @@ class WordLSTM(nn.Module):
             states.append(hidden)
         return nn.functional.linear(torch.stack(states, 1), self.embedding.weight)
 
-    def steps(self) -> WordLSTMSteps:
-        """The model word by word, with the weights as they are now."""
-        return WordLSTMSteps(self)
-
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of the targets that count, as from ``forward`` but faster; differentiable once.
+        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored, faster.
 
-        What follows the last target that counts is never read. Without such a target the loss and its gradient are
-        zero.
+        Differentiable once. Skips padding. Without a target that counts, the loss and its gradient are zero.
         """
-        sentences = beginnings(tokens, targets, self.ignored)
         loss: Tensor = CIFGLoss.apply(  # type: ignore[no-untyped-call]
             self.embedding.weight,
             self.input_gates.weight,
             self.input_gates.bias,
             self.recurrent_gates.weight,
             self.projection.weight,
-            sentences,
-            self._workspace,
+            distinct_prefixes(tokens, targets, self.ignored),
         )
         return loss
 
+    def steps(self) -> WordLSTMSteps:
+        """Return the model word by word, with its current weights."""
+        return WordLSTMSteps(self)
+
 
 class WordLSTMSteps:
-    """The model word by word: sequences that begin alike share their states (hidden, cell).
+    """The model word by word, as the protocol ``Steps``: sequences with a common prefix share their (hidden, cell).
 
-    The input's share of the gates is computed once for every word, and the recurrent share once for every state that is
-    continued, by however many words.
+    The input's share of the gates is computed once per word, the recurrent share once per state however many words
+    continue it. The reference is ``RecomputedSteps``, which tests compare it with.
     """
 
     def __init__(self, model: WordLSTM) -> None:
         self.words = model.embedding.num_embeddings
         self._model = model
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._recent: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self._by_word = model.input_gates(model.embedding.weight)
-            some = torch.arange(0, self.words, max(1, self.words // _SAMPLED))
-            usual = self.log_probabilities(self.start(some[:, None])).exp().mean(0)
-            self._common = model.embedding.weight[usual.topk(min(_COMMON, self.words)).indices]
+            contexts = torch.arange(0, self.words, max(1, self.words // _CONTEXTS))
+            frequencies = self.log_probabilities(self.start(contexts[:, None])).exp().mean(0)
+            self._common = model.embedding.weight[frequencies.topk(min(_COMMON, self.words)).indices]
 
     @torch.no_grad()
     def start(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        """States after ``tokens`` (n, positions)."""
+        """Return the states after ``tokens`` (n, positions)."""
         table = self._model.embedding.weight
         state: tuple[Tensor, ...] = (
             table.new_zeros(len(tokens), table.shape[1]),
             table.new_zeros(len(tokens), self._model.units),
         )
-        own = torch.arange(len(tokens), device=table.device)
+        rows = torch.arange(len(tokens), device=table.device)
         for column in tokens.unbind(1):
-            state = self.extend(state, own, column)
+            state = self.extend(state, rows, column)
         return state
 
     @torch.no_grad()
     def extend(self, state: tuple[Tensor, ...], parents: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-        """States after one more word: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
+        """Return states after one more word: row i is row ``parents[i]`` of ``state`` followed by ``tokens[i]``."""
         hidden, cell = state
         recurrent = self._recurrent(hidden)
         gates = self._by_word.index_select(0, tokens).add_(recurrent.index_select(0, parents))
         f, o, g = gates.chunk(3, 1)
-        # tanh x = 2 σ(2x) − 1: a sigmoid takes a third of the time
+        # tanh x = 2 σ(2x) − 1, because a sigmoid takes a third of the time of a tanh.
         g.mul_(2)
         gates.sigmoid_()
         g.mul_(2).sub_(1)
         cell = torch.lerp(g, cell.index_select(0, parents), f)
-        squashed = torch.mul(cell, 2).sigmoid_().mul_(2).sub_(1)
-        return self._model.projection(squashed.mul_(o)), cell
+        tanh_cell = torch.mul(cell, 2).sigmoid_().mul_(2).sub_(1)
+        return self._model.projection(tanh_cell.mul_(o)), cell
 
     def _recurrent(self, hidden: Tensor) -> Tensor:
-        """The recurrent share of the gates; the last few are kept, as a search comes back to them."""
-        found = next((recurrent for known, recurrent in self._kept if known is hidden), None)
-        if found is None:
-            found = self._model.recurrent_gates(hidden)
-            self._kept = [(hidden, found), *self._kept[:3]]
-        return found
+        """Return the recurrent share of the gates; keeps the last four, because a search returns to its states."""
+        gates = next((recurrent for state, recurrent in self._recent if state is hidden), None)
+        if gates is None:
+            gates = self._model.recurrent_gates(hidden)
+            self._recent = [(hidden, gates), *self._recent[:3]]
+        return gates
 
     @torch.no_grad()
     def cost_floors(self, state: tuple[Tensor, ...], rows: Tensor, tokens: Tensor) -> Tensor:
-        """Lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``): the softmax over common words alone, (n,)."""
+        """Return lower bounds on −log Pr(``tokens[i]`` after row ``rows[i]``), (n,).
+
+        The normalizer over common words alone is at most that over all words.
+        """
         hidden = state[0]
         normalizer = nn.functional.linear(hidden, self._common).logsumexp(1)
-        own = hidden.index_select(0, rows).mul_(self._model.embedding.weight.index_select(0, tokens)).sum(1)
-        return normalizer.index_select(0, rows) - own
+        logits = hidden.index_select(0, rows).mul_(self._model.embedding.weight.index_select(0, tokens)).sum(1)
+        return normalizer.index_select(0, rows) - logits
 
     @torch.no_grad()
     def log_probabilities(self, state: tuple[Tensor, ...]) -> Tensor:
-        """Of every word to come next, (n, words)."""
+        """Return the log-probability of every next word, (n, words)."""
         logits = nn.functional.linear(state[0], self._model.embedding.weight)
-        return torch.log_softmax(logits, 1, out=logits)  # in place: fresh memory is slow
+        return torch.log_softmax(logits, 1, out=logits)  # in place, since (n, words) is large
 
 
 def word_lstm(task: Task, *, embedding: int = 96, units: int = 670) -> nn.Module:
-    """The word-level CIFG-LSTM of Hard et al. (2018)."""
+    """Build the word-level CIFG-LSTM of Hard et al. (2018)."""
     return WordLSTM(
-        words=need_tied("word-lstm", task),
+        words=require_next_token("word-lstm", task),
         embedding=check_count("embedding", embedding),
         units=check_count("units", units),
         ignored=task.ignored,

@@ -1,0 +1,89 @@
+"""A third-party method: a bump on one coordinate of the update, in rounds chosen by coin flips.
+
+It asks whether one coordinate gets its share of the noise. `pip install examples/plugin` adds it to coalmine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from coalmine import Audit, AuditResult, Contribution, Scores, View, estimate
+from coalmine.config import Settings
+from coalmine.methods.job import Job
+from coalmine.methods.registry import Method
+from coalmine.results import MethodResults
+from coalmine.results.units import ROUND
+from coalmine.simulation.settings import TrainingSettings
+
+
+class BumpSettings(Settings):
+    """A bump on one coordinate."""
+
+    coordinate: int = Field(0, ge=0, description="coordinate of the update to bump")
+    seed: int = Field(0, ge=0, description="seed of the coin flips")
+
+
+class Bump(Audit):
+    """Adds the clip norm to one coordinate in about half of the rounds, and watches that coordinate."""
+
+    views = (View("update"),)
+
+    def __init__(self, dim, rounds, settings):
+        self.dim, self.coordinate = dim, settings.coordinate
+        self.present = np.random.default_rng(settings.seed).random(rounds) < 0.5
+        self.scores = np.zeros(rounds)
+
+    def plant(self, round, *, clip_norm, trial=None):
+        total = np.zeros(self.dim, dtype=np.float32)
+        total[self.coordinate] = clip_norm * self.present[round]
+        return Contribution(total, clients=0)
+
+    def observe(self, release):
+        self.scores[release.round] = release.vector[self.coordinate]
+
+    def state(self):
+        return {"scores": self.scores}
+
+    def restore(self, state):
+        self.scores = np.array(state["scores"])
+
+
+class BumpJob(Job):
+    def __init__(self, context):
+        self.context = context
+
+    def audits(self, splits, module):
+        dim = sum(parameter.numel() for parameter in module.parameters())
+        self.audit = Bump(dim, self.context.training.rounds, self.context.settings)
+        return [self.audit]
+
+    def results(self, trained, metrics):
+        sides = self.audit.scores[self.audit.present], self.audit.scores[~self.audit.present]
+        result = AuditResult(
+            method="bump",
+            view="updates",
+            unit=ROUND,
+            adversary="watches one coordinate of every round's noisy average",
+            score_name="coordinate",
+            side_names=("bumped", "not bumped"),
+            seed=self.context.settings.seed,
+            estimates=estimate(*sides, design="coin-flips"),
+            scores=Scores(*sides),
+            metrics=metrics,
+            config=self.context.config,
+        )
+        return MethodResults(method="bump", results=[result])
+
+
+METHOD = Method(
+    name="bump",
+    title="A bump on one coordinate",
+    question="Does this coordinate of the update get its share of the noise?",
+    description="The clip norm was added to one coordinate of the sum in rounds chosen by coin flips.",
+    settings=BumpSettings,
+    job=BumpJob,
+    training=lambda: TrainingSettings,
+    options=("coordinate",),
+    init={"coordinate": 0},
+)

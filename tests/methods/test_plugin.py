@@ -1,0 +1,101 @@
+"""A third-party method goes through audit, init, run, report, check, compare and serve."""
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
+FAST = ("--set", "rounds=30", "--set", "clients=10", "--set", "client.epochs=1", "--set", "noise_multiplier=0.02")
+
+
+@pytest.fixture(scope="module")
+def coalmine(tmp_path_factory):
+    """Return a function that runs the command line where the plugin is installed."""
+    site = tmp_path_factory.mktemp("site")
+    shutil.copy(PLUGIN / "bump.py", site)
+    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
+    info = site / "coalmine_bump-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    ((group, entries),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+
+    def call(*arguments, start=False, cwd=None):
+        command = [sys.executable, "-m", "coalmine", *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": path}
+        if start:
+            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=cwd)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def runs(coalmine, tmp_path_factory):
+    """Return a directory with two runs of a file with the plugin's table."""
+    root = tmp_path_factory.mktemp("runs")
+    written = coalmine("init", root / "audit.toml", "--method", "bump")
+    assert written.returncode == 0, written.stderr
+    assert "[bump]" in (root / "audit.toml").read_text()
+    fast = [text if text == "--set" else f"training.{text}" for text in FAST]
+    for name, seed in (("a", 0), ("b", 1)):
+        done = coalmine("run", root / "audit.toml", *fast, "--set", f"bump.seed={seed}", "--out", root / name)
+        assert done.returncode == 0, done.stderr
+        assert "bump" in done.stdout
+    return root
+
+
+def test_the_plugin_is_listed_and_audits(coalmine):
+    assert "bump" in coalmine("audit", "--help").stdout
+    assert "--coordinate" in coalmine("audit", "bump", "--help").stdout
+    done = coalmine("audit", "bump", "--coordinate", "3", *FAST, "--json")
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert (result["method"], result["unit"], result["config"]["coordinate"]) == ("bump", "one user, one round", 3)
+
+
+def test_the_report_has_the_plugins_section(runs):
+    page = (runs / "a" / "report.html").read_text(encoding="utf-8")
+    assert "A bump on one coordinate (bump)" in page
+    assert "watches one coordinate" in page
+    assert 'id="figure-bump-1-roc"' in page
+
+
+def test_check_compare_and_resume_know_it(coalmine, runs):
+    checked = coalmine("check", runs / "a", "--max-epsilon", "0.0001", "--method", "bump", "--json")
+    gate = json.loads(checked.stdout)["gate"]
+    assert (checked.returncode, gate["judgments"][0]["unit"]) == (1, "one user, one round")
+    compared = coalmine("compare", runs / "a", runs / "b")
+    assert "noise" in compared.stdout
+    before = (runs / "a" / "result.json").read_bytes()
+    assert coalmine("resume", runs / "a").returncode == 0
+    assert (runs / "a" / "result.json").read_bytes() == before
+
+
+def test_a_run_of_a_method_that_is_not_installed_is_still_shown(runs, run):
+    code, out, _ = run("check", str(runs / "a"))
+    assert (code, "bump" in out) == (0, True)
+    code, _, err = run("report", str(runs / "a"))
+    assert (code, err) == (0, "")
+
+
+def test_serve_lists_it(coalmine, runs):
+    server = coalmine("serve", runs, "--port", "0", start=True)
+    try:
+        address = server.stdout.readline().split("http://")[1].split("/")[0]
+        connection = http.client.HTTPConnection(address, timeout=30)
+        connection.request("GET", "/api/runs")
+        listed = json.loads(connection.getresponse().read())["runs"]
+    finally:
+        server.terminate()
+        server.wait()
+    assert {run["unit"] for run in listed} == {"One user, one round"}

@@ -1,0 +1,152 @@
+"""The gate of ``check``, ``audit`` and ``estimate``: its false-alarm rate is what it says."""
+
+import functools
+import json
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from coalmine.methods.estimates import first_judged
+from coalmine.results import units
+from coalmine.results.gate import judge
+from coalmine.results.verdict import Verdict
+from coalmine.stats import Estimate, estimate
+from gate_runs import directory, result
+
+
+def test_a_single_bound_is_judged_at_its_own_confidence(tmp_path, run):
+    directory(tmp_path, result(bound=3.0))
+    assert run("check", str(tmp_path), "--max-epsilon", "3.01")[0] == 0
+    code, out, err = run("check", str(tmp_path), "--max-epsilon", "2.99")
+    assert (code, err) == (1, "")
+    assert "ABOVE THE LIMIT" in out
+    assert "at most 5%" in " ".join(out.split())
+
+
+def test_several_bounds_are_judged_together_with_an_equal_share_per_method():
+    results = [result(view=f"every:{k}", bound=3.0) for k in range(2, 6)] + [result("exposure", "ranks", bound=3.0)]
+    gate = judge(results, max_epsilon=2.8)
+    # An eighth of the rate takes three halvings at 0.1 each, half of it one.
+    assert [j.bound for j in gate.judgments] == [pytest.approx(2.7)] * 4 + [pytest.approx(2.9)]
+    assert [gate.stops(j) for j in gate.judgments] == [False] * 4 + [True]
+    assert gate.false_alarm_rate == pytest.approx(0.05)
+
+
+def test_only_the_named_views_share_the_rate():
+    results = [result(view=view, bound=3.0) for view in ("final", "updates")]
+    assert judge(results, max_epsilon=2.95).failed is False
+    assert judge(results, max_epsilon=2.95, views=["updates"]).failed is True
+
+
+def test_false_alarm_rates_add_up_where_bounds_were_not_stored_at_higher_confidence(tmp_path, run):
+    directory(tmp_path, *[result(view=view, bound=1.0, stricter=()) for view in ("final", "updates", "every:2")])
+    code, out, _ = run("check", str(tmp_path), "--max-epsilon", "2")
+    assert code == 0
+    assert "at most 15%" in " ".join(out.split())
+    assert "above the 5% asked for" in " ".join(out.split())
+
+
+def test_a_refuted_claim_fails_without_a_limit(tmp_path, run):
+    directory(tmp_path, result(bound=9.0, claim=8.0))
+    code, out, _ = run("check", str(tmp_path))
+    assert (code, "refuted" in out) == (1, True)
+
+
+def test_a_claim_refuted_only_by_itself_is_suspicious_among_several(tmp_path, run):
+    directory(tmp_path, result(view="final", bound=8.05, claim=8.0), result(view="updates", bound=1.0))
+    code, out, _ = run("check", str(tmp_path))
+    assert (code, "suspicious" in out) == (0, True)
+    assert run("check", str(tmp_path), "--strict")[0] == 1
+
+
+def test_an_estimate_wholly_above_the_claim_is_suspicious_and_one_that_covers_it_is_not():
+    above, covering = Estimate("gaussian-shift", 9.0, 8.5, 9.5, 0.95), Estimate("gaussian-shift", 9.0, 7.5, 9.5, 0.95)
+    assert result(estimate=above).verdict is Verdict.SUSPICIOUS
+    assert result(estimate=covering).verdict is Verdict.NOT_REFUTED
+    assert judge([result(estimate=above)]).failed is False
+    assert judge([result(estimate=above)], strict=True).failed is True
+
+
+def test_the_limit_is_about_one_user_and_other_units_are_compared_only_by_name(tmp_path, run):
+    round_result = result("canife", "frozen", bound=5.0, unit=units.ROUND)
+    phrase_result = result("secret-sharer", "loss:phrase", bound=5.0, claim=None, unit=units.PHRASE)
+    directory(tmp_path, round_result, phrase_result, result(bound=1.0))
+    code, out, _ = run("check", str(tmp_path), "--max-epsilon", "2")
+    assert (code, out.count("not about this unit")) == (0, 2)
+    assert run("check", str(tmp_path), "--max-epsilon", "2", "--method", "canife")[0] == 1
+    assert run("check", str(tmp_path), "--max-epsilon", "2", "--view", "loss:phrase")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--view", "nowhere"], "'nowhere'"),
+        (["--method", "canfe"], "'canfe'"),
+        (["--max-epsilon", "-1"], "max-epsilon"),
+        (["--max-epsilon", "nan"], "max-epsilon"),
+        (["--confidence", "1"], "confidence"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path, run, words, message):
+    directory(tmp_path, result())
+    code, _, err = run("check", str(tmp_path), *words)
+    assert code == 2
+    assert message in err
+
+
+def test_estimates_alone_cannot_be_judged(tmp_path, run):
+    content = result().to_dict()
+    content["estimates"][0]["valid"] = False
+    code, _, err = run("check", str(directory(tmp_path, content)), "--max-epsilon", "1")
+    assert (code, "max-epsilon" in err) == (2, True)
+
+
+def test_the_verdict_is_json_and_junit_with_every_character_escaped(tmp_path, run):
+    odd = 'a<b&"c\x01]]>'
+    results = result(view=odd, bound=3.0), result(view="updates", bound=0.5), result(view="empty").to_dict()
+    results[2]["estimates"] = []
+    directory(tmp_path / "run", *results)
+    xml = tmp_path / "verdict.xml"
+    code, out, _ = run("check", str(tmp_path / "run"), "--max-epsilon", "2", "--json", "--junit", str(xml))
+    assert code == 1
+    judgments = json.loads(out)["gate"]["judgments"]
+    assert [j["over_limit"] for j in judgments] == [True, False, False]
+    assert [j["verdict"] for j in judgments] == ["not refuted", "not refuted", "too weak"]
+    suites = ET.parse(xml).getroot()
+    (suite,) = suites
+    assert (suites.tag, suite.tag) == ("testsuites", "testsuite")
+    assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "3", "failures": "1", "errors": "0", "skipped": "1",
+    }  # fmt: skip
+    cases = suite.findall("testcase")
+    assert [case.get("classname") for case in cases] == ["coalmine.one-shot"] * 3
+    assert cases[0].get("name") == odd.replace("\x01", "�")
+    assert "limit of 2" in cases[0].find("failure").get("message")
+    assert cases[2].find("skipped") is not None
+
+
+@functools.cache
+def quoted_bound(true_positives, false_positives):
+    """Return the bound of 25 members and 25 non-members, of whom this many are flagged."""
+    members, nonmembers = np.arange(25) < true_positives, np.arange(25) < false_positives
+    estimates = estimate(members, nonmembers, delta=0.0, confidence=0.9, methods=["simultaneous"])
+    return first_judged(estimates, members.astype(float), nonmembers.astype(float))[0]
+
+
+def test_the_false_alarm_rate_is_at_most_what_the_gate_says():
+    """200 runs with three results of randomized response with ε = 1 each: 10% and 3.2 deviations of that count."""
+    rng, stopped, chance = np.random.default_rng(3), 0, np.exp(1) / (1 + np.exp(1))
+    for _ in range(200):
+        drawn = [(rng.binomial(25, chance), rng.binomial(25, 1 - chance)) for _ in range(3)]
+        results = [
+            replace(result(view=f"every:{i}", claim=None), estimates=[quoted_bound(*counts)])
+            for i, counts in enumerate(drawn, 2)
+        ]
+        gate = judge(results, max_epsilon=1.0, confidence=0.9)
+        assert gate.false_alarm_rate <= 0.1 + 1e-12
+        stopped += gate.failed
+    assert stopped <= 0.1 * 200 + 3.2 * np.sqrt(200 * 0.1 * 0.9)
+    # The same gate does stop a mechanism with twice the allowed ε.
+    assert judge([replace(result(), estimates=[quoted_bound(25, 0)])], max_epsilon=0.5).failed
