@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from coalmine import Audit, AuditResult, Canife, OneShot
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.canaries import GivenUpdates
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

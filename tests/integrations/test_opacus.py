@@ -16,7 +16,7 @@ from coalmine.accounting import scheduled_epsilon, theory
 from coalmine.accounting.sampling import EveryRound, Poisson
 from coalmine.errors import InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.results.files import save
 from coalmine.results.units import EXAMPLE, ROUND
