@@ -10,22 +10,22 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], list[str]]:
-    """Return ``__getattr__`` and ``__all__`` for a package whose names are imported on first use.
+    """Return a package's ``__getattr__`` and ``__all__``.
 
     Args:
         package: Name of the package that exports the names.
-        homes: The exported names, by the module that defines them.
-        modules: Submodules that the package exports as well, without the package's name.
+        homes: The names by the module that defines them.
+        modules: Names of submodules that are exported themselves.
 
     Returns:
-        A function to assign to ``__getattr__``, and the sorted list of exported names.
+        A function for ``__getattr__`` that imports a name on first use, and the sorted list of all names.
 
     Example:
-        >>> getattr_, names = lazy_names("json", {"json.decoder": ["JSONDecoder"]}, ["encoder"])
+        >>> getattr_, names = lazy_names("math_names", {"math": ("pi", "tau")})
         >>> names
-        ['JSONDecoder', 'encoder']
-        >>> getattr_("encoder").__name__
-        'json.encoder'
+        ['pi', 'tau']
+        >>> round(getattr_("tau") / getattr_("pi"))
+        2
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 

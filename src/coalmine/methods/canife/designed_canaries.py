@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Array, Floats
 from coalmine.errors import InputError, check_kind, check_number, check_positive
 from coalmine.methods.canife.canaries import CraftedUpdates, check_clip_norm, orthogonalize_directions
 from coalmine.methods.canife.design.loop import (
@@ -33,7 +33,7 @@ from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
-from coalmine.simulation.data.federated import Array, Examples, FederatedData
+from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
 from coalmine.simulation.models.tasks import check_fits
 

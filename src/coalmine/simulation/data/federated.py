@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine.arrays import Array as Array
+from coalmine.arrays import Array
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.appended import Appended
 from coalmine.simulation.data.checks import (
@@ -23,7 +23,6 @@ from coalmine.simulation.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
-
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Array, Floats
 from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
 from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, Loss, MeanLoss
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.per_sample_gradients import SampleGradients, input_derivatives
 from coalmine.progress import track
 from coalmine.simulation.client import LocalTraining
-from coalmine.simulation.data.federated import Array, Examples, FederatedData, Task
+from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.optimizers import SGD, Adam, State
 
 Target = int | Literal["random", "best"]
