@@ -27,7 +27,7 @@ def load_function(name: str, what: str = "function") -> Callable[..., object]:
     """
     path, _, function = name.rpartition(":")
     if not path.endswith(".py") or not function:
-        raise InputError(f"a custom {what} must be written as path.py:function, got {name!r}")
+        raise InputError(f"a custom {what} must be given as path.py:function, got {name!r}")
     loaded = getattr(_run(Path(path)), function, None)
     if loaded is None:
         raise InputError(f"{path} has no function {function!r}")
