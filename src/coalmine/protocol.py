@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coalmine.arrays import Vector
 from coalmine.errors import InputError, check_count, check_kind
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from coalmine.results.result import AuditResult
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
-
-Vector = npt.NDArray[np.float32]
-"""Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
 
 Kind = Literal["model", "update"]
 """What is released: the global model after a round, or the round's noisy average."""
@@ -123,7 +121,7 @@ class Audit:
     """What the audit inserts, in words. Two audits of one training that insert the same canaries are refused."""
 
     family: str | None = None
-    """Distribution of the updates it plants, such as ``"gaussian"``; None if it plants none."""
+    """Distribution of the updates that the audit inserts, such as ``"gaussian"``; None if it inserts none."""
 
     notes: Sequence[str] = ()
     """Sentences about the training that the result repeats as warnings."""
@@ -184,7 +182,7 @@ class Audit:
         """Restore what `state` returned."""
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result beside the part of a training's claim that applies to these canaries; for integrations."""
+        """Return the result beside the part of a training's claim that applies to these canaries."""
         raise InputError(f"{type(self).__name__} cannot be compared with a training's claim: define result_for")
 
     def live(self) -> str | None:

@@ -130,7 +130,9 @@ def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
 
 
 def test_one_application_of_a_mechanism(run, tmp_path):
-    code, out, _ = run("audit", "mechanism", "--noise-multiplier", "1.0", "--dim", "20000", "--canaries", "500", "--json")
+    code, out, _ = run(
+        "audit", "mechanism", "--noise-multiplier", "1.0", "--dim", "20000", "--canaries", "500", "--json"
+    )
     found = json.loads(out)
     assert code == 0
     assert found["theory"]["epsilon"] == pytest.approx(4.377, abs=0.01)

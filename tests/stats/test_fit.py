@@ -84,5 +84,5 @@ def test_scores_alike_cannot_be_fitted():
 
 
 def test_more_canaries_than_dimensions_are_refused():
-    with pytest.raises(InputError, match="at most dim = 5, got 6"):
+    with pytest.raises(InputError, match="at most dim"):
         canary_cosines(dim=5, canaries=6, noise_multiplier=1.0, rng=np.random.default_rng(0))

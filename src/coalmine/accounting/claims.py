@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coalmine.accounting.guarantees import Theory, round_epsilon, scheduled_epsilon, theory
+from coalmine.accounting.guarantees import Theory, scheduled_epsilon, theory
+from coalmine.accounting.rounds import round_epsilon
 from coalmine.accounting.sampling import EveryRound, Poisson, Sampling
 from coalmine.errors import check_delta
 

@@ -1,4 +1,4 @@
-"""Table 1 of the one-shot paper: audits of the Gaussian mechanism."""
+"""Table 1 of the one-shot paper: audits of a single application of the Gaussian mechanism."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count
-from coalmine.reproductions.table import Context, Table
+from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.stats import CosineNull, Scores, gaussian_fit, gaussian_shift, sigma_gaussian
 
 
-def table_1(context: Context) -> Table:
-    """One-shot audits of the Gaussian mechanism: Andrew et al. (2023), Table 1 (d = 10⁶, k = 10³, δ = 10⁻⁶)."""
+def table_1(context: Context) -> ReproducedTable:
+    """Audit the Gaussian mechanism as in Andrew et al. (2023), Table 1 (d = 10⁶, k = 10³, δ = 10⁻⁶)."""
     dim, canaries, delta, simulations = 10**6, 10**3, 1e-6, 50
     paper = {1.0: "0.972 ± 0.148", 3.0: "3.04 ± 0.137", 10.0: "9.98 ± 0.190"}
     rows = []
@@ -29,7 +29,8 @@ def table_1(context: Context) -> Table:
             fit.append(gaussian_fit(scores, delta=delta).epsilon)
         rows.append([f"{sigma:.3g}", f"{epsilon:.1f}", printed, _mean_std(shift), _mean_std(fit)])
     columns = ["σ", "analytical ε", "paper's ε_est", "ours (Section 3: σ fixed)", "ours (Section 4: σ fitted)"]
-    return Table(f"One-shot, Table 1: mean ± std of {simulations} simulations, seed {context.seed}", columns, rows)
+    title = f"One-shot, Table 1: mean ± std of {simulations} simulations, seed {context.seed}"
+    return ReproducedTable(title, columns, rows)
 
 
 def canary_cosines(*, dim: int, canaries: int, noise_multiplier: float, rng: np.random.Generator) -> Floats:

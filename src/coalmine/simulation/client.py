@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coalmine.arrays import Ints
+from coalmine.arrays import Array, Ints
 from coalmine.errors import check_count
-from coalmine.simulation.data.federated import Array, Examples, Task
+from coalmine.simulation.data.federated import Examples, Task
 from coalmine.simulation.optimizers import SGD, Optimizer, check_optimizer
 
 Stream = Callable[[], np.random.Generator]

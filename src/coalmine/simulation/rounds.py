@@ -49,7 +49,7 @@ class Rounds(ABC):
         _check_arguments(model, data, test, audits)
         if test is None and evaluate_every is not None:
             raise InputError(f"evaluate_every is {evaluate_every}, but there is no test data: set test as well")
-        self.data, self.test, self.audits = data, test, tuple(audits)
+        self.data, self.test, self.audits, self.private = data, test, tuple(audits), private
         self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
         self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
         flat.check_module(model, private=private)

@@ -214,7 +214,9 @@ class OneShot(Audit):
                 change, norm, due=self._due, shift=self._shift(release), rate=rate, ends_epoch=ends_epoch
             )
         elif self._due.any():
-            raise InputError(f"the release of round {round} did not change although canaries took part: a zero update")
+            raise InputError(
+                f"round {round} released a zero update although canaries took part: call skip if it was aborted"
+            )
         else:
             self._evidence.add_nothing(ends_epoch=ends_epoch)
         self._log.observed[round] = True
@@ -414,8 +416,9 @@ class OneShot(Audit):
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps, as arrays by name."""
         previous = np.zeros(0, dtype=np.float32) if self._previous is None else self._previous
-        arrays = {"due": np.array(self._due), "before": np.array(previous), "seconds": np.array(self._seconds)}
-        return {**self._log.state(), **arrays, **self._evidence.state()}
+        arrays = {"due": self._due, "before": previous, "seconds": self._seconds}
+        copies = {name: np.array(value) for name, value in arrays.items()}
+        return {**self._log.state(), **copies, **self._evidence.state()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Return to a state."""
