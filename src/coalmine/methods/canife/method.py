@@ -71,8 +71,8 @@ METHOD = Method(
     question="How much does a single round's noisy sum reveal about a client who crafts its data?",
     description=(
         "A sample was crafted whose update is unlike everyone else's, and coin flips decided in which rounds it took "
-        "part. The score measures how much of it a round's noisy sum contains: about 1 with the canary, 0 without. ε is "
-        "that of one round, for a client known to take part in it. Rounds composed give an estimate for the whole "
+        "part. The score measures how much of it a round's noisy sum contains: about 1 with the canary, 0 without. ε "
+        "is that of one round, for a client known to take part in it. Rounds composed give an estimate for the whole "
         "training, never a bound."
     ),
     reference="Maddock, Sablayrolles and Stock 2023",

@@ -2,7 +2,8 @@
 
 A sample's gradient by a layer's parameters is a product of the layer's inputs with the derivatives of the loss by the
 layer's outputs (the deltas). Both depend on the sample through ordinary operations, so the product can be
-differentiated by the sample, and no derivative by a parameter is ever differentiated. `DoubleBackward` is the plain reference.
+differentiated by the sample, and no derivative by a parameter is ever differentiated. `DoubleBackward` is the plain
+reference.
 """
 
 from __future__ import annotations
