@@ -95,7 +95,7 @@ class CanifeResult(AuditResult):
                     "composed",
                     chosen.epsilon,
                     delta=self.estimates[0].delta,
-                    assumes=f"the single-round estimates of {chosen.method} are right and the mechanism is Gaussian",
+                    assumes=f"the estimates of single rounds by {chosen.method} hold and the mechanism is Gaussian",
                 )
             ],
             theory=self.training_theory,
