@@ -55,7 +55,7 @@ class OneShotSize:
         examples: Messages per client.
         clients: Number of clients.
         rounds: Number of rounds.
-        canaries: Inserted canaries; as many are held out.
+        canaries: Inserted canaries, and the number of held-out ones.
         test_clients: Clients of the test set.
     """
 
@@ -140,6 +140,7 @@ def train(cell: CanaryTraining) -> dict[str, Any]:
     kept: dict[str, Any] = {"recall": last["recall@1"], "dim": training.dim, "clients": len(data)}
     for audit in audits:
         result = audit.result(delta=len(data) ** -1.1)
+        assert result.scores is not None
         epsilons = {e.method: e.epsilon for e in result.estimates}
         kept[audit.view] = {
             "estimate": epsilons["gaussian-fit"],
