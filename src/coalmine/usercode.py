@@ -67,4 +67,3 @@ def describe_type(value: object) -> str:
 
 
 # Earlier names, until every caller uses the new ones.
-said, kind = describe_error, describe_type
