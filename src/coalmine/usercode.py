@@ -64,6 +64,3 @@ def describe_error(error: Exception) -> str:
 def describe_type(value: object) -> str:
     """Return the type of a value in words, for use inside an error message."""
     return f"something of type {type(value).__name__}"
-
-
-# Earlier names, until every caller uses the new ones.
