@@ -95,7 +95,7 @@ def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
         (["--set", "cohort=with-replacement:5"], "participation="),
         (["--set", "cohort=bla"], "cohort"),
         (["--set", "cohort=fixed:few"], "cohort"),
-        (["--set", "canaries=1e6"], "1000000"),
+        (["--set", "canaries=1e6"], "2,000,000"),
         (["--set", "cohort=epoch:3"], "participation="),
         (["--set", "delta=2"], "delta = '2'"),
         (["--set", "data=nowhere"], "nowhere"),

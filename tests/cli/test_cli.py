@@ -201,8 +201,9 @@ def test_a_maximum_epsilon_is_a_gate(run, golden):
 def test_a_misspelt_command_gets_one_suggestion(run, typed, meant):
     code, _, err = run(*typed)
     assert code == 2
-    assert " ".join(err.split()).count("Did you mean") == 1
-    assert f"'{meant}'" in err
+    text = " ".join(err.split())
+    assert text.count("Did you mean") == 1
+    assert meant in text.split("Did you mean")[1]
 
 
 def test_a_terminal_without_greek_gets_no_traceback():

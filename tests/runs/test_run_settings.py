@@ -146,5 +146,5 @@ def test_values_come_back_from_toml(content):
 def test_an_explained_table_comments_out_what_is_not_shown():
     text = toml.explained_table("training", TrainingSettings(), ["data", "rounds", "client.epochs"])
     assert tomllib.loads(text) == {"training": {"data": "digits", "rounds": 40, "client": {"epochs": 3}}}
-    assert "# number of rounds" in text
+    assert text.count("\n# ") > 10
     assert "# noise_multiplier = 2.0" in text

@@ -235,7 +235,7 @@ class AuditResult:
 
 
 def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
-    numbers = {name: from_json(content.get(name)) for name in ("epsilon", "lower", "upper")}
+    numbers = {name: from_json(content.get(name)) for name in ("epsilon", "lower", "upper", "threshold")}
     stricter = tuple((float(level), float(from_json(lower) or 0.0)) for level, lower in content.get("stricter") or ())
     return Estimate(**{**content, **numbers, "stricter": stricter})
 
