@@ -15,7 +15,7 @@ def run(monkeypatch, capsys):
     """Run the command line in this process: its exit code, what it printed, what it said on standard error."""
 
     def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["coalmine", *arguments])
+        monkeypatch.setattr("sys.argv", ["coalmine", *map(str, arguments)])
         try:
             cli.main()
             code = 0

@@ -11,7 +11,7 @@ from gate_runs import directory, result
 FAST = [part for text in ("rounds=4", "clients=12", "client.epochs=1", "canaries=20") for part in ("--set", text)]
 CANIFE = [
     p
-    for t in ("rounds=2", "clients=12", "client.epochs=1", "every=2", "trials=6", "iterations=3")
+    for t in ("rounds=2", "clients=12", "client.epochs=1", "every=2", "trials=6", "design.iterations=3")
     for p in ("--set", t)
 ]
 SHARER = [

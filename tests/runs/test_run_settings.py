@@ -33,33 +33,31 @@ canaries = 50
 
 
 def test_a_file_gives_its_settings_and_defaults_for_the_rest():
-    found = run_from_text(FILE, "audit.toml")
-    assert found.run.title == "ours"
-    assert found.training is not None
-    assert (found.training.rounds, found.training.clip_norm, found.training.client.epochs) == (7, "0.5", 2)
-    assert found.training.server.learning_rate == 0.25
-    assert found.training.noise_multiplier == TrainingSettings().noise_multiplier
-    assert found.one_shot is not None
-    assert found.one_shot.view == ("final", "updates")
-    assert found.audits == ["one-shot"]
+    settings = run_from_text(FILE, "audit.toml")
+    assert settings.run.title == "ours"
+    training = settings.trainings["training"]
+    assert (training.rounds, training.clip_norm, training.client.epochs) == (7, "0.5", 2)
+    assert training.server.learning_rate == 0.25
+    assert training.noise_multiplier == TrainingSettings().noise_multiplier
+    assert list(settings.methods) == ["one-shot"]
+    assert settings.methods["one-shot"].view == ("final", "updates")
 
 
 def test_settings_written_are_the_settings_read():
-    found = run_from_text(FILE, "audit.toml", ["training.noise_multiplier=0.25", "one-shot.delta=1e-6"])
-    assert run_from_text(found.to_toml(), "again") == found
+    settings = run_from_text(FILE, "audit.toml", ["training.noise_multiplier=0.25", "one-shot.delta=1e-6"])
+    assert run_from_text(settings.to_toml(), "again") == settings
     everything = RunSettings(
         run=RunOptions(title='a "quoted" \\ title\nin two lines'),
-        training=TextTrainingSettings(),
-        one_shot=OneShotSettings(norm=1.0),
-        secret_sharer=SecretSharerSettings(),
+        trainings={"training": TextTrainingSettings()},
+        methods={"one-shot": OneShotSettings(norm=1.0), "secret-sharer": SecretSharerSettings()},
     )
     assert run_from_text(everything.to_toml(), "again") == everything
 
 
 def test_a_setting_on_the_command_line_goes_over_the_file():
-    found = run_from_text(FILE, "audit.toml", ["training.rounds=3", "training.client.epochs=9"])
-    assert found.training is not None
-    assert (found.training.rounds, found.training.client.epochs, found.training.clip_norm) == (3, 9, "0.5")
+    settings = run_from_text(FILE, "audit.toml", ["training.rounds=3", "training.client.epochs=9"])
+    training = settings.trainings["training"]
+    assert (training.rounds, training.client.epochs, training.clip_norm) == (3, 9, "0.5")
 
 
 @pytest.mark.parametrize(
@@ -68,29 +66,29 @@ def test_a_setting_on_the_command_line_goes_over_the_file():
         (
             "rounds = 7",
             "rouds = 7",
-            r"audit.toml, line 6: in \[training\] there is no setting 'rouds'; did you mean rounds",
+            r"audit.toml, line 6: .*rouds.*Did you mean .rounds",
         ),
-        ("rounds = 7", "rounds = 'many'", r"audit.toml, line 6: in \[training\] the setting rounds = 'many' is wrong"),
+        ("rounds = 7", "rounds = 'many'", r"audit.toml, line 6: .*rounds = 'many'"),
         ("learning_rate = 0.25", "learning_rate = 'x'", r"line 11: .*server.learning_rate"),
-        ("client.epochs = 2", "client.epoch = 2", r"line 8: .*client.epoch.*did you mean client.epochs"),
-        ("[one-shot]", "[oneshot]", r"line 13: there is no table \[oneshot\]; did you mean \[one-shot\]"),
+        ("client.epochs = 2", "client.epoch = 2", r"line 8: .*client.epoch.*Did you mean .client.epochs"),
+        ("[one-shot]", "[oneshot]", r"line 13: .*oneshot.*Did you mean .one-shot"),
         ("[one-shot]", "[one-shot", r"audit.toml is not TOML: .*line 13"),
-        ("[run]", "run = 3\n[other]", r"line 1: run must be a table|line 2: there is no table"),
+        ("[run]", "run = 3\n[other]", r"line 1: run must be a table|line 2: .*other"),
         ("canaries = 50", "canaries = 50\ncanaries = 60", "is not TOML"),
         ('data = "digits"', "data = [1]", r"line 5: in \[training\] the setting data"),
         (
             "rounds = 7",
-            "noise = -1.0",
-            r"line 6: in \[training\] the setting noise_multiplier = -1.0 .*: it must be at least 0",
+            "noise_multiplier = -1.0",
+            r"line 6: .*noise_multiplier = -1.0 .*at least 0",
         ),
-        ("rounds = 7", "cohort = 'poisson:7'", r"line 6: in \[training\] the setting cohort: .* in \(0, 1\], got 7"),
+        ("rounds = 7", "cohort = 'poisson:7'", r"line 6: .*cohort: .*7"),
         (
             'view = ["final", "updates"]',
             "view = 'finel'",
-            r"line 14: in \[one-shot\] the setting view: there is no view 'finel'",
+            r"line 14: .*view: .*finel",
         ),
-        ("canaries = 50", "participation = 'x'", r"line 15: in \[one-shot\] the setting participation: .*every-round"),
-        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: in \[ldp\] the setting epsilon: .*got -2.0"),
+        ("canaries = 50", "participation = 'x'", r"line 15: .*participation: .*every-round"),
+        ("canaries = 50", "[ldp]\nepsilon = [1, -2]", r"line 16: .*epsilon: .*-2"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(old, new, sentence):
@@ -101,9 +99,9 @@ def test_what_is_wrong_is_named_with_its_line(old, new, sentence):
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("rounds=3", "did you mean training.rounds"),
-        ("nonsense=3", "begins with one of run, training"),
-        ("training.rounds=x", r"--set: in \[training\] the setting rounds = 'x'"),
+        ("rounds=3", "training.rounds"),
+        ("nonsense=3", "Available: run, training"),
+        ("training.rounds=x", r"--set: .*rounds = 'x'"),
         ("training.rounds", "key=value"),
     ],
 )
@@ -115,11 +113,13 @@ def test_a_wrong_override_is_named_as_such(override, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "nothing to audit: add one of the tables"),
+        ("", "nothing to audit"),
         ("[one-shot]\n", r"\[one-shot\] audits a training"),
-        ("[exposure]\n", "needs a file of losses"),
-        ("[training]\n[one-shot]\n[secret-sharer]\nregime = 'central'", "line 4: central training has no sum"),
-        ("[training]\nnoise = 0\n[one-shot]\n[canife]\nmode = 'running'", "line 5: without noise the random canaries"),
+        ("[exposure]\n", "file"),
+        ("[training]\n[one-shot]\n[secret-sharer]\nregime = 'central'", "line 4: .*central"),
+        ("[training]\nnoise_multiplier = 0\n[one-shot]\n[canife]\nmode = 'running'", "line 5: .*noise"),
+        ("[training]\n[ldp]\n", r"line 1: .*\[training\]"),
+        ("[training]\n[text-training]\n[one-shot]\n", r"line 2: .*\[text-training\]"),
     ],
 )
 def test_audits_that_cannot_be_done_together_are_refused(text, sentence):
@@ -145,7 +145,6 @@ def test_values_come_back_from_toml(content):
 
 def test_an_explained_table_comments_out_what_is_not_shown():
     text = toml.explained_table("training", TrainingSettings(), ["data", "rounds", "client.epochs"])
-    found = tomllib.loads(text)
-    assert found == {"training": {"data": "digits", "rounds": 40, "client": {"epochs": 3}}}
-    assert "# number of rounds" in text
-    assert "# noise = 2.0" in text
+    assert tomllib.loads(text) == {"training": {"data": "digits", "rounds": 40, "client": {"epochs": 3}}}
+    assert text.count("\n# ") > 10
+    assert "# noise_multiplier = 2.0" in text

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from coalmine.cli import console
 from coalmine.cli.runs import draw
-from coalmine.errors import InputError
+from coalmine.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from coalmine.methods.registry import Method
@@ -36,6 +36,15 @@ class MethodGroup(TyperGroup):
         from coalmine.methods import registry
 
         return _command(registry.get(cmd_name)) if cmd_name in self.list_commands(ctx) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or fail with the nearest name."""
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names:
+            ctx.fail(f"unknown method '{args[0]}'. {did_you_mean(args[0], names)}")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

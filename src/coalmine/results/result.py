@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib import metadata
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy.typing as npt
 
@@ -45,6 +45,7 @@ class AuditResult:
         adversary: What the adversary does, continuing "an adversary who ...".
         score_name: Name of the score, such as ``"cosine"``.
         side_names: Names of the two sets of scores, members first.
+        odds: What e^ε means for this adversary, a sentence with a place for ``{times}``.
         seed: Seed of the audit's random choices.
         estimates: Bounds and estimates, the recommended one first.
         scores: The scores they were computed from, or None where there are only counts.
@@ -75,14 +76,13 @@ class AuditResult:
         'no claim'
     """
 
-    odds: ClassVar[str] = words.FLAGGING
-
     method: str
     view: str
     unit: Unit
     adversary: str
     score_name: str
     side_names: tuple[str, str] = ("inserted", "held out")
+    odds: str = words.FLAGGING
     seed: int
     estimates: Sequence[Estimate]
     scores: Scores | None = None
@@ -108,7 +108,7 @@ class AuditResult:
     @property
     def file_stem(self) -> str:
         """The method and label as part of a file name."""
-        return re.sub(r"[^\w.=-]+", "-", f"{self.method}-{self.label}").strip("-")
+        return re.sub(r"[^A-Za-z0-9.=-]+", "-", f"{self.method}-{self.label}").strip("-")
 
     @property
     def bound(self) -> Estimate | None:
@@ -157,7 +157,11 @@ class AuditResult:
             return Verdict.TOO_WEAK
         if bound.epsilon > self.theory.epsilon:
             return Verdict.REFUTED
-        if best_guess is not None and best_guess.lower is not None and best_guess.lower > self.theory.epsilon:
+        # Only an interval with a stated confidence counts; a spread between measurements is none.
+        covered = (
+            best_guess is None or best_guess.confidence is None or (best_guess.lower or 0.0) <= self.theory.epsilon
+        )
+        if not covered:
             return Verdict.SUSPICIOUS
         return Verdict.NOT_REFUTED
 
@@ -197,6 +201,7 @@ class AuditResult:
             "adversary": self.adversary,
             "score_name": self.score_name,
             "side_names": list(self.side_names),
+            "odds": self.odds,
             "seed": self.seed,
             "verdict": self.verdict.value,
             "summary": self.summary,
@@ -230,7 +235,7 @@ class AuditResult:
 
 
 def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
-    numbers = {name: from_json(content.get(name)) for name in ("epsilon", "lower", "upper")}
+    numbers = {name: from_json(content.get(name)) for name in ("epsilon", "lower", "upper", "threshold")}
     stricter = tuple((float(level), float(from_json(lower) or 0.0)) for level, lower in content.get("stricter") or ())
     return Estimate(**{**content, **numbers, "stricter": stricter})
 

@@ -211,6 +211,7 @@ _NEEDED: dict[str, tuple[type, ...]] = {
     "adversary": (str,),
     "score_name": (str,),
     "side_names": (list,),
+    "odds": (str,),
     "seed": (int,),
     "verdict": (str,),
     "estimates": (list,),

@@ -105,7 +105,8 @@ def table_settings(name: str, tables: Sequence[str] = ()) -> type[Settings]:
         assert settings is not None
         return settings
     # A method with a training table of its own also brings its own defaults, even where it shares [training].
-    for method in registry.runnable():
+    special = [method for method in registry.runnable() if method.training_table != TRAINING]
+    for method in special:
         shares = name == TRAINING and method.name in tables and method.training_table not in tables
         if method.training is not None and (shares or name == method.training_table):
             return method.training()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy.typing as npt
 
@@ -15,10 +15,12 @@ from coalmine.accounting.sampling import Sampling
 from coalmine.errors import InputError
 from coalmine.methods.canife.composition import Composed, compose, round_theory
 from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
-from coalmine.methods.estimates import first_judged
+from coalmine.methods.estimates import with_stricter_bound
 from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Estimate
+
+_ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +38,6 @@ class CanifeResult(AuditResult):
         designs: By the round of a design, the facts about each canary (health, norm, …).
         canaries: The last canaries, as far as they can be described.
     """
-
-    odds: ClassVar[str] = (
-        "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
-    )
 
     periods: Sequence[RoundEstimate] = ()
     composed: Sequence[Composed] = ()
@@ -62,14 +60,6 @@ class CanifeResult(AuditResult):
             available = ", ".join(f"{c.method}/{c.inversion}" for c in self.composed) or "none"
             raise InputError(f"there is no composed ε by {method}/{inversion}. Available: {available}.")
         return epsilon
-
-    @property
-    def summary(self) -> str:
-        """The verdict and the evidence in a few sentences."""
-        text = f"Of a single round, for a client known to take part: {super().summary}"
-        if self.ceiling is not None and self.bound is not None and self.bound.method == "one-run":
-            text += f" With this many scores the one-run bound cannot exceed {self.ceiling:.3g}."
-        return text
 
     def composed_result(self) -> AuditResult | None:
         """Return the rounds composed to ε of one user and the whole training, or None if they were not composed.
@@ -95,7 +85,7 @@ class CanifeResult(AuditResult):
                     "composed",
                     chosen.epsilon,
                     delta=self.estimates[0].delta,
-                    assumes=f"the single-round estimates of {chosen.method} are right and the mechanism is Gaussian",
+                    assumes=f"the estimates of single rounds by {chosen.method} hold and the mechanism is Gaussian",
                 )
             ],
             theory=self.training_theory,
@@ -150,6 +140,7 @@ def canife_result(
             noise_multiplier=noise_multiplier, delta=delta, accountant="rdp"
         )
     return CanifeResult(
+        odds=_ODDS,
         method="canife",
         view=view,
         unit=ROUND,
@@ -157,7 +148,9 @@ def canife_result(
         score_name="score in units of the canary's signal",
         side_names=("canary present", "canary absent"),
         seed=seed,
-        estimates=first_judged(list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"),
+        estimates=with_stricter_bound(
+            list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"
+        ),
         scores=whole.scores,
         theory=round_theory(noise_multiplier, delta) if noise_multiplier else None,
         ceiling=whole.ceiling,

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -43,11 +43,7 @@ Key = tuple[int, int, str]
 """Crafter and mechanism, by their index in the audit, and view."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LDPResult(AuditResult):
-    """A result of the LDP audit, whose lower bound is about two gradients instead of members and non-members."""
-
-    odds: ClassVar[str] = "some report is {times} likelier when g₁ was sent than when g₂ was, or the other way round"
+_ODDS = "some report is {times} likelier when g₁ was sent than when g₂ was, or the other way round"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +230,8 @@ class LDPAudit:
         empirical = empirical_epsilons(trials, mechanism.delta)
         guesses = [measurement.guesses for measurement in trials]
         guessed = sum(g.guesses for g in guesses)
-        return LDPResult(
+        return AuditResult(
+            odds=_ODDS,
             method="ldp",
             view=view,
             variant=variant,

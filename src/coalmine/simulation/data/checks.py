@@ -12,7 +12,7 @@ from coalmine.errors import InputError
 
 if TYPE_CHECKING:
     from coalmine.arrays import Array, Ints
-from coalmine.simulation.data.federated import Task
+    from coalmine.simulation.data.federated import Task
 
 _BLOCK = 1 << 22  # values checked at a time
 
