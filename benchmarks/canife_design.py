@@ -32,10 +32,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coalmine.methods.canife.design import DesignSettings, descend
-from coalmine.methods.canife.design_loss import CovarianceLoss
-from coalmine.methods.canife.pool import Pool, updates
-from coalmine.methods.canife.sample_gradients import FromLayers, TwiceBack
+from coalmine.methods.canife.design.loop import DesignSettings, descend
+from coalmine.methods.canife.design.loss import CovarianceLoss
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.mock_clients import updates
+from coalmine.methods.canife.per_sample_gradients import DoubleBackward, LayerwiseGradients
 from coalmine.simulation import SGD, LocalTraining, models
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.workers import one_thread
@@ -147,7 +148,9 @@ class Coalmine:
         rows = Pool.of(mock, shapes, clip_norm=CLIP_NORM)
         self.canaries, self.labels = start_of(work.task, count)
         inputs = self.canaries if work.task.tokens is None else self.canaries.softmax(-1)
-        self.gradients = TwiceBack(module) if way == "two-stage" else FromLayers(module, inputs[:1], self.labels[:1])
+        self.gradients = (
+            DoubleBackward(module) if way == "two-stage" else LayerwiseGradients(module, inputs[:1], self.labels[:1])
+        )
         self.loss = DesignSettings(loss=CovarianceLoss()).loss_for(rows, CLIENT, self.gradients)
 
     def derivative(self) -> Tensor:
@@ -172,7 +175,7 @@ class Coalmine:
                 self.gradients,
                 self.loss,
                 DesignSettings(iterations=times),
-                usual_rate=0.1,
+                default_rate=0.1,
                 project=lambda _: ends.append(time.process_time()),
             )
         return np.diff(ends).tolist()

@@ -28,7 +28,7 @@ import torch
 from scipy.special import ndtr
 
 from coalmine.config import settings_from_texts
-from coalmine.methods.canife.pool import ClientUpdates
+from coalmine.methods.canife.mock_clients import ClientUpdates
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.simulation.data import Splits
 from coalmine.simulation.settings import TrainingSettings

@@ -27,11 +27,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine.methods.canife.design import Design, DesignSettings
-from coalmine.methods.canife.design_loss import CovarianceLoss, MeanLoss
-from coalmine.methods.canife.design_samples import design_samples
-from coalmine.methods.canife.design_tokens import design_texts
-from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
+from coalmine.methods.canife.design.loss import CovarianceLoss, MeanLoss
+from coalmine.methods.canife.design.numeric import design_samples
+from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.mock_clients import pool_updates, updates
 from coalmine.methods.canife.score_direction import (
     ScoreDirection,
     held_out_sigma,
@@ -127,9 +128,9 @@ class Scene:
         line = f"{setting.name}: {pool.dim:,} parameters, {accuracy:.1%} right on test users, clip norm {clip_norm:.2g}"
         return cls(model, client, pool, others, mock, task.tokens is not None), line
 
-    def design(self, count: int, settings: DesignSettings, **options: object) -> tuple[Design, float]:
+    def design(self, count: int, settings: DesignSettings, **options: object) -> tuple[DesignOutcome, float]:
         """Canaries, and the processor seconds that they took."""
-        make: Callable[..., Design] = design_texts if self.text else design_samples
+        make: Callable[..., DesignOutcome] = design_texts if self.text else design_samples
         start = time.process_time()
         found = make(
             self.model, self.pool, task=self.users.task, client=self.client, count=count, settings=settings, **options
@@ -158,7 +159,7 @@ def accuracy(direction: ScoreDirection, scene: Scene, noise: float, draw: np.ran
     return 0.5 + max(0, hits.max()) / ROUNDS
 
 
-def row(name: str, scene: Scene, design: Design, seconds: float) -> None:
+def row(name: str, scene: Scene, design: DesignOutcome, seconds: float) -> None:
     """Print one."""
     sent = [update.clone() for update in updates(scene.model, design.clients, scene.client, scene.pool.clip_norm)]
     cells = [name, str(design.iterations), f"{seconds:.1f}", f"{np.median([c.health for c in design.canaries]):.3f}"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax_privacy.auditing as peer
 import numpy as np
 
-from coalmine.methods.mechanism.audit import canary_cosines
+from coalmine.reproductions.gaussian_mechanism import canary_cosines
 from coalmine.stats import Scores, one_run, one_run_fdp, simultaneous
 
 DELTA, ALPHA = 1e-5, 0.05
@@ -64,7 +64,7 @@ def main() -> None:
             canary = np.random.default_rng(i).standard_normal(dim)
             total += canary / np.linalg.norm(canary)
 
-    ours = seconds(lambda: canary_cosines(dim=10**6, canaries=1000, sigma=1.0, rng=rng), repeats)
+    ours = seconds(lambda: canary_cosines(dim=10**6, canaries=1000, noise_multiplier=1.0, rng=rng), repeats)
     theirs = 20 * seconds(vectors, 1)  # 1,000 canaries, generated once for the sum and once for the cosines
     print_row("1,000 canary cosines in 10⁶ dimensions", ours, "with vectors, regenerated twice (extrapolated)", theirs)
 

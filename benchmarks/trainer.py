@@ -47,7 +47,7 @@ from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.choice import choose_kernel
-from coalmine.simulation.kernels.partial_sum import PartialSum, scales
+from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors
 from coalmine.simulation.models import build
 from coalmine.simulation.workers import ClientWork, Job, Workers
 
@@ -380,7 +380,7 @@ def mechanism_share(work: Workload) -> None:
     for round in range(work.repeats):
         for _ in range(work.clients):
             norm = flat.norms(vector.sub_(weights)[None]).numpy()
-            part.zero_().add_(vector, alpha=float(scales(norm, np.ones(1), 0.1)[0]))
+            part.zero_().add_(vector, alpha=float(clip_factors(norm, np.ones(1), 0.1)[0]))
             total.add_(part)
         total.add_(torch.from_numpy(mechanism.noise(training.dim, SEED, 0.1, work.clients, round))).div_(work.clients)
     overhead = (time.perf_counter() - start) / work.repeats

@@ -1,4 +1,4 @@
-"""Writes the README's example files: scores and losses of a Gaussian mechanism whose ε is 4.377 at δ = 1e-5."""
+"""Writes scores.csv and losses.csv: samples of a Gaussian mechanism with ε = 4.377 at δ = 1e-5."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """1,000 members and 1,000 non-members as scores; 100 canaries and 1,000 references as losses."""
+    """Write 1,000 scores of members and of non-members each, and losses of 100 canaries and 1,000 references."""
     rng = np.random.default_rng([20230208, 1000, 10])
     members, nonmembers = rng.normal(1, 1, 1000), rng.normal(0, 1, 1000)
     scores = [f"{x},1" for x in members] + [f"{x},0" for x in nonmembers]

@@ -1,13 +1,28 @@
-"""Models and pools for tests of canaries."""
+"""Models, pools, small audited trainings and results for tests of CANIFE."""
 
+import numpy as np
 import torch
 from torch import nn
 
-from coalmine.methods.canife.pool import Pool
+from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.designed_canaries import DesignedCanaries
+from coalmine.methods.canife.result import canife_result
+from coalmine.methods.canife.round_estimates import Period
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training, models
+from coalmine.simulation.data.federated import FederatedData, Task
+from federations import federation, mlp, word_model
+
+SHAPE, CLIP = (1, 4, 4), 0.5
+CLIENT = LocalTraining(optimizer=SGD(learning_rate=0.5))
+DATA = federation([2] * 12, shape=SHAPE, learnable=True)
+POOL = federation([2] * 8, shape=SHAPE, seed=5, learnable=True)
+PRESENT = np.arange(100) % 2 == 0
+LABELED = Task(input_shape=(6,), classes=2, tokens=13)
 
 
 def random_pool(module, count=7, clip_norm=0.8, dtype=torch.float32, seed=0):
-    """Dense updates, and the pool that they make."""
+    """Dense updates, and the pool made of them."""
     shapes = [p.shape for p in module.parameters() if p.requires_grad]
     dim = sum(shape.numel() for shape in shapes)
     rows = torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
@@ -35,3 +50,80 @@ def small_resnet():
         nn.Flatten(),
         nn.Linear(8, 4),
     )
+
+
+def small_mlp():
+    return mlp(shape=SHAPE)
+
+
+def designed(count=1, iterations=4, **changes):
+    """Canaries designed for `small_mlp` against `POOL`."""
+    settings = {
+        "model": small_mlp(),
+        "pool": POOL,
+        "client": CLIENT,
+        "noise_multiplier": 0.5,
+        "cohort": 6,
+        "clients": DATA,
+        "count": count,
+        "settings": DesignSettings(iterations=iterations),
+    }
+    return DesignedCanaries(**(settings | changes))
+
+
+def training(audits=(), rounds=6, noise=0.5, data=DATA, module=None, seed=0):
+    """A training of `small_mlp` on `DATA`."""
+    return Training(
+        model=module or small_mlp(),
+        data=data,
+        rounds=rounds,
+        cohorts=PoissonCohorts(0.5),
+        client=CLIENT,
+        mechanism=Mechanism(clipping=FixedClipping(CLIP), noise_multiplier=noise),
+        audits=audits,
+        seed=seed,
+    )
+
+
+def silent():
+    """Clients whose first pixel is dark: the first weight never moves, and is free for a perfect canary."""
+    inputs = DATA.inputs.copy()
+    inputs[:, 0, 0, 0] = 0
+    return FederatedData(inputs=inputs, targets=DATA.targets, bounds=DATA.bounds, names=DATA.names, task=DATA.task)
+
+
+def first_axis(count=1):
+    """The update that only moves the first weight (of each of the first ``count`` hidden units)."""
+    dim = sum(p.numel() for p in small_mlp().parameters())
+    updates = np.zeros((count, dim))
+    updates[np.arange(count), np.arange(count) * 16] = 1
+    return updates
+
+
+def result_of(scores, present=PRESENT, **changes):
+    """The result of one canary's scores in a single period of ten rounds."""
+    values = np.asarray(scores, dtype=float)[:, None]
+    period = Period(0, 10, values, np.asarray(present)[:, None], np.full_like(values, np.nan))
+    arguments = {
+        "independent": True, "view": "frozen", "seed": 0, "delta": 1e-5, "confidence": 0.95, "noise_multiplier": 1.0,
+        "sampling": None, "training_theory": None, "designs": {}, "canaries": [], "arrays": {}, "metrics": {},
+        "timing": {}, "config": {},
+    }  # fmt: skip
+    return canife_result([period], **(arguments | changes))
+
+
+def lstm(seed=0, task=LABELED):
+    return models.build("sent140-lstm", task, seed=seed, embedding=5, hidden=4, layers=2)
+
+
+def model_and_texts(name):
+    if name == "labeled":
+        return lstm(), LABELED
+    task = Task(input_shape=(6,), classes=13, tokens=13, per_position=True, ignored=0)
+    if name == "characters":
+        return models.build("shakespeare-lstm", task, embedding=3, hidden=4), task
+    if name == "linear":
+        return word_model(tokens=13), task
+    if name == "tied":
+        return models.build("word-lstm", task, embedding=4, units=5), task
+    return models.build("transformer", task, width=8, heads=2), task

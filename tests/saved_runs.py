@@ -13,7 +13,9 @@ DELTA = 1e-5
 METHODS = ("one-shot", "canife", "secret-sharer", "ldp", "exposure")
 
 
-def write_run(directory, *, title="A small run", view="final-change", phrase="one two three", claim=4.0, methods=METHODS):
+def write_run(
+    directory, *, title="A small run", view="final-change", phrase="one two three", claim=4.0, methods=METHODS
+):
     """Write a run of these methods into ``directory``, and return it."""
     rng = np.random.default_rng(7)
     results = []

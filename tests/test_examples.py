@@ -1,4 +1,4 @@
-"""The examples run, and find what they say."""
+"""The examples run and find what they say."""
 
 import asyncio
 import importlib.util
@@ -13,9 +13,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def example(path):
-    found = importlib.util.spec_from_file_location(f"example_{Path(path).stem}", EXAMPLES / path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = importlib.util.spec_from_file_location(f"example_{Path(path).stem}", EXAMPLES / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -26,7 +26,7 @@ def quiet():
         yield
 
 
-def test_the_plain_loop_takes_three_calls():
+def test_the_plain_loop_makes_three_calls():
     text = (EXAMPLES / "own_loop.py").read_text()
     assert [text.count(f"audit.{call}(") for call in ("plant", "observe", "result")] == [1, 1, 1]
     loop = example("own_loop.py")
@@ -34,13 +34,14 @@ def test_the_plain_loop_takes_three_calls():
     assert loop.audited_training(bug="no-clipping").refuted
 
 
-def test_opacus_by_its_script(tmp_path, monkeypatch, capsys):
+def test_the_opacus_script(tmp_path, monkeypatch, capsys):
     pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
     out = tmp_path / "run"
     command = ["train.py", "--epochs", "1", "--every-step", "--bug", "half-noise", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", command)
     example("opacus/train.py").main()
-    assert capsys.readouterr().out.count("REFUTED") == 2
+    verdicts = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("one-shot")]
+    assert verdicts == ["refuted", "refuted"]
     assert (out / "result.json").is_file()
 
 
@@ -53,9 +54,9 @@ def test_opacus_inside_accelerate():
     assert [updates.refuted, final.refuted] == [False, False]
 
 
-def test_pfl_by_two_postprocessors():
+def test_pfl_with_two_postprocessors():
     pytest.importorskip("pfl", reason="pfl is not installed: pip install --no-deps pfl")
-    loop = asyncio.new_event_loop()  # pfl asks for one
+    loop = asyncio.new_event_loop()  # pfl needs one
     asyncio.set_event_loop(loop)
     try:
         pfl = example("pfl/train.py")

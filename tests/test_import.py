@@ -19,7 +19,7 @@ def test_importing_loads_nothing_heavy(code):
 
 
 def test_help_loads_nothing_heavy():
-    check = "import sys; sys.argv = ['coalmine', '--help']; from coalmine.cli import main"
+    check = "import sys; sys.argv = ['coalmine', '--help']; from coalmine.cli.main import main"
     heavy = [name for name in HEAVY if name != "rich"]
     check += f"\ntry: main()\nexcept SystemExit: pass\nprint([m for m in {heavy!r} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
@@ -41,7 +41,8 @@ def test_every_public_name_resolves_and_has_a_docstring():
 
 
 def test_data_never_loads_torch_nor_scikit_learn():
-    check = "import coalmine.simulation.data, coalmine.protocol, sys; print([m for m in ('torch', 'sklearn') if m in sys.modules])"
+    check = "import coalmine.simulation.data, coalmine.protocol, sys\n"
+    check += "print([m for m in ('torch', 'sklearn') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

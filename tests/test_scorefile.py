@@ -1,4 +1,4 @@
-"""Files of scores: what is read, and which sentence a bad one gets."""
+"""Score files: accepted layouts, and what errors say about bad ones."""
 
 import json
 
@@ -26,7 +26,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_same_scores_come_out_of_every_format(tmp_path, name):
+def test_every_format_gives_the_same_scores(tmp_path, name):
     path = tmp_path / name
     path.write_text(FILES[name], encoding="utf-8")
     members, nonmembers = groups(path)
@@ -56,56 +56,56 @@ def test_columns_of_different_length_are_padded_with_empty_cells(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "message"),
     [
         ("e.csv", "", "is empty"),
-        ("e.csv", "score,member\n", "0 members and 0 nonmembers: both are needed"),
-        ("e.csv", "score,member\n1,1\n2,1\n", "2 members and 0 nonmembers: both are needed"),
-        ("e.csv", "score,member\n1,1\nabc,0\n", "row 3: score must be a number, got 'abc'"),
-        ("e.csv", "score,member\n1,1\nnan,0\n", "score must be finite numbers, got nan in row 3"),
+        ("e.csv", "score,member\n", "0 members and 0 nonmembers"),
+        ("e.csv", "score,member\n1,1\n2,1\n", "2 members and 0 nonmembers"),
+        ("e.csv", "score,member\n1,1\nabc,0\n", "row 3: score .* got 'abc'"),
+        ("e.csv", "score,member\n1,1\nnan,0\n", "score .* got nan in row 3"),
         ("e.csv", "score,member\n1,1\ninf,0\n", "got inf in row 3"),
-        ("e.csv", "score,member\n1,maybe\n", "row 2: member must be 1 or 0"),
-        ("e.csv", "score,label\n1,1\n", "has no column 'member'; its columns are: score, label"),
-        ("e.csv", "value,member\n1,1\n", "has no column 'score'"),
-        ("e.csv", "members\n1\n", "has no column 'nonmembers'"),
-        ("e.csv", "score,member\n1,1\n2\n", "line 3: 1 cells, but 2 column names"),
-        ("e.csv", "score,member\n,1\n2,0\n", "row 2: score must be a number, got an empty cell"),
-        ("e.csv", "1,0\n2,1\n", "must begin with a line of column names"),
-        ("e.csv", "score,score\n1,1\n", "names a column twice"),
-        ("e.csv", "score;member\n1;1\n", "separated by commas"),
+        ("e.csv", "score,member\n1,maybe\n", "row 2: member .* got 'maybe'"),
+        ("e.csv", "score,label\n1,1\n", "column 'member'.* score, label"),
+        ("e.csv", "value,member\n1,1\n", "column 'score'"),
+        ("e.csv", "members\n1\n", "column 'nonmembers'"),
+        ("e.csv", "score,member\n1,1\n2\n", "line 3: 1 cells"),
+        ("e.csv", "score,member\n,1\n2,0\n", "row 2: score .* got an empty cell"),
+        ("e.csv", "1,0\n2,1\n", "column names, got 1, 0"),
+        ("e.csv", "score,score\n1,1\n", "twice: score, score"),
+        ("e.csv", "score;member\n1;1\n", "commas, got 'score;member'"),
         ("e.csv", "Score,Member\n1,1\n", "did you mean score"),
-        ("e.csv", "members,nonmembers\n1,2\n,3\n4,5\n", "row 3: members must be a number, got an empty cell"),
-        ("e.csv", "members,nonmembers,score,member\n1,2,3,1\n", "which is meant"),
-        ("e.json", '{"members": [1, null], "nonmembers": [1]}', "row 2: members must be a number, got an empty cell"),
-        ("e.json", '{"members": 5}', "must hold lists"),
-        ("e.json", '{"members": [1, 2], "nonmembers": "x"}', "nonmembers must be a list, got 'x'"),
+        ("e.csv", "members,nonmembers\n1,2\n,3\n4,5\n", "row 3: members .* got an empty cell"),
+        ("e.csv", "members,nonmembers,score,member\n1,2,3,1\n", "members/nonmembers and score/member"),
+        ("e.json", '{"members": [1, null], "nonmembers": [1]}', "row 2: members .* got an empty cell"),
+        ("e.json", '{"members": 5}', "lists, got .*members"),
+        ("e.json", '{"members": [1, 2], "nonmembers": "x"}', "nonmembers .* got 'x'"),
         ("e.json", "{", "is not JSON"),
-        ("e.json", "3", "must hold an object of lists"),
-        ("e.json", '{"members": [1, "x"], "nonmembers": [1]}', "row 2: members must be a number, got 'x'"),
-        ("e.json", '{"members": [[1]], "nonmembers": [1]}', "must be a list of numbers"),
+        ("e.json", "3", "object of lists"),
+        ("e.json", '{"members": [1, "x"], "nonmembers": [1]}', "row 2: members .* got 'x'"),
+        ("e.json", '{"members": [[1]], "nonmembers": [1]}', r"members .* \(1, 1\)"),
         ("e.json", '{"members": [], "nonmembers": [1]}', "0 members and 1 nonmembers"),
         ("e.npz", "not a zip", "is not an .npz file"),
         ("e.txt", "x", "must end in .csv, .npz or .json"),
     ],
 )
-def test_bad_files_get_a_sentence_that_says_where(tmp_path, name, content, sentence):
+def test_bad_files_raise_and_the_error_says_where(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_text(content)
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=message):
         groups(path)
 
 
-def test_files_that_are_not_text_or_not_there_get_a_sentence(tmp_path):
+def test_files_that_are_missing_or_not_text_raise(tmp_path):
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00score")
     with pytest.raises(InputError, match="UTF-8"):
         groups(tmp_path / "b.csv")
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match=r"none\.csv"):
         groups(tmp_path / "none.csv")
     with pytest.raises(InputError, match="directory"):
         groups(tmp_path)
 
 
-def test_a_single_array_and_arrays_that_are_no_numbers_are_refused(tmp_path):
+def test_a_single_array_and_arrays_without_numbers_raise(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(3))
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
     with pytest.raises(InputError, match="single array"):
@@ -115,13 +115,13 @@ def test_a_single_array_and_arrays_that_are_no_numbers_are_refused(tmp_path):
         groups(tmp_path / "c.npz")
 
 
-def test_pickled_objects_are_refused(tmp_path):
+def test_pickled_objects_are_not_loaded(tmp_path):
     np.savez(tmp_path / "p.npz", members=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match="plain arrays"):
         groups(tmp_path / "p.npz")
 
 
-def test_a_truncated_archive_is_refused(tmp_path):
+def test_a_truncated_archive_raises(tmp_path):
     path = tmp_path / "t.npz"
     np.savez(path, members=np.arange(1000.0), nonmembers=np.arange(1000.0))
     path.write_bytes(path.read_bytes()[:900])

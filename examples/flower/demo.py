@@ -1,10 +1,10 @@
-"""Run the app of this directory: on one SuperLink and two SuperNodes of this machine, or in Flower's simulation.
+"""Run the app in this directory, on one SuperLink and two SuperNodes on this machine or in Flower's simulation.
 
     python examples/flower/demo.py                        # processes that talk over loopback
     python examples/flower/demo.py --engine simulation    # Ray
 
-Everything that is started is ended, by its process id. Nothing is downloaded, installed or reported: Flower's
-telemetry, its search for updates and its installation of an app's dependencies are switched off.
+All processes are stopped in the end. Nothing is downloaded, installed or reported: Flower's telemetry, update check and
+installation of dependencies are switched off.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ HERE = Path(__file__).resolve().parent
 
 
 def main() -> int:
-    """Start, run, stop."""
+    """Start the engine, run the app, stop the engine."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("deployment", "simulation"), default="deployment")
-    parser.add_argument("--nodes", type=int, default=None, help="2 SuperNodes, or 10 simulated ones")
+    parser.add_argument("--nodes", type=int, default=None, help="default: 2 SuperNodes, or 10 simulated nodes")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--noise", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=Path("runs/flower"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop everything that was started, as after Ctrl-C
     simulated = arguments.engine == "simulation"
     nodes = arguments.nodes or (10 if simulated else 2)
     ports = free_ports(1 + nodes)
@@ -64,21 +65,21 @@ def main() -> int:
 
 
 def offline(home: Path) -> dict[str, str]:
-    """An environment in which Flower and Ray keep to themselves."""
+    """Return an environment in which Flower and Ray do not use the network."""
     switches = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    own = {"FLWR_HOME": str(home), "RAY_TMPDIR": str(home), "OMP_NUM_THREADS": "1"}
+    local = {"FLWR_HOME": str(home), "RAY_TMPDIR": str(home), "OMP_NUM_THREADS": "1"}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **switches, **own, "PATH": path}
+    return {**os.environ, **switches, **local, "PATH": path}
 
 
 def program(name: str) -> str:
-    """Flower's command of the Python that runs this."""
+    """Return the path of a Flower command beside the running Python."""
     return str(Path(sys.executable).with_name(name))
 
 
 @contextmanager
 def running(command: list[str], environment: dict[str, str], log: Path):
-    """A process with all it starts, ended at the end."""
+    """Run a process, and stop it and everything it started on exit."""
     with log.open("w") as file:
         process = subprocess.Popen(
             [program(command[0]), *command[1:]], env=environment, stdout=file, stderr=file, start_new_session=True
@@ -86,7 +87,7 @@ def running(command: list[str], environment: dict[str, str], log: Path):
         try:
             yield process
         finally:
-            # Its own group: SuperLink and SuperNodes start further processes for the apps.
+            # The whole process group, since SuperLink and SuperNodes start further processes for the apps.
             for how, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 5)):
                 try:
                     os.killpg(process.pid, how)
@@ -96,16 +97,16 @@ def running(command: list[str], environment: dict[str, str], log: Path):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens to."""
+    """Return free ports."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 def wait_for(address: str, seconds: float = 120) -> None:
-    """Until somebody listens there."""
+    """Wait until a server listens at the address."""
     host, port = address.split(":")
     deadline = time.monotonic() + seconds
     while True:
@@ -114,7 +115,7 @@ def wait_for(address: str, seconds: float = 120) -> None:
             return
         except OSError:
             if time.monotonic() > deadline:
-                raise SystemExit(f"nobody listens on {address} after {seconds:.0f} s") from None
+                raise SystemExit(f"no server at {address} after {seconds:.0f} s") from None
             time.sleep(0.3)
 
 

@@ -1,12 +1,12 @@
-"""Audit DP-SGD with Opacus: a plain training script, whose lines of the audit are marked.
+"""Audit DP-SGD with Opacus: an ordinary training script, in which the lines of the audit are marked.
 
-    python examples/opacus/train.py                         # scikit-learn's digits; canaries drawn like examples
+    python examples/opacus/train.py                         # scikit-learn's digits; canaries sampled like examples
     python examples/opacus/train.py --every-step            # the worst case: canaries in every step
-    python examples/opacus/train.py --samples crafted       # examples in the data as CANIFE designs them
+    python examples/opacus/train.py --samples crafted       # examples in the data, crafted as CANIFE does
     python examples/opacus/train.py --every-step --bug half-noise       # or no-noise, no-clipping: refuted
     COALMINE_DATA=DIR python examples/opacus/train.py --data mnist      # with mnist.npz in DIR
 
-The result is in runs/opacus: coalmine report runs/opacus, coalmine check runs/opacus --max-epsilon 8.
+Results go to runs/opacus: coalmine report runs/opacus, coalmine check runs/opacus --max-epsilon 8.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from coalmine import AuditResult  # audit
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus  # audit
 from coalmine.results.files import save  # audit
 from coalmine.simulation.data import load
@@ -29,45 +30,24 @@ from coalmine.simulation.data import load
 CLIP, NOISE, DELTA = 1.0, 1.0, 1e-5
 
 
-def tensors(examples) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pixels in a row, and classes."""
-    pixels = torch.from_numpy(examples.inputs.astype(np.float32)).flatten(1)
-    return pixels / pixels.max(), torch.from_numpy(examples.targets.astype(np.int64))
-
-
 def main() -> None:
-    """Train, and say what of it can be seen."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--every-step", action="store_true", help="canaries in every step, not drawn like examples")
-    parser.add_argument("--samples", choices=("mislabeled", "crafted"), default="mislabeled", help="in the data")
-    parser.add_argument("--bug", choices=tuple(BUGS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("runs/opacus"))
-    arguments = parser.parse_args()
+    """Train, and print what the audit shows."""
+    arguments = parse_arguments()
     warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook|Optimal order")
     torch.manual_seed(arguments.seed)
-
     splits = load(arguments.data)
     images, labels = tensors(splits.train.pooled())
     test_images, test_labels = tensors(splits.test.pooled())
     model = nn.Sequential(nn.Linear(images.shape[1], 128), nn.ReLU(), nn.Linear(128, 10))
 
-    spare = min(len(images) // 8, 400)  # audit: examples that are not trained on, but as canaries or to design some
-    if arguments.samples == "crafted":  # audit
-        samples = SampleCanaries.crafted(
-            model, images[:spare], labels[:spare], classes=10, clip_norm=CLIP, count=100, seed=arguments.seed
-        )
-    else:
-        samples = SampleCanaries.mislabeled(images[:spare], labels[:spare], classes=10, seed=arguments.seed)
-    dataset = samples.planted(TensorDataset(images[spare:], labels[spare:]))  # audit
+    spare = min(len(images) // 8, 400)  # audit: examples that become canaries, or that canaries are crafted from
+    samples = sample_canaries(arguments.samples, model, images[:spare], labels[:spare], arguments.seed)  # audit
+    dataset = samples.insert_into(TensorDataset(images[spare:], labels[spare:]))  # audit
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     engine = PrivacyEngine()
     model, optimizer, loader = engine.make_private(
         module=model,
-        optimizer=optimizer,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
         data_loader=DataLoader(dataset, batch_size=64 if arguments.data == "digits" else 600),
         noise_multiplier=NOISE,
         max_grad_norm=CLIP,
@@ -87,25 +67,45 @@ def main() -> None:
 
     accuracy = float((model(test_images).argmax(1) == test_labels).float().mean())
     results = audit.results(delta=DELTA, metrics={"accuracy": accuracy})  # audit
-    own = results[0].metrics["own_epsilon"]
-    print(f"accuracy {accuracy:.3f}, ε = {engine.get_epsilon(DELTA):.3f} by Opacus, {own:.3f} by coalmine")
-    print(f"\n{'':<24}{'promised':>9}{'at least':>10}{'estimate':>10}")
-    for result in results:
-        shift = result["gaussian-shift"].epsilon
-        print(f"{result.view:<24}{result.theory.epsilon:>9.3f}{result.bound.epsilon:>10.3f}{shift:>10.3f}", end="")
-        print("   REFUTED" if result.refuted else "")
-    for result in results:
-        for warning in result.warnings:
-            print(f"note on {result.view}: {warning}")
+    report(results, engine.get_epsilon(DELTA), accuracy)
     save(results, arguments.out)  # audit
     print(f"\nresults in {arguments.out}: coalmine report {arguments.out}")
 
 
+def sample_canaries(
+    kind: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, seed: int
+) -> SampleCanaries:
+    """Return canaries that are examples: spare ones with wrong labels, or crafted ones unlike the spare ones."""
+    if kind == "mislabeled":
+        return SampleCanaries.mislabeled(images, labels, classes=10, seed=seed)
+    return SampleCanaries.crafted(model, images, labels, classes=10, clip_norm=CLIP, count=100, seed=seed)
+
+
+def report(results: list[AuditResult], opacus_epsilon: float, accuracy: float) -> None:
+    """Print a row per adversary, and what to be careful with."""
+    own_epsilon = results[0].metrics["own_epsilon"]
+    print(f"accuracy {accuracy:.3f}, ε = {opacus_epsilon:.3f} by Opacus, {own_epsilon:.3f} by coalmine")
+    print(f"\n{'':<24}{'claimed':>9}{'at least':>10}{'estimate':>10}  verdict")
+    for result in results:
+        figures = (result.theory.epsilon, result.bound.epsilon, result["gaussian-shift"].epsilon)
+        row = "".join(f"{figure:>{width}.3f}" for figure, width in zip(figures, (9, 10, 10), strict=True))
+        print(f"{f'{result.method} {result.view}':<24}{row}  {result.verdict}")
+    for result in results:
+        for sentence in [*result.warnings, *([result.details["note"]] if "note" in result.details else [])]:
+            print(f"note on {result.method} {result.view}: {sentence}")
+
+
+def tensors(examples) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return pixels as rows, and classes."""
+    pixels = torch.from_numpy(examples.inputs.astype(np.float32)).flatten(1)
+    return pixels / pixels.max(), torch.from_numpy(examples.targets.astype(np.int64))
+
+
 class HalfNoise(DPOptimizer):
-    """Adds half of the noise that the accountant is told of."""
+    """Adds half of the noise that the accountant records."""
 
     def add_noise(self) -> None:
-        """As it should be, but for a factor."""
+        """Add noise with half the noise multiplier."""
         self.noise_multiplier /= 2
         super().add_noise()
         self.noise_multiplier *= 2
@@ -115,22 +115,35 @@ class NoNoise(DPOptimizer):
     """Forgets the noise."""
 
     def add_noise(self) -> None:
-        """None."""
+        """Add nothing."""
         for p in self.params:
             p.grad = p.summed_grad.clone()
 
 
 class NoClipping(DPOptimizer):
-    """Adds gradients up as they are."""
+    """Forgets to clip."""
 
     def clip_and_accumulate(self) -> None:
-        """Without a bound on any."""
+        """Sum gradients as they are."""
         for p in self.params:
             total = self._get_flat_grad_sample(p).sum(0)
             p.summed_grad = total if p.summed_grad is None else p.summed_grad + total
 
 
 BUGS = {"half-noise": HalfNoise, "no-noise": NoNoise, "no-clipping": NoClipping}
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--every-step", action="store_true", help="insert canaries in every step")
+    parser.add_argument("--samples", choices=("mislabeled", "crafted"), default="mislabeled", help="in the data")
+    parser.add_argument("--bug", choices=tuple(BUGS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/opacus"))
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The same audit in a loop of Hugging Face's accelerate: pip install accelerate
+"""Audit DP-SGD in a loop of Hugging Face's accelerate (pip install accelerate).
 
     python examples/opacus/with_accelerate.py
 
-Make the training private and put it under audit first, then let accelerate prepare what it trains with.
+Call make_private and audit_opacus first, then let accelerate prepare model, optimizer and loader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EPOCHS, DELTA = 2, 1e-5
 
 
 def audited_training(seed: int = 0) -> list[AuditResult]:
-    """DP-SGD on the digits, on whatever device accelerate finds."""
+    """Train with DP-SGD on the digits, on the device that accelerate finds, and return the results."""
     torch.manual_seed(seed)
     images, labels = load_digits(return_X_y=True)
     data = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
@@ -51,4 +51,4 @@ def audited_training(seed: int = 0) -> list[AuditResult]:
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook|Optimal order")
     for result in audited_training():
-        print(f"{result.view}: {result.meaning}")
+        print(f"{result.view}: {result.summary}")

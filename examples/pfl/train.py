@@ -1,9 +1,9 @@
-"""Audit a simulated training of apple's pfl: two postprocessors around its own privacy mechanism, three calls.
+"""Audit a training simulated by Apple's pfl, with two postprocessors around its privacy mechanism.
 
-    python examples/pfl/train.py                    # a correct mechanism: its promise is not refuted
-    python examples/pfl/train.py --noise-factor 0.5 # half of the noise that is accounted for: refuted
+    python examples/pfl/train.py                      # a correct mechanism: its claim is not refuted
+    python examples/pfl/train.py --noise-factor 0.5   # half of the claimed noise: refuted
 
-pfl pins an older dp-accounting than coalmine needs, and does without it here:
+pfl pins an older dp-accounting than coalmine needs, and does not need it here:
 pip install --no-deps pfl==0.6.0 multiprocess dill prv-accountant
 """
 
@@ -32,40 +32,44 @@ from pfl.stats import MappedVectorStatistics
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import coalmine as cm
+from coalmine import AuditResult, OneShot, Release
+from coalmine.simulation.data import load
 
 USERS, ROUNDS, CLIP, NOISE, LENGTH = 40, 10, 0.5, 3.0, 5.0
 
 
-class Planted(Postprocessor):
-    """After the mechanism in the list, so before its noise: canaries, which the mechanism clips like any user's."""
+class InsertCanaries(Postprocessor):
+    """Adds canaries, which the mechanism clips like any user's update.
 
-    def __init__(self, audit: cm.OneShot, mechanism: GaussianMechanism) -> None:
+    The server applies postprocessors in reverse order: listed after the mechanism, this one runs before its noise.
+    """
+
+    def __init__(self, audit: OneShot, mechanism: GaussianMechanism) -> None:
         self.audit, self.mechanism = audit, mechanism
 
     def postprocess_server(self, *, stats, central_context, aggregate_metrics):
-        """Add what the audit plants; it counts as so many users."""
+        """Add the canaries of this round, and count them as users."""
         planted = self.audit.plant(central_context.current_central_iteration, clip_norm=CLIP)
         for update in planted.each(norm=LENGTH * CLIP):
-            one = MappedVectorStatistics(dict(shaped(update, stats)))
-            clipped, _ = self.mechanism.constrain_sensitivity(statistics=one)
+            statistics = MappedVectorStatistics(dict(shaped(update, stats)))
+            clipped, _ = self.mechanism.constrain_sensitivity(statistics=statistics)
             for name in stats.keys():
                 stats[name] = stats[name] + clipped[name]
         stats.weight += planted.clients
         return stats, Metrics()
 
 
-class Seen(Postprocessor):
-    """Before the mechanism in the list, so after its noise: what the audit may see."""
+class ShowRelease(Postprocessor):
+    """Shows the audit the noisy average. Listed before the mechanism, it runs after its noise."""
 
-    def __init__(self, audit: cm.OneShot) -> None:
+    def __init__(self, audit: OneShot) -> None:
         self.audit = audit
 
     def postprocess_server(self, *, stats, central_context, aggregate_metrics):
-        """Show the noisy average."""
+        """Show the noisy average to the audit."""
         average = np.concatenate([stats[name].numpy().ravel() for name in stats.keys()]) / stats.weight
         self.audit.observe(
-            cm.Release(
+            Release(
                 round=central_context.current_central_iteration, kind="update", vector=average.astype(np.float32),
                 divisor=float(stats.weight),
             )
@@ -74,37 +78,37 @@ class Seen(Postprocessor):
 
 
 def shaped(update: np.ndarray, stats: MappedVectorStatistics) -> Iterator[tuple[str, Tensor]]:
-    """A flat vector as tensors with the names and shapes of the statistics."""
+    """Yield the pieces of a flat vector with the names and shapes of the statistics."""
     sizes = [value.numel() for value in stats.values()]
     for (name, value), piece in zip(stats.items(), torch.from_numpy(update).split(sizes), strict=True):
         yield name, piece.reshape(value.shape)
 
 
 class Network(nn.Module):
-    """A module with the two methods that pfl asks for."""
+    """A module with the two methods that pfl needs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy."""
+        """Return the mean cross-entropy."""
         return F.cross_entropy(self.layers(inputs), targets)
 
     def metrics(self, inputs: Tensor, targets: Tensor) -> dict[str, Weighted]:
-        """Accuracy."""
+        """Return the accuracy."""
         return {"accuracy": Weighted(int((self.layers(inputs).argmax(1) == targets).sum()), len(inputs))}
 
 
-def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: int = 0) -> cm.AuditResult:
-    """Train with pfl as ever, but for the two postprocessors."""
+def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: int = 0) -> AuditResult:
+    """Train with pfl as usual, except for two more postprocessors."""
     torch.manual_seed(seed)
     np.random.seed(seed)
     module = Network()
     users = [PyTorchTensorDataset(pair) for pair in partitions()]
     federation = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(list(range(USERS))))
     mechanism = GaussianMechanism(CLIP, noise_factor * NOISE)
-    audit = cm.OneShot(
+    audit = OneShot(
         dim=sum(p.numel() for p in module.parameters()), rounds=ROUNDS, canaries=canaries, view="updates",
         participation="every-round", seed=seed,
     )  # fmt: skip
@@ -112,7 +116,8 @@ def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: in
         training_data=federation,
         val_data=federation,
         postprocessors=[
-            WeightByUser(), Seen(audit), CentrallyAppliedPrivacyMechanism(mechanism), Planted(audit, mechanism),
+            WeightByUser(), ShowRelease(audit), CentrallyAppliedPrivacyMechanism(mechanism),
+            InsertCanaries(audit, mechanism),
         ],
     )  # fmt: skip
     FederatedAveraging().run(
@@ -132,25 +137,25 @@ def audited_training(*, noise_factor: float = 1.0, canaries: int = 500, seed: in
 
 
 def partitions() -> list[tuple[Tensor, Tensor]]:
-    """The digits, dealt to users."""
-    digits = cm.data.load("digits", partition=f"iid:{USERS}").train
+    """Return the digits, split at random among users."""
+    digits = load("digits", partition=f"iid:{USERS}").train
     return [
-        (torch.from_numpy(one.inputs.astype(np.float32) / digits.inputs.max()).flatten(1), torch.tensor(one.targets))
-        for one in digits
+        (torch.from_numpy(user.inputs.astype(np.float32) / digits.inputs.max()).flatten(1), torch.tensor(user.targets))
+        for user in digits
     ]
 
 
 def main() -> None:
-    """Print what the audit says."""
+    """Train and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--noise-factor", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks for one
+    asyncio.set_event_loop(asyncio.new_event_loop())  # pfl needs one
     result = audited_training(noise_factor=arguments.noise_factor, seed=arguments.seed)
     for e in result.estimates:
-        print(f"{e.method:<22} {e.epsilon:8.3f}  {'valid bound' if e.valid else 'estimate'}")
-    print(f"\n{result.meaning}")
+        print(f"{e.method:<22} {e.epsilon:8.3f}  {'lower bound' if e.valid else 'estimate'}")
+    print(f"\n{result.summary}")
 
 
 if __name__ == "__main__":

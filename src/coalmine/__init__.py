@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from coalmine.methods.one_shot.participation import ScheduledParticipation as ScheduledParticipation
     from coalmine.methods.samples.audit import Samples as Samples
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
-    from coalmine.methods.secret_sharer.memorization import Asking as Asking
     from coalmine.methods.secret_sharer.memorization import Memorization as Memorization
-    from coalmine.methods.secret_sharer.memorization import ask as ask
+    from coalmine.methods.secret_sharer.memorization import Probe as Probe
+    from coalmine.methods.secret_sharer.memorization import measure_memorization as measure_memorization
     from coalmine.protocol import Audit as Audit
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import Release as Release
     from coalmine.protocol import View as View
     from coalmine.results.result import AuditResult as AuditResult
-    from coalmine.runs.public import run as run
+    from coalmine.runs.running import run as run
     from coalmine.stats import CosineNull as CosineNull
     from coalmine.stats import Estimate as Estimate
     from coalmine.stats import NormalNull as NormalNull
@@ -83,9 +83,9 @@ __getattr__, __all__ = lazy_names(
         "coalmine.methods.samples.audit": ("Samples",),
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
         "coalmine.methods.secret_sharer.memorization": (
-            "Asking",
             "Memorization",
-            "ask",
+            "Probe",
+            "measure_memorization",
         ),
         "coalmine.protocol": (
             "Audit",
@@ -94,7 +94,7 @@ __getattr__, __all__ = lazy_names(
             "View",
         ),
         "coalmine.results.result": ("AuditResult",),
-        "coalmine.runs.public": ("run",),
+        "coalmine.runs.running": ("run",),
         "coalmine.stats": (
             "CosineNull",
             "Estimate",
@@ -102,11 +102,8 @@ __getattr__, __all__ = lazy_names(
             "Scores",
             "estimate",
         ),
-        **{
-            f"coalmine.{name}": ()
-            for name in ("accounting", "methods", "protocol", "results", "runs", "simulation", "stats", "testing")
-        },
     },
+    ("accounting", "methods", "protocol", "results", "runs", "simulation", "stats", "testing"),
 )
 
 

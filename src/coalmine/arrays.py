@@ -1,19 +1,40 @@
-"""Arrays of numbers that were checked where they came in."""
+"""Array types shared by the whole project, and checks for arrays that come from users.
+
+Every array alias is defined here once. Checked arrays are float64, so that the statistics never depend on the
+precision of their input.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coalmine.errors import InputError
 
+Array = NDArray[Any]
+"""An array of any type."""
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays by name, as stored in checkpoints and .npz files."""
+
 Floats = NDArray[np.float64]
+"""Scores, losses, rates: float64 of any shape."""
+
 Ints = NDArray[np.int64]
+"""Counts and indices: int64 of any shape."""
+
 Bools = NDArray[np.bool_]
+"""Masks and coin flips: booleans of any shape."""
+
+Vector = NDArray[np.float32]
+"""Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
 
 
 def finite_array(name: str, values: ArrayLike) -> Floats:
-    """Finite numbers of any shape, as float64; anything else is refused."""
+    """Return ``values`` as a float64 array of any shape, or raise `InputError` if they are not finite numbers."""
     raw = np.asarray(values)
     try:
         if raw.dtype.kind not in "biufO":
@@ -28,10 +49,10 @@ def finite_array(name: str, values: ArrayLike) -> Floats:
 
 
 def finite_list(name: str, values: ArrayLike) -> Floats:
-    """At least one finite number, in one row."""
+    """Return ``values`` as a one-dimensional float64 array, or raise `InputError` unless it holds a finite number."""
     array = finite_array(name, values)
     if array.ndim != 1:
-        raise InputError(f"{name} must be one row of numbers, got an array of shape {array.shape}")
+        raise InputError(f"{name} must be one-dimensional, got an array of shape {array.shape}")
     if array.size == 0:
         raise InputError(f"{name} must hold at least one number, got none")
     return array

@@ -1,4 +1,8 @@
-"""Bad input, refused where it enters."""
+"""Error types, and checks that reject bad input where it enters the library.
+
+Each check returns the value it accepts, so that it can be used inside an expression. Messages name the argument, what
+is accepted and the offending value.
+"""
 
 from __future__ import annotations
 
@@ -8,64 +12,78 @@ from typing import SupportsFloat
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong: the message says what, where, and what would be right.
+    """Invalid user input. The message says what is wrong, where, and what is accepted.
 
-    The command line prints it as one sentence and exits with code 2.
+    The command line prints the message without a traceback and exits with code 2.
+
+    Example:
+        >>> from coalmine.stats import Scores
+        >>> Scores([0.7, 0.1], [])
+        Traceback (most recent call last):
+        ...
+        coalmine.errors.InputError: nonmembers must hold at least one number, got none
     """
 
 
 class DataWarning(UserWarning):
-    """Something of the data is not used: the message says how much of it, and why. The command line prints it."""
+    """Part of the data is not used. The message says how much, and why; the command line prints it."""
 
 
 class NotApplicableError(InputError):
-    """An estimator that does not fit these scores: asked for by name it is an error, among all it is left out."""
+    """An estimator does not apply to these scores: an error if requested by name, skipped when running all of them."""
 
 
 def check_kind(name: str, value: object, kinds: type | tuple[type, ...], example: str) -> None:
-    """Refuse a ``value`` that is not of these ``kinds``; ``example`` says what would be right."""
+    """Raise `InputError` unless ``value`` is an instance of ``kinds``; ``example`` says what is accepted."""
     if not isinstance(value, kinds) or isinstance(value, type):
         got = value.__name__ if isinstance(value, type) else type(value).__name__
         raise InputError(f"{name} must be {example}, got {'the class ' if isinstance(value, type) else ''}{got}")
 
 
 def check_number(name: str, value: SupportsFloat) -> float:
-    """Return ``value`` as a float if it is a number and not NaN, refuse it otherwise."""
+    """Return ``value`` as a float if it is a number other than NaN."""
     if isinstance(value, str) or not hasattr(value, "__float__") or math.isnan(value.__float__()):
         raise InputError(f"{name} must be a number, got {value!r}")
     return float(value)
 
 
+def check_nonnegative(name: str, value: float) -> float:
+    """Return ``value`` as a float if it is at least 0; infinity is accepted."""
+    if isinstance(value, str) or not value >= 0:
+        raise InputError(f"{name} must be at least 0, got {value}")
+    return float(value)
+
+
+def check_positive(name: str, value: float) -> float:
+    """Return ``value`` as a float if it is finite and above 0."""
+    if not (check_number(name, value) > 0 and math.isfinite(value)):
+        raise InputError(f"{name} must be a positive number, got {value}")
+    return float(value)
+
+
 def check_delta(delta: float) -> float:
-    """Return ``delta`` if it lies in [0, 1), refuse it otherwise."""
+    """Return ``delta`` as a float if it lies in [0, 1)."""
     if isinstance(delta, str) or not 0 <= delta < 1:
         raise InputError(f"delta must be in [0, 1), got {delta}")
     return float(delta)
 
 
 def check_confidence(confidence: float) -> float:
-    """Return ``confidence`` if it lies in [0.5, 1), refuse it otherwise."""
+    """Return ``confidence`` as a float if it lies in [0.5, 1)."""
     if isinstance(confidence, str) or not 0.5 <= confidence < 1:
         raise InputError(f"confidence must be in [0.5, 1), got {confidence}")
     return float(confidence)
 
 
-def check_positive(name: str, value: float) -> float:
-    """Return ``value`` if it is finite and above zero, refuse it otherwise."""
-    if not (check_number(name, value) > 0 and math.isfinite(value)):
-        raise InputError(f"{name} must be a positive number, got {value}")
-    return float(value)
-
-
 def check_probability(name: str, value: float) -> float:
-    """Return ``value`` if it lies strictly between 0 and 1, refuse it otherwise."""
+    """Return ``value`` as a float if it lies strictly between 0 and 1."""
     if isinstance(value, str) or not 0 < value < 1:
         raise InputError(f"{name} must be in (0, 1), got {value}")
     return float(value)
 
 
 def check_count(name: str, value: float, least: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``least``, refuse it otherwise."""
+    """Return ``value`` as an int if it is a whole number of at least ``least``."""
     whole = not isinstance(value, bool | str) and math.isfinite(value) and int(value) == value
     if not whole or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value}")

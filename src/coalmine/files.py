@@ -1,4 +1,8 @@
-"""Files that are there whole or not at all: written beside, flushed to the disk, renamed."""
+"""Atomic file writes, and JSON and .npz readers whose errors are `InputError`.
+
+A file is written under a temporary name beside its destination, flushed to disk and renamed, so a reader sees the old
+file or the new one, never half of either.
+"""
 
 from __future__ import annotations
 
@@ -10,53 +14,51 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
+from coalmine.arrays import Array
 from coalmine.errors import InputError
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
-    """Let ``write`` fill a file beside ``path``, then put it in its place: a kill leaves the old one or the new one.
-
-    A full disk or a directory that cannot be written to is refused with a sentence, and what was there stays.
-    """
-    beside = path.with_name(f".{path.name}.new")
+    """Replace ``path`` atomically by the file that ``write`` fills; an `OSError` becomes an `InputError`."""
+    temporary = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(beside)
-        beside.chmod(0o644)  # some writers would keep it to the user alone
-        with beside.open("rb") as file:
+        write(temporary)
+        temporary.chmod(0o644)  # some writers create files that only their owner can read
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
 
 
 def write_text(path: Path, text: str) -> Path:
-    """A text file."""
-    return write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+    """Write UTF-8 text atomically."""
+    return write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """A JSON object. What is not a finite number is refused: JSON has no word for it."""
+    """Write a JSON object atomically; NaN and infinity raise a `ValueError`, since JSON cannot represent them."""
     return write_text(path, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def write_arrays(path: Path, arrays: Mapping[str, npt.ArrayLike]) -> Path:
-    """An .npz file, the same bytes for the same arrays."""
+def write_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> Path:
+    """Write a compressed .npz file atomically; equal arrays give equal bytes."""
 
-    def write(beside: Path) -> None:
-        with beside.open("wb") as file:
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
             np.savez_compressed(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
 
     return write_whole(path, write)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, refused with a sentence where it is none."""
+    """Return the JSON object in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -64,16 +66,16 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path} must hold a JSON object, not {type(content).__name__}")
+        raise InputError(f"{path} must hold a JSON object, got a {type(content).__name__}")
     return content
 
 
-def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz file, refused with a sentence where it is none."""
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays in an .npz file, by name; pickled objects are not loaded."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
-    except Exception as error:  # zipfile, zlib, struct and NumPy each have their own
+    except Exception as error:  # a damaged file can raise anything from zipfile, zlib, struct or NumPy
         raise InputError(f"{path} cannot be read as .npz: {error}") from None

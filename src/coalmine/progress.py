@@ -1,6 +1,7 @@
-"""How far something is, said to whoever listens: loops name themselves, and the command line decides what to show.
+"""Progress reports without a user interface: loops announce themselves, and a listener decides what to show.
 
-Nobody listens unless :func:`listening` says so; then :func:`track` costs nothing worth measuring.
+The command line installs its progress bar with `listening`. Without a listener, `track` and `reporting` cost
+practically nothing.
 """
 
 from __future__ import annotations
@@ -8,22 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 Advance = Callable[[int, str], None]
-"""Told how much is done, and a few words on where it stands."""
+"""Called with the number of steps done so far, and a short text about the current state."""
 
 Listener = Callable[[str, int], tuple[Advance, Callable[[], None]]]
-"""Told what begins and how long it is; gives what to call as it goes on, and at its end."""
+"""Called with a task's name and its number of steps; returns the functions to call on progress and at the end."""
+
+Track = Callable[[Iterable[Any]], Iterable[Any]]
+"""Wraps an iterable to report progress through it, like `track` with its name filled in."""
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
 def listening(listener: Listener | None) -> Iterator[None]:
-    """Let ``listener`` hear of all that is tracked inside."""
+    """Send all progress made inside this context to ``listener``; None silences it."""
     token = _listener.set(listener)
     try:
         yield
@@ -33,10 +37,10 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 @contextmanager
 def reporting(what: str, total: int, done: int = 0) -> Iterator[Advance]:
-    """Say that ``what`` begins, of ``total`` steps, some ``done``; gives what to call as it goes on."""
+    """Announce the task ``what`` of ``total`` steps, ``done`` of them finished, and yield its `Advance`."""
     listener = _listener.get()
     if listener is None:
-        yield lambda done, words: None
+        yield lambda done, text: None
         return
     advance, end = listener(what, total)
     try:
@@ -48,7 +52,7 @@ def reporting(what: str, total: int, done: int = 0) -> Iterator[Advance]:
 
 
 def track(work: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """Go through ``work``, and say how far it is; ``total`` where it has no length."""
+    """Yield the items of ``work`` and report progress; ``total`` is needed only if ``work`` has no length."""
     length = len(work) if total is None and isinstance(work, Sized) else total or 0
     with reporting(what, length) as advance:
         for done, item in enumerate(work, start=1):

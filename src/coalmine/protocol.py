@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from coalmine.arrays import Vector
 from coalmine.errors import InputError, check_count, check_kind
 
-__all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
+if TYPE_CHECKING:
+    from coalmine.accounting.claims import TrainingClaim
+    from coalmine.results.result import AuditResult
 
-Vector = npt.NDArray[np.float32]
-"""Model parameters or an update: one flat float32 vector, in the order of ``module.parameters()``."""
+__all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
 
 Kind = Literal["model", "update"]
 """What is released: the global model after a round, or the round's noisy average."""
@@ -118,6 +120,9 @@ class Audit:
     plants_as: str | None = None
     """What the audit inserts, in words. Two audits of one training that insert the same canaries are refused."""
 
+    family: str | None = None
+    """Distribution of the updates that the audit inserts, such as ``"gaussian"``; None if it inserts none."""
+
     notes: Sequence[str] = ()
     """Sentences about the training that the result repeats as warnings."""
 
@@ -175,6 +180,10 @@ class Audit:
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what `state` returned."""
+
+    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+        """Return the result beside the part of a training's claim that applies to these canaries."""
+        raise InputError(f"{type(self).__name__} cannot be compared with a training's claim: define result_for")
 
     def live(self) -> str | None:
         """Return a few words for the progress bar, or None."""

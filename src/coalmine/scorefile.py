@@ -1,4 +1,7 @@
-"""Scores, losses and ranks from CSV, NPZ and JSON files: every wrong cell gets a sentence that says where it is."""
+"""Reads scores, losses and ranks from CSV, NPZ and JSON files. Errors name the file, the row and the column.
+
+The accepted layouts are described in docs/files.md.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Array, Bools, Floats
 from coalmine.errors import InputError
 
 _TRUE = {"1", "1.0", "true", "yes", "in", "member", "canary"}
@@ -25,37 +27,44 @@ _FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "referenc
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of a file; ``first_row`` is the number that people see beside the first value.
+    """The named columns of a file.
 
-    ``others`` are named values that are no columns.
+    Attributes:
+        source: Path of the file, for error messages.
+        columns: The columns by name, as lists of cells or as arrays.
+        first_row: Row number of the first value as a text editor shows it, for error messages.
+        others: Entries of a JSON object that are not lists, by name.
     """
 
     source: str
-    columns: Mapping[str, Sequence[Any] | NDArray[Any]]
+    columns: Mapping[str, Sequence[Any] | Array]
     first_row: int = 1
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, *names: str) -> bool:
-        """Whether all these columns are there."""
+        """Return whether the file has all of these columns."""
         return all(name in self.columns for name in names)
 
-    def require(self, name: str, hint: str = "") -> Sequence[Any] | NDArray[Any]:
-        """A column, or a sentence that says which columns there are."""
+    def require(self, name: str, hint: str = "") -> Sequence[Any] | Array:
+        """Return a column, or raise an `InputError` that lists the columns of the file."""
         if name in self.others:
             raise InputError(f"{self.source}: {name} must be a list, got {self.others[name]!r:.40}")
         if name not in self.columns:
-            there = ", ".join(self.columns) or "none"
-            near = difflib.get_close_matches(name.lower(), [column.lower() for column in self.columns], n=1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
-            raise InputError(f"{self.source} has no column {name!r}{meant}; its columns are: {there}{hint}")
+            columns = ", ".join(self.columns) or "none"
+            matches = difflib.get_close_matches(name.lower(), [column.lower() for column in self.columns], n=1)
+            suggestion = f" (did you mean {matches[0]}?)" if matches else ""
+            raise InputError(f"{self.source} has no column {name!r}{suggestion}; its columns are: {columns}{hint}")
         return self.columns[name]
 
     def numbers(self, name: str, *, padded: bool = False) -> Floats:
-        """A column of finite numbers. ``padded`` ones may end in empty cells, as the shorter of two columns does."""
+        """Return a column of finite numbers; with ``padded``, empty cells at its end are dropped.
+
+        The shorter of two columns in a CSV file ends in such empty cells.
+        """
         values = self.require(name)
         if isinstance(values, np.ndarray):
             if values.ndim != 1 or values.dtype.kind not in "biuf":
-                kind = "texts" if values.dtype.kind in "US" else f"{values.dtype} of shape {values.shape}"
+                kind = "text" if values.dtype.kind in "US" else f"{values.dtype} of shape {values.shape}"
                 raise InputError(f"{self.source}: {name} must be a list of numbers, got {kind}")
             column = values.astype(np.float64)
         else:
@@ -72,13 +81,13 @@ class Table:
             raise InputError(f"{self.source}: {name} must be a list of numbers, got shape {column.shape}")
         bad = np.flatnonzero(~np.isfinite(column))
         if bad.size:
-            what = f"{column[bad[0]]} in row {bad[0] + self.first_row}"
+            first = f"{column[bad[0]]} in row {bad[0] + self.first_row}"
             more = f" (and {bad.size - 1} more)" if bad.size > 1 else ""
-            raise InputError(f"{self.source}: {name} must be finite numbers, got {what}{more}")
+            raise InputError(f"{self.source}: {name} must be finite numbers, got {first}{more}")
         return column
 
-    def flags(self, name: str, hint: str = "") -> NDArray[np.bool_]:
-        """A column of yes and no in any of the usual spellings."""
+    def flags(self, name: str, hint: str = "") -> Bools:
+        """Return a column of yes or no, in any of the usual spellings, as booleans."""
         words = [str(value).strip().lower() for value in self.require(name, hint)]
         for i, word in enumerate(words):
             if word not in _TRUE and word not in _FALSE:
@@ -89,6 +98,7 @@ class Table:
         return np.array([word in _TRUE for word in words], dtype=bool)
 
     def _number(self, name: str, index: int, value: Any) -> float:
+        """Return one cell as a number, or raise an `InputError` that names its row."""
         try:
             return float(value)
         except (TypeError, ValueError):
@@ -99,7 +109,17 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """The columns of a .csv (with a header), .npz or .json file."""
+    """Read the columns of a .csv file with a header, of an .npz file or of a .json file.
+
+    Args:
+        path: The file; its suffix decides the format.
+
+    Returns:
+        The columns, unchecked: `Table.numbers` and `Table.flags` check them on access.
+
+    Raises:
+        InputError: If the file does not exist, is empty or is not in the format of its suffix.
+    """
     if not path.exists():
         raise InputError(f"there is no file {path}")
     if path.is_dir():
@@ -122,13 +142,14 @@ def read_table(path: Path) -> Table:
 
 
 def _read_csv(path: Path) -> Table:
+    """Read a CSV file whose first line names its columns."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file)
         header = [name.strip() for name in next(rows, [])]
         if len(set(header)) != len(header):
             raise InputError(f"{path} names a column twice: {', '.join(header)}")
-        if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-            raise InputError(f"{path} must have its cells separated by commas, got {header[0]!r} as its first line")
+        if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
+            raise InputError(f"{path} must have cells separated by commas, got {header[0]!r} as its first line")
         if header and all(_is_number(name) for name in header):
             raise InputError(f"{path} must begin with a line of column names, got {', '.join(header)}")
         columns: dict[str, list[str]] = {name: [] for name in header}
@@ -143,6 +164,7 @@ def _read_csv(path: Path) -> Table:
 
 
 def _is_number(text: str) -> bool:
+    """Return whether the text is a number."""
     try:
         float(text)
     except ValueError:
@@ -151,10 +173,11 @@ def _is_number(text: str) -> bool:
 
 
 def _read_npz(path: Path) -> Table:
+    """Read the arrays of an .npz file; pickled objects are rejected."""
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise InputError(f"{path} is a single array (.npy), not an .npz file of named ones")
+            raise InputError(f"{path} is a single array (.npy), not an .npz file of named arrays")
         with archive:
             return Table(str(path), {name: archive[name] for name in archive.files})
     except InputError:
@@ -164,6 +187,7 @@ def _read_npz(path: Path) -> Table:
 
 
 def _read_json(path: Path) -> Table:
+    """Read a JSON file that holds an object of lists or a list of objects."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -175,33 +199,44 @@ def _read_json(path: Path) -> Table:
         raise InputError(f"{path} must hold an object of lists, or a list of objects")
     lists = {name: value for name, value in content.items() if isinstance(value, list)}
     if not lists:
-        raise InputError(f"{path} must hold lists, got {', '.join(content) or 'nothing'} without any")
+        raise InputError(f"{path} must hold lists, got an object without any: {', '.join(content) or 'it is empty'}")
     return Table(str(path), lists, others={name: value for name, value in content.items() if name not in lists})
 
 
 def read_scores(path: Path, score: str, member: str, *, known_null: bool) -> tuple[Floats, Floats | None]:
-    """Scores of members and of non-members; with a known null the file must have members alone."""
+    """Return the scores of members and of non-members; with ``known_null`` the file must hold members only."""
     members, nonmembers = two_groups(
         read_table(path), groups=("members", "nonmembers"), value=score, flag=member, single=known_null
     )
     if known_null and nonmembers is not None:
-        raise InputError(f"{path} has non-members of its own: leave out --null, or leave them out of the file")
+        raise InputError(f"{path} contains non-members, which --null replaces: drop --null or remove them")
     return members, nonmembers
 
 
 def two_groups(
     table: Table, *, groups: tuple[str, str], value: str, flag: str, single: bool = False
 ) -> tuple[Floats, Floats | None]:
-    """Two groups of numbers: two columns named ``groups``, or one column ``value`` split by a column ``flag``.
+    """Return two groups of numbers from two columns, or from one column that a second one splits.
 
-    With ``single`` the second group may be missing altogether: then it is None.
+    Args:
+        table: The file's columns.
+        groups: Names of the two groups. If the file has columns of these names, they hold the numbers.
+        value: Otherwise, the column that holds all numbers,
+        flag: and the column that says which of them belong to the first group.
+        single: Whether the second group may be missing.
+
+    Returns:
+        The numbers of both groups; None for a missing second group.
+
+    Raises:
+        InputError: If columns are missing or ambiguous, a cell is not a number, or a group is empty.
     """
     first, second = groups
     if table.has(first, second) and table.has(value, flag):
-        raise InputError(f"{table.source} has both {first}/{second} and {value}/{flag}: which is meant?")
+        raise InputError(f"{table.source} has both {first}/{second} and {value}/{flag}: keep one of the two layouts")
     if table.has(first):
         if table.has(second):
-            return _not_empty(table, first, second)
+            return _nonempty(table, table.numbers(first, padded=True), table.numbers(second, padded=True), groups)
         if single:
             return table.numbers(first, padded=True), None
         table.require(second)
@@ -209,19 +244,17 @@ def two_groups(
     table.require(value, hint)
     if single and not table.has(flag):
         return table.numbers(value), None
-    chosen = table.flags(flag, hint)
+    in_first = table.flags(flag, hint)
     numbers = table.numbers(value)
-    if numbers.size != chosen.size:
-        raise InputError(f"{table.source}: {value} has {numbers.size} values, but {flag} has {chosen.size}")
-    split = Table(table.source, {first: numbers[chosen], second: numbers[~chosen]})
-    if single and not np.any(~chosen):
+    if numbers.size != in_first.size:
+        raise InputError(f"{table.source}: {value} has {numbers.size} values, but {flag} has {in_first.size}")
+    if single and np.all(in_first):
         return numbers, None
-    return _not_empty(split, first, second)
+    return _nonempty(table, numbers[in_first], numbers[~in_first], groups)
 
 
-def _not_empty(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
-    found = table.numbers(first, padded=True), table.numbers(second, padded=True)
-    sizes = found[0].size, found[1].size
-    if 0 in sizes:
-        raise InputError(f"{table.source} has {sizes[0]} {first} and {sizes[1]} {second}: both are needed")
-    return found
+def _nonempty(table: Table, first: Floats, second: Floats, names: tuple[str, str]) -> tuple[Floats, Floats]:
+    """Return both groups unless one is empty."""
+    if 0 in (first.size, second.size):
+        raise InputError(f"{table.source} has {first.size} {names[0]} and {second.size} {names[1]}: both are needed")
+    return first, second

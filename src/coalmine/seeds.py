@@ -1,6 +1,7 @@
-"""Random streams without state: each a function of the root seed, what it is for, and counters such as the round.
+"""Stateless random streams: each is a function of the root seed, its purpose, and counters such as the round.
 
-Nothing has to be saved to resume, workers need not agree on an order, and an audit cannot disturb a training's draws.
+A resumed run needs no saved generator state, workers need no agreed order, and an audit cannot disturb the random
+draws of the training it watches.
 """
 
 from __future__ import annotations
@@ -26,12 +27,28 @@ PURPOSES = (
     "coins",
     "aside",
 )
+"""What streams are for. A purpose's position is part of its key: append new ones, never reorder."""
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
-    """The stream of ``purpose`` at up to three ``counters``: Philox, keyed by the seed, at a counter of its own.
+    """Return the random stream for a purpose and up to three counters.
 
-    Streams of different counters never meet: the generator counts its own draws in the word below them.
+    The streams are Philox generators whose key is derived from seed and purpose. The counters fill the upper words of
+    Philox's 256-bit counter and the generator advances the lowest one, so streams never overlap.
+
+    Args:
+        seed: Root seed of the run, at least 0.
+        purpose: One of `PURPOSES`.
+        counters: Up to three non-negative integers, such as the round and the client.
+
+    Returns:
+        A new generator; the same arguments always give the same stream.
+
+    Example:
+        >>> generator(1, "noise", 3).random() == generator(1, "noise", 3).random()
+        True
+        >>> generator(1, "noise", 3).random() == generator(1, "noise", 4).random()
+        False
     """
     words = [0, *counters, *[0] * (3 - len(counters))]
     return np.random.Generator(np.random.Philox(key=_key(seed, purpose), counter=words))
@@ -39,5 +56,6 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
 
 @lru_cache(maxsize=64)
 def _key(seed: int, purpose: str) -> int:
+    """Return the 128-bit Philox key of a seed and a purpose."""
     words = np.random.SeedSequence(check_count("seed", seed, least=0), spawn_key=(PURPOSES.index(purpose),))
     return int.from_bytes(words.generate_state(4, np.uint32).tobytes(), "little")

@@ -1,4 +1,4 @@
-"""Functions from a user's own Python file: ``path.py:function``."""
+"""Loads functions from the user's own Python files, written as ``path.py:function`` on the command line."""
 
 from __future__ import annotations
 
@@ -13,24 +13,37 @@ from coalmine.errors import InputError
 
 
 def load_function(name: str, what: str = "function") -> Callable[..., object]:
-    """The function that ``path.py:function`` names; the file is run. ``what`` it is good for is said in errors."""
+    """Run a Python file and return one of its functions.
+
+    Args:
+        name: The file and the function in it, such as ``"model.py:build"``.
+        what: The function's role, for error messages: ``"model"``, ``"mechanism"``.
+
+    Returns:
+        The function.
+
+    Raises:
+        InputError: If the file does not exist or fails to run, or has no such function.
+    """
     path, _, function = name.rpartition(":")
     if not path.endswith(".py") or not function:
-        raise InputError(f"a {what} of your own is given as path.py:function, got {name!r}")
+        raise InputError(f"a custom {what} must be written as path.py:function, got {name!r}")
     loaded = getattr(_run(Path(path)), function, None)
     if loaded is None:
         raise InputError(f"{path} has no function {function!r}")
     if not callable(loaded):
-        raise InputError(f"{function!r} in {path} is not a function but {kind(loaded)}")
+        raise InputError(f"{function!r} in {path} is not a function but {describe_type(loaded)}")
     return loaded  # type: ignore[no-any-return]
 
 
 def _run(path: Path) -> Any:
+    """Import the file as a module and return it."""
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}")
-    # Registered as any import is: classes of the file find their module there, to be pickled for one.
-    unique = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
-    spec = importlib.util.spec_from_file_location(f"coalmine_user_{path.stem}_{unique}", path)
+    # Registered in sys.modules like any import, so that classes defined in the file can be pickled. The hash keeps
+    # two files of the same name apart.
+    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"coalmine_user_{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"{str(path)!r} cannot be read as Python")
     module = importlib.util.module_from_spec(spec)
@@ -39,15 +52,19 @@ def _run(path: Path) -> Any:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[spec.name]
-        raise InputError(f"{str(path)!r} fails when it is run: {said(error)}") from error
+        raise InputError(f"{str(path)!r} fails when it is run: {describe_error(error)}") from error
     return module
 
 
-def said(error: Exception) -> str:
-    """An error in words."""
+def describe_error(error: Exception) -> str:
+    """Return an exception's type and message, for use inside another message."""
     return f"{type(error).__name__}: {error}"
 
 
-def kind(thing: object) -> str:
-    """What sort of thing it is, in words."""
-    return f"something of type {type(thing).__name__}"
+def describe_type(value: object) -> str:
+    """Return the type of a value in words, for use inside an error message."""
+    return f"something of type {type(value).__name__}"
+
+
+# Earlier names, until every caller uses the new ones.
+said, kind = describe_error, describe_type

@@ -1,4 +1,4 @@
-"""One path of Flower's differential privacy at a time, put to the test by the audits as they are."""
+"""The test bench: small Flower trainings in this process, audited as any Flower training is."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from coalmine.methods.canife.crafted import GivenUpdates
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from coalmine import AuditResult, Canife, OneShot
-from coalmine.integrations.flower.arrays import Layout
-from coalmine.integrations.flower.frozen import FrozenRounds
-from coalmine.integrations.flower.grid import CanaryGrid
-from coalmine.integrations.flower.local import LocalGrid
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine import Audit, AuditResult, Canife, OneShot
+from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -30,22 +27,28 @@ CLIP = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A training to audit: ``model``, what each of its clients sends (``updates``), and how canaries come to it.
+    """A training to audit.
 
-    ``honest`` are the clients' updates as arrays by key, one mapping a client; ``mods`` are the ClientApp's,
-    through which canaries pass too; ``odd`` is a mod for canaries alone, which makes their replies unlike others.
+    Args:
+        model: The first model, arrays by key.
+        honest: What each client sends in every round: its update as arrays by key.
+        mods: Mods of the ClientApp, which canaries go through as well.
+        canary_mods: Mods for canaries only, which make their replies unusual.
+        metrics: Metrics that canaries report.
+        silent: Whether the client of a partition never replies.
+        length: Norm of canaries before clipping, in clip norms.
     """
 
     model: Arrays
     honest: Sequence[Arrays]
     mods: Sequence[Any] = ()
-    odd: Sequence[Any] = ()
+    canary_mods: Sequence[Any] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     silent: Callable[[int], bool] = lambda partition: False
     length: float = 2.0
 
     def grid(self) -> LocalGrid:
-        """Its real nodes."""
+        """Return a grid of the honest clients."""
         app = ClientApp(mods=list(self.mods))
 
         @app.train()
@@ -65,14 +68,14 @@ class Setting:
         return LocalGrid(app, nodes=len(self.honest))
 
     def record(self) -> ArrayRecord:
-        """The first model."""
+        """Return the first model as a record."""
         return ArrayRecord({key: Array(np.asarray(value)) for key, value in self.model.items()})
 
 
-def one_shot(
+def audit_training(
     setting: Setting, strategy: Strategy, *, rounds: int, canaries: int, delta: float, confidence: float, seed: int = 0
 ) -> AuditResult:
-    """A whole training, with random canaries in every round, seen round by round."""
+    """Audit a whole training, with random canaries in every round and an adversary who sees every round."""
     audit = OneShot(
         dim=Layout.of(setting.record()).dim,
         rounds=rounds,
@@ -88,7 +91,7 @@ def one_shot(
     return audit.result(delta=delta, confidence=confidence)
 
 
-def one_round(
+def audit_round(
     setting: Setting,
     strategy: Strategy,
     *,
@@ -98,7 +101,7 @@ def one_round(
     confidence: float,
     seed: int = 0,
 ) -> AuditResult:
-    """The first round again and again, with one given canary in it or not, by a coin."""
+    """Audit the first round by repeating it; a coin decides each time whether the given canary takes part."""
     audit = Canife(canaries=GivenUpdates(canary), rounds=1, every=1, trials=trials, seed=seed)
     grid = _canary_grid(setting, audit, strategy)
     frozen = FrozenRounds(strategy, grid)
@@ -107,28 +110,28 @@ def one_round(
     return audit.result(delta=delta, confidence=confidence)
 
 
-def some_rounds(setting: Setting, strategy: Strategy, *, canary: npt.ArrayLike, rounds: int) -> None:
-    """A few rounds with the canary in some of them, to see what the strategy does."""
+def run_rounds(setting: Setting, strategy: Strategy, *, canary: npt.ArrayLike, rounds: int) -> None:
+    """Run a few rounds, some of them with the canary, to see what the strategy does."""
     audit = Canife(canaries=GivenUpdates(canary), rounds=rounds, every=rounds, trials=rounds, mode="running")
     grid = _canary_grid(setting, audit, strategy)
     with seeded(0):
         strategy.start(grid=grid, initial_arrays=setting.record(), num_rounds=rounds, evaluate_fn=grid.recorder())
 
 
-def _canary_grid(setting: Setting, audit: Any, strategy: Strategy) -> CanaryGrid:
+def _canary_grid(setting: Setting, audit: Audit, strategy: Strategy) -> CanaryGrid:
     return CanaryGrid(
         setting.grid(),
         audit,
         clip_norm=lambda: float(getattr(strategy, "clipping_norm", CLIP)),
         length=setting.length,
-        mods=[*setting.mods, *setting.odd],
+        mods=[*setting.mods, *setting.canary_mods],
         metrics=setting.metrics,
     )
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Flower draws from global generators, and logs every clipped reply: seeded and quiet while this lasts."""
+    """Seed the global generators that Flower draws from, and silence its log, for a while."""
     logger, level = logging.getLogger("flwr"), logging.getLogger("flwr").level
     states = random.getstate(), np.random.get_state()
     logger.setLevel(logging.CRITICAL)
@@ -143,16 +146,16 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def fed_avg(kind: Any = FedAvg, **settings: Any) -> Any:
-    """A strategy of Flower's that takes all nodes it finds, waits for none, and evaluates nothing."""
+    """Return a strategy that samples all nodes, waits for none, and evaluates nothing."""
     return kind(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1, **settings)
 
 
 def random_updates(model: Arrays, count: int, norm: float, seed: int = 1) -> list[Arrays]:
-    """Updates of ``count`` clients, each of length ``norm`` in a direction of its own."""
+    """Return updates of ``count`` clients in random directions, each with the given norm."""
     rng = np.random.default_rng(seed)
-    found: list[Arrays] = []
+    updates: list[Arrays] = []
     for _ in range(count):
         update = {key: rng.normal(size=value.shape) for key, value in model.items() if value.dtype.kind == "f"}
         length = np.sqrt(sum(float(np.sum(part**2)) for part in update.values()))
-        found.append({key: part * (norm / length) for key, part in update.items()})
-    return found
+        updates.append({key: part * (norm / length) for key, part in update.items()})
+    return updates

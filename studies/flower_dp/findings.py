@@ -1,4 +1,4 @@
-"""What an audit of one path of Flower's differential privacy finds, beside what is promised."""
+"""A finding: the lower bound that an audit of one DP path gives, beside the claimed ε."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
-from coalmine.integrations.flower_bench import CLIP, Setting, fed_avg, one_round, one_shot, some_rounds
+from bench import CLIP, Setting, audit_round, audit_training, fed_avg, run_rounds
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
 from flwr.supercore.privacy_accounting import (
     GaussianPrivacyEvent,
@@ -27,13 +27,20 @@ ROUND_NOISE = 3.0
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit of one path found: a valid lower ``bound`` on ε beside what was ``promised``, at ``delta``.
+    """The outcome of one path: a valid lower bound on ε beside the claimed ε.
 
-    ``accountant`` is what Flower's accounted mode does with the same path; ``remark`` what else was measured.
+    Args:
+        path: What was audited.
+        claimed: The claimed ε at ``delta``.
+        bound: Lower bound on ε, with 99.9% confidence.
+        estimate: Estimate of ε, or None if there is no noise to fit.
+        delta: The δ of all three.
+        accountant: What the same path does in Flower's accounted mode.
+        remark: What else was measured.
     """
 
     path: str
-    promised: float
+    claimed: float
     bound: float
     estimate: float | None
     delta: float
@@ -42,27 +49,27 @@ class Finding:
 
     @property
     def refuted(self) -> bool:
-        """Whether the promise is broken."""
-        return self.bound > self.promised
+        """Whether the bound exceeds the claim."""
+        return self.bound > self.claimed
 
     def row(self) -> str:
-        """A row of the table."""
+        """Return a row of the Markdown table."""
         estimate = "" if self.estimate is None else f"{self.estimate:.1f}"
         verdict = "**refuted**" if self.refuted else "not refuted"
-        cells = [self.path, f"{self.delta:g}", f"{self.promised:.2f}", f"{self.bound:.2f}", estimate, verdict]
+        cells = [self.path, f"{self.delta:g}", f"{self.claimed:.2f}", f"{self.bound:.2f}", estimate, verdict]
         return f"| {' | '.join([*cells, self.accountant, self.remark])} |"
 
 
 HEADER = """\
-| path | δ | promised ε | ε is at least | estimate | verdict | accounted mode | remark |
+| path | δ | claimed ε | lower bound | estimate | verdict | accounted mode | remark |
 |---|---|---|---|---|---|---|---|"""
 
 
-# Promises
+# Claims
 
 
-def promised(noise: float, rounds: int, delta: float) -> float:
-    """What Flower's accountant says; at a large δ, where that is loose, the Gaussian mechanism's own curve."""
+def claimed_epsilon(noise: float, rounds: int, delta: float) -> float:
+    """Return ε by Flower's accountant; at the large δ, where RDP is loose, by the Gaussian mechanism's own curve."""
     if delta == LARGE_DELTA:
         return round_epsilon(noise_multiplier=noise / math.sqrt(rounds), delta=delta)
     accountant = _accountant(1)
@@ -80,15 +87,15 @@ def _accountant(nodes: int) -> Any:
     return RdpAccountant(config)
 
 
-def accounted(setting: Setting, inner: Callable[[], Any], canary: npt.ArrayLike, wrapper: Any) -> str:
-    """What accounted mode does with a few rounds of it."""
+def accounted_mode(setting: Setting, inner: Callable[[], Any], canary: npt.ArrayLike, wrapper: Any) -> str:
+    """Return what Flower does with a few rounds of this path if an accountant is given."""
     nodes = len(setting.honest) + 1
     try:
         strategy = wrapper(inner(), ROUND_NOISE, CLIP, nodes, accountant=_accountant(nodes))
-        some_rounds(setting, strategy, canary=canary, rounds=3)
+        run_rounds(setting, strategy, canary=canary, rounds=3)
     except ValueError:
         return "refuses"
-    return "goes along" if strategy.privacy_spent().num_releases else "skips the rounds"
+    return "accepts" if strategy.privacy_spent().num_releases else "skips the rounds"
 
 
 # The two instruments
@@ -106,10 +113,12 @@ def whole_training(
     accountant: str = "",
     remark: str = "",
 ) -> Finding:
-    """An audit of a training with random canaries in every round."""
+    """Audit a training with random canaries in every round."""
     nodes = len(setting.honest) + 2 * canaries
-    found = one_shot(setting, strategy(nodes), rounds=rounds, canaries=canaries, delta=delta, confidence=CONFIDENCE)
-    return finding_of(path, found, promised(noise, rounds, delta), accountant, remark)
+    result = audit_training(
+        setting, strategy(nodes), rounds=rounds, canaries=canaries, delta=delta, confidence=CONFIDENCE
+    )
+    return finding_of(path, result, claimed_epsilon(noise, rounds, delta), accountant, remark)
 
 
 def repeated_round(
@@ -123,15 +132,15 @@ def repeated_round(
     trials: int = 240,
     remark: str = "",
 ) -> Finding:
-    """An audit of one round, held again and again with one canary in it or not."""
-    nodes = len(setting.honest) + 1
-    strategy = wrapper(inner(), noise, CLIP, nodes)
-    found = one_round(setting, strategy, canary=canary, trials=trials, delta=DELTA, confidence=CONFIDENCE)
-    return finding_of(path, found, promised(noise, 1, DELTA), accounted(setting, inner, canary, wrapper), remark)
+    """Audit one round, repeated with and without a given canary."""
+    strategy = wrapper(inner(), noise, CLIP, len(setting.honest) + 1)
+    result = audit_round(setting, strategy, canary=canary, trials=trials, delta=DELTA, confidence=CONFIDENCE)
+    accountant = accounted_mode(setting, inner, canary, wrapper)
+    return finding_of(path, result, claimed_epsilon(noise, 1, DELTA), accountant, remark)
 
 
-def finding_of(path: str, found: AuditResult, claim: float, accountant: str, remark: str) -> Finding:
-    """A result, put beside the promise."""
-    assert found.bound is not None
-    fitted = next((e.epsilon for e in found.estimates if e.method == "gaussian-shift"), None)  # none without noise
-    return Finding(path, claim, found.bound.epsilon, fitted, found.bound.delta, accountant, remark)
+def finding_of(path: str, result: AuditResult, claimed: float, accountant: str, remark: str) -> Finding:
+    """Return a result as a finding."""
+    assert result.bound is not None
+    estimate = next((e.epsilon for e in result.estimates if e.method == "gaussian-shift"), None)
+    return Finding(path, claimed, result.bound.epsilon, estimate, result.bound.delta, accountant, remark)

@@ -1,4 +1,4 @@
-"""What theory says, against closed forms, the papers' tables and an integration of our own."""
+"""Claimed guarantees against closed forms, the papers' tables and an independent numerical integration."""
 
 from __future__ import annotations
 
@@ -182,11 +182,13 @@ def test_poisson_sampling_of_everybody_is_every_round() -> None:
 @pytest.mark.parametrize(("q", "noise"), [(0.01, 1.0), (0.3, 2.0), (0.5, 4.0)])
 def test_one_poisson_round_matches_the_hockey_stick_in_closed_form(q: float, noise: float) -> None:
     delta = 1e-4
-    got = epsilon(noise, Poisson(q), 1, delta)
+    value = epsilon(noise, Poisson(q), 1, delta)
     # The loss of the mixture against the Gaussian grows with x: the best event is {x > t}, where it equals ε.
-    t = noise**2 * math.log((math.exp(got) - 1 + q) / q) + 0.5
+    t = noise**2 * math.log((math.exp(value) - 1 + q) / q) + 0.5
     without = norm.sf(t / noise)
-    assert q * norm.sf((t - 1) / noise) + (1 - q) * without - math.exp(got) * without == pytest.approx(delta, rel=1e-4)
+    assert q * norm.sf((t - 1) / noise) + (1 - q) * without - math.exp(value) * without == pytest.approx(
+        delta, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0297, 0.0295, 0.0293, 0.028])
@@ -200,26 +202,31 @@ def test_pld_has_no_false_infinity_where_the_exponential_overflows(noise: float)
     ("each", "rounds", "delta"), [(1.0, 10, 1e-5), (0.1, 1000, 1e-6), (0.5, 40, 0.01), (2.0, 1, 0.1)]
 )
 def test_local_theory_is_the_optimal_composition_of_randomized_response(each: float, rounds: int, delta: float) -> None:
-    got = local_theory(epsilon=each, rounds=rounds, delta=delta)
-    assert got.accountant == "pld"
-    assert got.epsilon < rounds * each
+    claim = local_theory(epsilon=each, rounds=rounds, delta=delta)
+    assert claim.accountant == "pld"
+    assert claim.epsilon < rounds * each
     # k truthful answers of n lose (2k - n)ε; the hockey stick is a sum over them.
     k = np.arange(rounds + 1)
     loss = (2 * k - rounds) * each
-    gain = np.maximum(-np.expm1(got.epsilon - loss), 0)
+    gain = np.maximum(-np.expm1(claim.epsilon - loss), 0)
     assert gain @ binom.pmf(k, rounds, 1 / (1 + math.exp(-each))) == pytest.approx(delta, rel=1e-6)
 
 
 def test_local_epsilons_add_up_at_delta_0() -> None:
-    got = local_theory(epsilon=0.5, rounds=7)
-    assert (got.epsilon, got.accountant, got.adjacency, got.noise_multiplier) == (3.5, "pure", "replace-one", None)
+    claim = local_theory(epsilon=0.5, rounds=7)
+    assert (claim.epsilon, claim.accountant, claim.adjacency, claim.noise_multiplier) == (
+        3.5,
+        "pure",
+        "replace-one",
+        None,
+    )
     assert local_theory(epsilon=800, rounds=3, delta=1e-5).epsilon == 2400
     assert local_theory(epsilon=5, rounds=3, delta=1e-18).epsilon == 15
     assert local_theory(epsilon=math.inf, rounds=0).epsilon == 0
     assert local_theory(epsilon=math.inf, delta=1e-5).epsilon == math.inf
 
 
-# Who is exposed how often
+# How often a client takes part
 
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (85, 1), (86, 2), (170, 2), (2550, 30)])
@@ -243,10 +250,10 @@ def test_at_most_is_capped_by_the_rounds() -> None:
     ids=str,
 )
 def test_composing_takes_the_rounds_of_the_most_exposed_client(sampling: Sampling, exposures: dict[float, int]) -> None:
-    got = compose_rounds([(0.5, 15), (0, 2), (2, 4), (2, 8), (1, 8)], sampling=sampling, delta=1e-5)
+    value = compose_rounds([(0.5, 15), (0, 2), (2, 4), (2, 8), (1, 8)], sampling=sampling, delta=1e-5)
     squares = sum(count * noise_from_round_epsilon(of, 1e-5) ** -2 for of, count in exposures.items())
     exact = round_epsilon(noise_multiplier=squares**-0.5, delta=1e-5)
-    assert got == pytest.approx(exact, rel=1e-3)
+    assert value == pytest.approx(exact, rel=1e-3)
 
 
 def test_a_round_without_evidence_adds_nothing() -> None:
@@ -268,7 +275,7 @@ def test_pld_composes_many_different_rounds_like_the_gaussian_does() -> None:
     assert compose_rounds(estimates, sampling=EveryRound(), delta=1e-5) == pytest.approx(exact, rel=1e-3)
 
 
-# The ends of the scale
+# Limits
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp-mironov"])
@@ -286,7 +293,7 @@ def test_pld_composes_many_different_rounds_like_the_gaussian_does() -> None:
         (1e-9, EveryRound(), 1, 1e-5, math.inf),
     ],
 )
-def test_epsilon_at_the_ends_of_the_scale(
+def test_epsilon_in_the_limits(
     accountant: str, noise: float, sampling: Sampling, rounds: int, delta: float, expected: float
 ) -> None:
     assert epsilon(noise, sampling, rounds, delta, accountant) == expected
@@ -303,12 +310,12 @@ def test_fixed_size_of_everybody_is_every_round() -> None:
     assert epsilon(2, FixedSize(7, 7), 5, 1e-5, "rdp") == epsilon(2, EveryRound(), 5, 1e-5, "rdp")
 
 
-def test_tiny_noise_does_not_eat_the_memory() -> None:
+def test_tiny_noise_needs_little_memory() -> None:
     tracemalloc.start()
     theory(noise_multiplier=0.0644, **ONE_SHOT)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 100e6  # 1.5 GB at dp-accounting's own step
+    assert peak < 100e6  # 1.5 GB with dp-accounting's default step
 
 
 def test_importing_the_module_does_not_import_dp_accounting() -> None:
@@ -319,7 +326,7 @@ def test_importing_the_module_does_not_import_dp_accounting() -> None:
     )
 
 
-def test_orders_that_do_not_converge_are_left_out_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_orders_that_do_not_converge_are_skipped_silently(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("absl")
     with caplog.at_level(logging.WARNING, logger="absl"):
         theory(noise_multiplier=0.5067, **SHAKESPEARE, accountant="rdp")
@@ -342,7 +349,7 @@ def test_orders_that_do_not_converge_are_left_out_in_silence(caplog: pytest.LogC
         (1e4, AtMost(2), 9, 1e-5, "rdp"),
     ],
 )
-def test_noise_for_is_the_least_noise_that_keeps_the_promise(
+def test_noise_for_is_the_least_noise_that_reaches_epsilon(
     target: float, sampling: Sampling, rounds: int, delta: float, accountant: str
 ) -> None:
     noise = noise_for(epsilon=target, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant)
@@ -351,8 +358,8 @@ def test_noise_for_is_the_least_noise_that_keeps_the_promise(
 
 
 def test_noise_for_one_round_by_pld_is_the_analytic_gaussian_mechanisms() -> None:
-    got = noise_for(epsilon=1, sampling=EveryRound(), rounds=1, delta=1e-5)
-    assert got == pytest.approx(3.73063163482, rel=1e-5)
+    calibrated = noise_for(epsilon=1, sampling=EveryRound(), rounds=1, delta=1e-5)
+    assert calibrated == pytest.approx(3.73063163482, rel=1e-5)
 
 
 def test_no_noise_is_needed_where_nothing_is_asked() -> None:
@@ -363,7 +370,7 @@ def test_no_noise_is_needed_where_nothing_is_asked() -> None:
     assert noise_for(epsilon=1, sampling=Poisson(1e-7), rounds=2, delta=1e-5) < 0.05
 
 
-def test_inversion_at_the_ends_of_the_scale() -> None:
+def test_inversion_in_the_limits() -> None:
     for inversion in ("exact", "rdp"):
         assert noise_from_round_epsilon(0, 1e-5, inversion) == math.inf
         assert noise_from_round_epsilon(math.inf, 1e-5, inversion) == 0
@@ -389,7 +396,7 @@ slow = settings(max_examples=5, deadline=None, derandomize=True)
 
 @given(sampling=samplings)
 @settings(deadline=None, derandomize=True)
-def test_a_sampling_is_read_as_it_is_written(sampling: Sampling) -> None:
+def test_parsing_inverts_str(sampling: Sampling) -> None:
     assert parse_sampling(str(sampling)) == sampling
 
 
@@ -415,7 +422,7 @@ def test_epsilon_grows_with_rounds(noise: float, q: float, rounds: int, extra: i
 
 @given(noise=st.floats(1, 30), q=rates, rounds=st.integers(1, 200), delta=deltas)
 @slow
-def test_the_accountants_keep_their_order(noise: float, q: float, rounds: int, delta: float) -> None:
+def test_the_accountants_are_ordered_by_tightness(noise: float, q: float, rounds: int, delta: float) -> None:
     pld, rdp, mironov = (epsilon(noise, Poisson(q), rounds, delta, name) for name in ("pld", "rdp", "rdp-mironov"))
     assert pld <= rdp <= mironov
 
@@ -425,11 +432,11 @@ def test_the_accountants_keep_their_order(noise: float, q: float, rounds: int, d
 def test_noise_for_and_theory_are_inverse(target: float, rounds: int, delta: float, times: int) -> None:
     for sampling in (EveryRound(), AtMost(times)):
         noise = noise_for(epsilon=target, sampling=sampling, rounds=rounds, delta=delta, accountant="rdp")
-        got = epsilon(noise, sampling, rounds, delta, "rdp")
-        assert got <= target
+        value = epsilon(noise, sampling, rounds, delta, "rdp")
+        assert value <= target
         # RDP's ε drops to 0 at once where δ² exceeds the divergence: then there is nothing in between.
         assert (
-            got == pytest.approx(target, rel=1e-4) or epsilon(noise * 0.9999, sampling, rounds, delta, "rdp") > target
+            value == pytest.approx(target, rel=1e-4) or epsilon(noise * 0.9999, sampling, rounds, delta, "rdp") > target
         )
 
 
@@ -456,7 +463,7 @@ def test_a_single_round_composes_to_itself(of: float, delta: float) -> None:
         (" at-most:3 ", AtMost(3)),
     ],
 )
-def test_the_command_lines_samplings_are_read(text: str, sampling: Sampling) -> None:
+def test_samplings_of_the_command_line_are_parsed(text: str, sampling: Sampling) -> None:
     assert parse_sampling(text) == sampling
 
 
@@ -467,24 +474,24 @@ def test_the_command_lines_samplings_are_read(text: str, sampling: Sampling) -> 
         *("fixed:1/2/3", "epoch:3/4", "every-round:3", "at-most:", "at-most:many"),
     ],
 )
-def test_unreadable_samplings_are_refused_with_what_can_be_read(text: str) -> None:
-    with pytest.raises(InputError, match=r"sampling must be like poisson:0\.01.*got '" + text):
+def test_unreadable_samplings_raise_and_the_error_lists_the_forms(text: str) -> None:
+    with pytest.raises(InputError, match=r"sampling .*poisson:0\.01.*got '" + text):
         parse_sampling(text)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("poisson:1.5", r"q must be in \[0, 1\], got 1.5"),
-        ("poisson:nan", r"q must be in \[0, 1\], got nan"),
-        ("poisson:-1/5", r"q must be in \[0, 1\], got -0.2"),
-        ("fixed:11/10", "size must be at most the population of 10, got 11"),
-        ("fixed:0/10", "size must be a whole number of at least 1, got 0"),
-        ("epoch:0", "rounds_per_epoch must be a whole number of at least 1, got 0"),
-        ("at-most:-2", "times must be a whole number of at least 1, got -2"),
+        ("poisson:1.5", "q .* got 1.5"),
+        ("poisson:nan", "q .* got nan"),
+        ("poisson:-1/5", "q .* got -0.2"),
+        ("fixed:11/10", "size .* 10, got 11"),
+        ("fixed:0/10", "size .* got 0"),
+        ("epoch:0", "rounds_per_epoch .* got 0"),
+        ("at-most:-2", "times .* got -2"),
     ],
 )
-def test_impossible_samplings_are_refused_with_the_number(text: str, message: str) -> None:
+def test_impossible_samplings_raise_and_the_error_has_the_number(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_sampling(text)
 
@@ -492,24 +499,18 @@ def test_impossible_samplings_are_refused_with_the_number(text: str, message: st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"noise_multiplier": -1}, "noise_multiplier must be at least 0, got -1"),
-        ({"noise_multiplier": math.nan}, "noise_multiplier must be at least 0, got nan"),
-        ({"rounds": -1}, "rounds must be a whole number of at least 0, got -1"),
-        ({"rounds": 1.5}, "rounds must be a whole number of at least 0, got 1.5"),
-        ({"delta": 1}, r"delta must be in \[0, 1\), got 1"),
-        ({"accountant": "moments"}, "accountant must be one of pld, rdp, rdp-mironov, got 'moments'"),
-        ({"sampling": "poisson:0.1"}, "got 'poisson:0.1': parse_sampling reads text"),
-        (
-            {"sampling": FixedSize(5, 50), "accountant": "pld"},
-            "no pld accountant for fixed-size sampling, got fixed:5/50: use rdp",
-        ),
-        (
-            {"noise_multiplier": 1e-4},
-            r"the pld accountant reaches to an epsilon of about 1e\+06.*use the accountant rdp",
-        ),
+        ({"noise_multiplier": -1}, "noise_multiplier .* got -1"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier .* got nan"),
+        ({"rounds": -1}, "rounds .* got -1"),
+        ({"rounds": 1.5}, "rounds .* got 1.5"),
+        ({"delta": 1}, "delta .* got 1"),
+        ({"accountant": "moments"}, "accountant .* pld, rdp, rdp-mironov, got 'moments'"),
+        ({"sampling": "poisson:0.1"}, "got 'poisson:0.1'.* parse_sampling"),
+        ({"sampling": FixedSize(5, 50), "accountant": "pld"}, "pld .* got fixed:5/50: use rdp"),
+        ({"noise_multiplier": 1e-4}, r"pld .* 1e\+06.* rdp"),
     ],
 )
-def test_theory_refuses_what_it_cannot_account(change: dict[str, Any], message: str) -> None:
+def test_what_theory_cannot_account_for_raises(change: dict[str, Any], message: str) -> None:
     terms = {"noise_multiplier": 1.0, "sampling": EveryRound(), "rounds": 10, "delta": 1e-5} | change
     with pytest.raises(InputError, match=message):
         theory(**terms)
@@ -518,38 +519,38 @@ def test_theory_refuses_what_it_cannot_account(change: dict[str, Any], message: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epsilon": -1}, "epsilon must be at least 0, got -1"),
-        ({"delta": 0}, r"no Gaussian noise gives an epsilon of 1 at delta 0: delta must be in \(0, 1\)"),
-        ({"epsilon": 0, "delta": 1e-12}, "epsilon 0 at delta 1e-12 is out of reach of the rdp accountant"),
-        ({"accountant": "exact"}, "accountant must be one of pld, rdp, rdp-mironov, got 'exact'"),
+        ({"epsilon": -1}, "epsilon .* got -1"),
+        ({"delta": 0}, "epsilon of 1 at delta 0"),
+        ({"epsilon": 0, "delta": 1e-12}, "epsilon 0 at delta 1e-12 .* rdp"),
+        ({"accountant": "exact"}, "accountant .* got 'exact'"),
     ],
 )
-def test_noise_for_refuses_what_cannot_be_reached(change: dict[str, Any], message: str) -> None:
+def test_an_epsilon_that_noise_for_cannot_reach_raises(change: dict[str, Any], message: str) -> None:
     terms = {"epsilon": 1, "sampling": EveryRound(), "rounds": 10, "delta": 1e-5, "accountant": "rdp"} | change
     with pytest.raises(InputError, match=message):
         noise_for(**terms)
 
 
-def test_other_bad_input_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one pair"):
+def test_other_bad_input_raises() -> None:
+    with pytest.raises(InputError, match=r"rounds_epsilon .* got none"):
         compose_rounds([], sampling=EveryRound(), delta=1e-5)
-    with pytest.raises(InputError, match="epsilon must be at least 0, got nan"):
+    with pytest.raises(InputError, match=r"epsilon .* got nan"):
         compose_rounds([(math.nan, 1)], sampling=EveryRound(), delta=1e-5)
-    with pytest.raises(InputError, match="rounds must be a whole number of at least 0, got -1"):
+    with pytest.raises(InputError, match=r"rounds .* got -1"):
         compose_rounds([(1, -1)], sampling=EveryRound(), delta=1e-5)
-    with pytest.raises(InputError, match="to turn an epsilon into Gaussian noise, got 0"):
+    with pytest.raises(InputError, match=r"delta .* got 0"):
         compose_rounds([(1, 1)], sampling=EveryRound(), delta=1e-5, round_delta=0)
-    with pytest.raises(InputError, match="inversion must be exact or rdp, got 'pld'"):
+    with pytest.raises(InputError, match=r"inversion .* got 'pld'"):
         noise_from_round_epsilon(1, 1e-5, "pld")
-    with pytest.raises(InputError, match="noise_multiplier must be at least 0, got -1"):
+    with pytest.raises(InputError, match=r"noise_multiplier .* got -1"):
         round_epsilon(noise_multiplier=-1, delta=1e-5)
-    with pytest.raises(InputError, match="epsilon must be at least 0, got -1"):
+    with pytest.raises(InputError, match=r"epsilon .* got -1"):
         local_theory(epsilon=-1)
 
 
 def test_a_theory_carries_its_terms_into_json() -> None:
-    got = theory(noise_multiplier=0, sampling=FixedSize(5, 50), rounds=10, delta=1e-5, accountant="rdp")
-    assert json.loads(json.dumps(got.to_dict(), allow_nan=False)) == {
+    claim = theory(noise_multiplier=0, sampling=FixedSize(5, 50), rounds=10, delta=1e-5, accountant="rdp")
+    assert json.loads(json.dumps(claim.to_dict(), allow_nan=False)) == {
         "epsilon": "inf",
         "delta": 1e-5,
         "accountant": "rdp",
@@ -559,7 +560,7 @@ def test_a_theory_carries_its_terms_into_json() -> None:
         "rounds": 10,
         "adjacency": "replace-one",
     }
-    assert isinstance(got, Theory)
+    assert isinstance(claim, Theory)
     without_rate = theory(noise_multiplier=math.inf, sampling=AtMost(np.int64(2)), rounds=np.int64(3), delta=1e-5)
     assert json.loads(json.dumps(without_rate.to_dict(), allow_nan=False)) == {
         "epsilon": 0.0,
@@ -573,24 +574,24 @@ def test_a_theory_carries_its_terms_into_json() -> None:
     }
 
 
-def test_where_none_is_named_the_tightest_accountant_that_fits_is_taken() -> None:
+def test_the_default_is_the_tightest_accountant_that_supports_the_sampling() -> None:
     terms = {"noise_multiplier": 1.0, "rounds": 10, "delta": 1e-5}
     assert theory(sampling=Poisson(0.1), **terms).accountant == "pld"
     assert theory(sampling=FixedSize(5, 50), **terms).accountant == "rdp"
 
 
-def test_all_accountants_that_can_tell_are_asked_and_the_others_left_out() -> None:
+def test_accountants_that_do_not_apply_are_left_out() -> None:
     terms: dict[str, Any] = {"rounds": 100, "delta": 1e-5}
-    found = all_theories(noise_multiplier=1.0, sampling=Poisson(0.01), **terms)
-    assert [t.accountant for t in found] == ["pld", "rdp", "rdp-mironov"]
-    assert found[0].epsilon < found[1].epsilon < found[2].epsilon
+    claims = all_theories(noise_multiplier=1.0, sampling=Poisson(0.01), **terms)
+    assert [t.accountant for t in claims] == ["pld", "rdp", "rdp-mironov"]
+    assert claims[0].epsilon < claims[1].epsilon < claims[2].epsilon
     fixed = all_theories(noise_multiplier=1.0, sampling=FixedSize(1, 100), **terms)
     assert [t.accountant for t in fixed] == ["rdp", "rdp-mironov"]
-    # An ε of 0.01 is below what the conversion of Mironov 2017 can show with the orders there are.
+    # An ε of 0.01 is below what the conversion of Mironov (2017) can reach with the available orders.
     small = all_theories(epsilon=0.01, sampling=Poisson(0.01), **terms)
     assert "rdp-mironov" not in {t.accountant for t in small}
     assert all(t.epsilon <= 0.01 for t in small)
-    with pytest.raises(InputError, match="either a noise multiplier or the epsilon"):
+    with pytest.raises(InputError, match="noise multiplier or the epsilon"):
         all_theories(sampling=Poisson(0.01), **terms)
 
 
@@ -609,7 +610,7 @@ def test_many_estimates_are_composed_as_dp_accounting_composes_them_one_by_one()
     for epsilon, rounds in series[:20]:
         noise = dp.get_sigma_gaussian(epsilon, 1e-5)
         accountant.compose(dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(noise)), 2 * rounds)
-    # Twenty different noises: they are composed in groups of two.
+    # Twenty noise levels are composed in groups of two.
     assert compose_rounds(series, sampling=Poisson(0.01), delta=1e-5) == pytest.approx(
         accountant.get_epsilon(1e-5), rel=2e-3
     )

@@ -1,4 +1,4 @@
-"""``coalmine audit one-shot`` and ``coalmine audit gaussian`` as people run them."""
+"""``coalmine audit one-shot`` and ``coalmine audit mechanism`` as people run them."""
 
 import json
 
@@ -116,7 +116,7 @@ def test_views_of_chosen_rounds_can_be_set_beside_others(run):
 
 def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
     (tmp_path / "mine.py").write_text("def leaky(total):\n    return total + 0.001\n\ndef broken(total):\n    1 / 0\n")
-    common = ("audit", "gaussian", "--dim", "20000", "--mechanism")
+    common = ("audit", "mechanism", "--dim", "20000", "--function")
     code, out, err = run(*common, f"{tmp_path}/mine.py:leaky", "--max-epsilon", "4", "--claim", "2")
     assert code == 1
     assert "exceeds 4" in err
@@ -130,7 +130,9 @@ def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
 
 
 def test_one_application_of_a_mechanism(run, tmp_path):
-    code, out, _ = run("audit", "gaussian", "--sigma", "1.0", "--dim", "20000", "--canaries", "500", "--json")
+    code, out, _ = run(
+        "audit", "mechanism", "--noise-multiplier", "1.0", "--dim", "20000", "--canaries", "500", "--json"
+    )
     found = json.loads(out)
     assert code == 0
     assert found["theory"]["epsilon"] == pytest.approx(4.377, abs=0.01)
@@ -138,23 +140,23 @@ def test_one_application_of_a_mechanism(run, tmp_path):
         4.4, abs=1
     )
     (tmp_path / "mine.py").write_text("def leaky(total):\n    return total + 0.001\n")
-    code, out, _ = run("audit", "gaussian", "--mechanism", f"{tmp_path}/mine.py:leaky", "--dim", "20000", "--json")
+    code, out, _ = run("audit", "mechanism", "--function", f"{tmp_path}/mine.py:leaky", "--dim", "20000", "--json")
     assert json.loads(out)["estimates"][0]["epsilon"] > 50
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give one of --sigma and --mechanism"),
-        (["--sigma", "-1"], "sigma must be at least 0"),
-        (["--sigma", "1", "--family", "cauchy"], "a family of update canaries"),
-        (["--mechanism", "nowhere.py:f"], "there is no file"),
-        (["--mechanism", "nowhere"], "a function of your own is given as path.py:function"),
-        (["--sigma", "1", "--dim", "1"], "dim must be"),
+        ([], "exactly one of noise_multiplier and function"),
+        (["--noise-multiplier", "-1"], "noise_multiplier"),
+        (["--noise-multiplier", "1", "--family", "cauchy"], "family"),
+        (["--function", "nowhere.py:f"], "there is no file"),
+        (["--function", "nowhere"], "a function of your own is given as path.py:function"),
+        (["--noise-multiplier", "1", "--dim", "1"], "dim must be"),
     ],
 )
 def test_bad_mechanisms_are_sentences_too(run, arguments, message):
-    code, _, err = run("audit", "gaussian", *arguments)
+    code, _, err = run("audit", "mechanism", *arguments)
     assert code == 2
     assert message in err
 

@@ -104,7 +104,7 @@ def test_training_settings_build_the_training_they_describe():
         ("clip_norm=big", "clip_norm"),
         ("weights=fair", "weights must be equal, size or size:CAP"),
         ("weights=size:x", "weights must be equal, size or size:CAP"),
-        ("weights=size", "weights by size need a cap"),
+        ("weights=size", "needs a cap"),
         ("clip_norm=-1", "clip norm"),
         ("cohort=half", "cohort must be poisson:Q"),
         ("cohort=poisson:2", "0, 1"),

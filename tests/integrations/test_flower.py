@@ -8,9 +8,6 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'coalmine[flower]'")
 
-from coalmine.integrations.flower_bench import CLIP as BENCH_CLIP
-from coalmine.integrations.flower_bench import Setting, fed_avg, one_round
-from coalmine.integrations.flower_findings import promised
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
@@ -27,7 +24,7 @@ from coalmine import Canife, ObservedParticipation, OneShot
 from coalmine.errors import InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
 from coalmine.integrations.flower.local import copied
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.protocol import Release
 
 CLIP, ROUNDS, CLIENTS, DIM = 0.5, 3, 4, 310
@@ -172,7 +169,7 @@ def test_only_canaries_that_are_due_are_nodes_and_none_in_evaluation():
     strategy.__class__ = Watching
     strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=ROUNDS, evaluate_fn=grid.recorder())
     assert counts == [CLIENTS + 4] * ROUNDS
-    assert audit.result().metrics["planted"] + audit.result().metrics["held_out"] == 12
+    assert audit.result().metrics["inserted"] + audit.result().metrics["held_out"] == 12
 
 
 def test_a_strategy_that_draws_at_random_is_accounted_as_drawing():
@@ -195,9 +192,9 @@ def test_a_strategy_that_leaves_out_canaries_that_are_due_is_refused():
     ("odd", "wrapped", "said"),
     [
         ("dies", False, "1 of 16 nodes failed"),
-        ("dies", True, "did not move"),
-        ("silent", True, "1 of 16 nodes never answered"),
-        ("nan", False, "1 of 310 numbers of the model are not finite"),
+        ("dies", True, "did not change"),
+        ("silent", True, "1 of 16 nodes sent no reply"),
+        ("nan", False, "1 of 310 parameters are not finite"),
     ],
 )
 def test_the_audit_goes_on_after_a_client_that(odd, wrapped, said):
@@ -288,31 +285,22 @@ def test_a_layout_keeps_to_parameters_and_copies():
     assert layout.vector(arrays).sum() == 4.5
     nudged = layout.vector(layout.nudged(arrays, 1e-6))
     assert np.count_nonzero(nudged != layout.vector(arrays)) == 1
-    with pytest.raises(InputError, match="had the shape"):
+    with pytest.raises(InputError, match=r"'half' had shape \(2, 2\)"):
         layout.vector(ArrayRecord({"half": Array(np.ones(3, dtype=np.float16))}))
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(InputError, match="for 311 parameters, the model has 310"):
+    with pytest.raises(InputError, match=r"311 parameters.* 310"):
         train(server_side(4), OneShot(dim=311, rounds=ROUNDS, canaries=2, view="updates", seed=1))
-    with pytest.raises(InputError, match="flwr Grid"):
+    with pytest.raises(InputError, match="got NoneType"):
         CanaryGrid(None, one_shot())
-    with pytest.raises(InputError, match="the same number of rounds"):
+    with pytest.raises(InputError, match=r"\[3, 9\]"):
         CanaryGrid(LocalGrid(client_app(), nodes=2), [one_shot(), OneShot(dim=DIM, rounds=9, canaries=2, seed=4)])
     with pytest.raises(InputError, match="different seeds"):
         CanaryGrid(LocalGrid(client_app(), nodes=2), [one_shot(), one_shot()])
     canife = Canife(canaries=GivenUpdates(np.ones(DIM)), rounds=1, every=1, trials=4)
-    with pytest.raises(InputError, match="OneShot alone"):
+    with pytest.raises(InputError, match="got crafted"):
         CanaryGrid(LocalGrid(client_app(), nodes=2), canife, hosts=[1])
-
-
-def test_flower_does_not_clip_a_scalar():
-    """A fact about the installed Flower, on which docs/flower.md reports; a mended Flower will make this fail."""
-    model = {"weight": np.zeros(8, dtype=np.float32), "scale": np.array(0.3, dtype=np.float32)}
-    setting = Setting(model=model, honest=[{"weight": np.full(8, 0.1)}] * 2, length=20.0)
-    strategy = DifferentialPrivacyServerSideFixedClipping(fed_avg(), 3.0, BENCH_CLIP, 3)
-    found = one_round(setting, strategy, canary=np.eye(9)[8], trials=60, delta=1e-5, confidence=0.99)
-    assert found.bound.epsilon > promised(3.0, 1, 1e-5)
 
 
 def test_a_canary_comes_through_secure_aggregation():
@@ -324,7 +312,7 @@ def test_a_canary_comes_through_secure_aggregation():
     from flwr.server.strategy import FedAvg as LegacyFedAvg
     from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
-    from coalmine.integrations.flower.mod import request
+    from coalmine.integrations.flower.mod import canary_request
     from coalmine.methods.one_shot.updates import update_canaries
 
     canaries, scores = update_canaries("gaussian", dim=100, count=4, seed=3), []
@@ -337,7 +325,7 @@ def test_a_canary_comes_through_secure_aggregation():
         def configure_fit(self, server_round, parameters, client_manager):
             (client, asked), *others = super().configure_fit(server_round, parameters, client_manager)
             layout = Layout({"0": (20, 5)})
-            asked.config = dict(request(ConfigRecord(), canaries, "gaussian", layout, canary=1, norm=2.0))
+            asked.config = dict(canary_request(ConfigRecord(), canaries, "gaussian", layout, canary=1, norm=2.0))
             return [(client, type(asked)(asked.parameters, asked.config))] + [
                 (other, type(asked)(asked.parameters, {})) for other, _ in others
             ]
@@ -421,7 +409,7 @@ def test_the_share_that_was_really_drawn_is_accounted():
     audit = one_shot(participation=ObservedParticipation(2, 1000))
     train(FedAvg(fraction_evaluate=0.0), audit)
     assert str(audit.sampling) == f"fixed:{CLIENTS + 12}/{CLIENTS + 12}"
-    assert any("a larger share than the 2 of 1000" in note for note in audit.notes)
+    assert any("declared 2 of 1000" in note for note in audit.notes)
 
 
 def test_metrics_are_averaged_as_flower_does():
@@ -440,7 +428,7 @@ def test_metrics_are_averaged_as_flower_does():
 
 def test_replies_come_in_the_order_asked():
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), one_shot(), clip_norm=CLIP)
-    grid.course.begin(first_model())
+    grid.audited.begin(first_model())
     asked = [n for n in grid.get_node_ids() if n < 0]
     content = RecordDict({"arrays": first_model()})
     replies = grid.send_and_receive([Message(content, node, "train") for node in asked])
@@ -450,8 +438,8 @@ def test_replies_come_in_the_order_asked():
 def test_a_step_that_is_not_small_is_refused():
     half = ArrayRecord({"weight": Array(np.ones(DIM, dtype=np.float16))})
     layout = Layout.of(half)
-    assert layout.step(half, 1e-9) > 1e-3
+    assert layout.representable_step(half, 1e-9) > 1e-3
     grid = CanaryGrid(LocalGrid(client_app(), nodes=CLIENTS), one_shot(), clip_norm=0.01)
-    grid.course.begin(half)
-    with pytest.raises(InputError, match="train in float32"):
+    grid.audited.begin(half)
+    with pytest.raises(InputError, match="float32"):
         grid.send_and_receive([Message(RecordDict({"arrays": half}), node, "train") for node in grid.get_node_ids()])

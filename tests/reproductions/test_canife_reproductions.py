@@ -1,20 +1,20 @@
-"""The figures of the CANIFE paper, tiny: what they rest on, and that they come out whole."""
+"""The figures of the CANIFE paper at a tiny size: the rounds they are made of, and that all rows are complete."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from coalmine.methods.canife.crafted import GivenUpdates
+from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.reproductions import Context, canife, canife_attack, canife_training, find
 from coalmine.reproductions.canife_attack import (
-    Rounds,
+    AttackRounds,
     Scene,
     at_most,
     frozen,
-    held,
     perfect_update,
-    really_held,
+    real_rounds,
+    summed_rounds,
     users,
 )
 
@@ -28,7 +28,7 @@ SCENE = Scene(
     batch_size=8,
     clients=40,
 )
-SIZE = canife.Size(
+SIZE = canife.CanifeSize(
     single=SCENE,
     several=SCENE,
     texts=SCENE,
@@ -51,7 +51,7 @@ SIZE = canife.Size(
     text_steps=(5,),
     constants=(1, 5),
 )
-MONITORED = canife_training.Size(
+MONITORED = canife_training.MonitoringSize(
     scenes=(replace(SCENE, steps=4, most=5),),
     epsilons=(50,),
     cohorts=(8,),
@@ -73,7 +73,7 @@ def tiny(monkeypatch):
             monkeypatch.setattr(module, name, getattr(canife_attack, name).with_design(iterations=3))
 
 
-def whole(table):
+def complete(table):
     assert table.rows
     assert all(len(row) == len(table.columns) for row in table.rows)
     return table
@@ -83,35 +83,34 @@ def column(table, name):
     return [row[table.columns.index(name)] for row in table.rows]
 
 
-def test_rounds_of_kept_updates_have_the_scores_of_rounds_that_are_held():
+def test_rounds_summed_from_precomputed_updates_have_the_scores_of_real_rounds():
     target = frozen(SCENE)
-    canary, rounds = (
-        GivenUpdates(np.arange(1.0, target.updates.shape[1] + 1)),
-        Rounds(cohort=8, noise=0.3, trials=12, score="plain"),
-    )
-    kept, real = (hold(canary, target, rounds, seed=5).periods[0] for hold in (held, really_held))
-    assert np.array_equal(kept.present, real.present)
-    assert np.allclose(kept.scores, real.scores, atol=1e-5)
-    assert kept.scores.std() > 0.1
+    canary = GivenUpdates(np.arange(1.0, target.updates.shape[1] + 1))
+    rounds = AttackRounds(cohort=8, noise_multiplier=0.3, trials=12, score="plain")
+    summed, real = (hold(canary, target, rounds, seed=5).periods[0] for hold in (summed_rounds, real_rounds))
+    assert np.array_equal(summed.present, real.present)
+    assert np.allclose(summed.scores, real.scores, atol=1e-5)
+    assert summed.scores.std() > 0.1
 
 
-def test_a_perfect_canary_is_orthogonal_to_all_that_clients_send():
+def test_a_perfect_canary_is_orthogonal_to_the_updates_of_all_clients():
     target = frozen(SCENE)
     update = perfect_update(target)
     assert np.linalg.norm(update) == pytest.approx(1, abs=1e-6)
     assert np.abs(target.updates.numpy() @ update).max() < 1e-6
-    (period,) = held(GivenUpdates(update), target, Rounds(cohort=8, trials=20, score="plain"), seed=0).periods
+    rounds = AttackRounds(cohort=8, trials=20, score="plain")
+    (period,) = summed_rounds(GivenUpdates(update), target, rounds, seed=0).periods
     assert np.allclose(period.scores, period.present, atol=1e-5)
 
 
 def test_users_keep_their_first_examples():
-    whole_users, some = users(SCENE).train, at_most(3, users(SCENE).train)
-    assert some.sizes.max() == 3
-    assert np.array_equal(some.client(1).inputs, whole_users.client(1).inputs[:3])
+    everything, first = users(SCENE).train, at_most(3, users(SCENE).train)
+    assert first.sizes.max() == 3
+    assert np.array_equal(first.client(1).inputs, everything.client(1).inputs[:3])
 
 
 def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
-    table = whole(canife.figure_3(Context()))
+    table = complete(canife.figure_3(Context()))
     assert column(table, "figure").count("c") == 2
     perfect = table.rows[column(table, "figure").index("a perfect canary")]
     assert 0.3 < float(perfect[8]) < 0.55  # the noise is 0.423
@@ -120,25 +119,25 @@ def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
 
 def test_ablations_share_what_they_have_in_common(tiny, tmp_path):
     context = Context(directory=tmp_path)
-    table = whole(canife.figure_5(context))
+    table = complete(canife.figure_5(context))
     assert [row[0] for row in table.rows] == ["a"] * 4 + ["b"] * 3 + ["c"]
-    files = {file.name for file in tmp_path.iterdir()}
-    whole(canife.losses(context))
-    added = {file.name for file in tmp_path.iterdir()} - files
-    assert len(added) == 2  # those of Loss 1: Loss 2 was there
-    whole(canife.figure_9(context))
-    assert len(list(tmp_path.iterdir())) == len(files) + 3
+    before = {file.name for file in tmp_path.iterdir()}
+    complete(canife.losses(context))
+    added = {file.name for file in tmp_path.iterdir()} - before
+    assert len(added) == 2  # those of Loss 1; Loss 2 is shared
+    complete(canife.figure_9(context))
+    assert len(list(tmp_path.iterdir())) == len(before) + 3
 
 
 def test_trainings_are_attacked_along_the_way_and_shared_by_figures(tiny, tmp_path):
     context = Context(directory=tmp_path)
-    table = whole(canife_training.figure_4(context))
+    table = complete(canife_training.figure_4(context))
     assert column(table, "canary") == ["Loss 2", "coalmine", "coalmine", "perfect"]
     assert column(table, "trials") == ["30", "30", "40", "30"]
     assert all(text.startswith("0: ") for text in column(table, table.columns[8]))
     assert all(float(gap) > 1 for gap in column(table, "ε / ε̂"))
     before = (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns
-    assert whole(canife_training.figure_8(context)).rows[-1][0] == "b, c"
+    assert complete(canife_training.figure_8(context)).rows[-1][0] == "b, c"
     assert (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns == before
 
 

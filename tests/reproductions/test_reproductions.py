@@ -1,18 +1,20 @@
+"""What all reproductions share, and those of the one-shot paper at a tiny size."""
+
 import json
 
 import pytest
 
 from coalmine.reproductions import REPRODUCTIONS, Context, find, one_shot
-from coalmine.reproductions.one_shot import Size
+from coalmine.reproductions.one_shot import OneShotSize
 
-TINY = Size("generated-text", 200, 8, 12, 4, 60, 6, 30, 10)
+TINY = OneShotSize("generated-text", 200, 8, 12, 4, 60, 6, 30, 10)
 
 
 def doubled(part):
     return {"value": 2 * part}
 
 
-def test_parts_that_are_done_are_not_done_again(tmp_path):
+def test_finished_parts_are_not_computed_again(tmp_path):
     context = Context(seed=3, directory=tmp_path)
     assert context.parts(doubled, {"a": 1, "b": 2}) == {"a": {"value": 2}, "b": {"value": 4}}
     assert json.loads((tmp_path / "quick-3-a.json").read_text()) == {"value": 2}
@@ -40,7 +42,7 @@ def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, 
     assert len(table.rows) == 5
     assert all(len(row) == len(table.columns) for row in table.rows)
     estimated = [float(row[table.columns.index("ours: theory") + 2]) for row in table.rows]
-    assert estimated[0] > estimated[-1]  # no noise shows more than much noise
+    assert estimated[0] > estimated[-1]  # no noise shows more than a lot of noise
     monkeypatch.setattr(one_shot, "FIGURE_NOISE", (0.0,))
     monkeypatch.setattr(one_shot, "REPETITIONS", (1, 2))
     monkeypatch.setattr(one_shot, "_TABLE_4", ((0.464, 0.590),))
@@ -50,8 +52,8 @@ def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, 
         "quick-0-noise-0.0-times-2.json",
     ]
     for figure in (one_shot.figure_1, one_shot.figure_2):
-        drawn = figure(context)
-        assert all(len(row) == len(drawn.columns) for row in drawn.rows)
+        shown = figure(context)
+        assert all(len(row) == len(shown.columns) for row in shown.rows)
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)

@@ -1,13 +1,14 @@
-"""What figures mean in words, and which of them stand in the first line."""
+"""Results in words, and which estimate stands beside the bound."""
 
 import numpy as np
 import pytest
 
+from coalmine.accounting import claimed
 from coalmine.methods.estimates import canary_estimates
 from coalmine.results import words
-from coalmine.results.groups import groups
 from coalmine.results.result import AuditResult
-from coalmine.results.summary import line
+from coalmine.results.units import USER
+from coalmine.results.verdict import Verdict, worst
 from coalmine.stats import Estimate, NormalNull
 
 
@@ -16,46 +17,67 @@ def bound(method, epsilon):
 
 
 def test_a_bound_of_0_beside_a_larger_valid_one_says_which_was_fixed_in_advance():
-    said = words.meaning([bound("exact-null", 0.0), bound("one-run", 0.31), bound("split", 0.1)])
-    assert said.startswith("No leak is shown")
-    assert "fixed in advance: exact-null. By itself the 0.31 of one-run is a valid bound too" in said
-    assert "fixed in advance" not in words.meaning([bound("exact-null", 0.0), bound("one-run", 0.0)])
-    assert "fixed in advance" not in words.meaning([bound("exact-null", 0.2), bound("one-run", 0.31)])
+    text = words.bound_sentence([bound("exact-null", 0.0), bound("one-run", 0.31), bound("split", 0.1)])
+    assert "no leak shown" in text
+    assert "0.31 of one-run" in text
+    assert "fixed in advance" in text
+    assert "fixed in advance" not in words.bound_sentence([bound("exact-null", 0.0), bound("one-run", 0.0)])
+    assert "fixed in advance" not in words.bound_sentence([bound("exact-null", 0.2), bound("one-run", 0.31)])
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "said"), [(1.0, "at least 2.72 times"), (8.0, "at least 2,980 times"), (900.0, "more than a million")]
+    ("epsilon", "odds"), [(1.0, "at least 2.72 times"), (8.0, "at least 2,980 times"), (900.0, "more than a million")]
 )
-def test_odds_are_numbers_that_people_can_picture(epsilon, said):
-    assert said in words.meaning([bound("split", epsilon)])
+def test_odds_are_numbers_that_people_can_picture(epsilon, odds):
+    assert odds in words.bound_sentence([bound("split", epsilon)])
 
 
-def result(members):
-    rng = np.random.default_rng(0)
-    held_out = rng.normal(0, 1, 100)
+def result(members, claim=None):
+    held_out = np.random.default_rng(0).normal(0, 1, 100)
     estimates, scores, _ = canary_estimates(
         members, held_out, null=NormalNull(), signs=False, design="fixed", delta=1e-5, confidence=0.95
     )
-    return AuditResult(audit="one-shot", view="final", seed=0, estimates=estimates, scores=scores)
+    return AuditResult(
+        method="one-shot",
+        view="final",
+        unit=USER,
+        adversary="sees the final model",
+        score_name="cosine",
+        seed=0,
+        estimates=estimates,
+        scores=scores,
+        theory=None if claim is None else claimed(claim, 1e-5),
+    )
 
 
-def test_an_estimate_whose_check_failed_is_marked_and_not_in_the_first_line():
+def test_an_estimate_whose_assumption_fails_is_marked_and_is_not_the_best_guess():
     rng = np.random.default_rng(1)
     skewed, normal = result(3 + rng.exponential(2, 100)), result(rng.normal(2, 1, 100))
-    assert line(normal.to_dict()).estimate_method == "gaussian-shift"
-    assert line(skewed.to_dict()).estimate_method not in ("gaussian-shift", "gaussian-fit")
-    assert words.kind(skewed["gaussian-shift"]) == "estimate, doubtful"
+    assert normal.best_guess.method == "gaussian-shift"
+    assert skewed.best_guess.method == "best-threshold"
+    assert "assumption fails" in words.kind(skewed["gaussian-shift"])
     assert words.kind(skewed["best-threshold"]) == words.kind(normal["gaussian-shift"]) == "estimate"
-    ((row,),) = [group.rows for group in groups([skewed.to_dict()])]
-    assert row.estimate == skewed["best-threshold"].epsilon
 
 
-def test_composed_rounds_are_estimated_as_the_single_round_is():
-    rng = np.random.default_rng(2)
-    found = result(rng.normal(2, 1, 100)).to_dict() | {"audit": "canife"}
-    ways = [
-        {"method": m, "inversion": "exact", "epsilon": e} for m, e in (("best-threshold", 3), ("gaussian-shift", 5))
-    ]
-    training, one_round = groups([found | {"composed": ways}])
-    assert (training.rows[0].estimate, training.rows[0].estimate_method) == (5, "composed from gaussian-shift")
-    assert one_round.rows[0].estimate_method == "gaussian-shift"
+def test_the_verdict_follows_from_bound_estimate_and_claim():
+    members = np.random.default_rng(2).normal(3, 1, 100)
+    lower, guess = result(members).bound.epsilon, result(members).best_guess
+    assert lower < guess.lower
+    cases = {
+        lower / 2: Verdict.REFUTED,
+        (lower + guess.lower) / 2: Verdict.SUSPICIOUS,
+        2 * guess.upper: Verdict.NOT_REFUTED,
+        None: Verdict.NO_CLAIM,
+    }
+    for claim, verdict in cases.items():
+        shown = result(members, claim)
+        assert shown.verdict is verdict
+        assert shown.refuted is (verdict is Verdict.REFUTED)
+        assert shown.to_dict()["verdict"] == verdict.value
+    assert worst([Verdict.NO_CLAIM, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED]) is Verdict.SUSPICIOUS
+
+
+def test_a_result_read_back_is_the_same():
+    shown = result(np.random.default_rng(3).normal(2, 1, 100), claim=4.0)
+    again = AuditResult.from_dict(shown.to_dict(), scores=shown.scores)
+    assert again.to_dict() == shown.to_dict()

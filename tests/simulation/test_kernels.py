@@ -15,8 +15,7 @@ from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.convolutions import reach, use_reach
 from coalmine.simulation.kernels.loop import Loop
 from coalmine.simulation.kernels.one_step import OneStep
-from coalmine.simulation.kernels.partial_sum import groups, scales
-from coalmine.simulation.kernels.pooling import HalvingPool, use_halving
+from coalmine.simulation.kernels.partial_sum import clip_factors, group_sizes
 from coalmine.simulation.kernels.stacked import Stacked
 from federations import cnn, federation, mlp, naive_sum, parts, texts, word_model
 
@@ -27,12 +26,12 @@ PLAIN = functools.partial(torch.optim.SGD, lr=0.3)
 def check(kernel, module, data, training, optimizer, clip_norm=0.05):
     weights = np.linspace(0.2, 1, len(data))
     expected, norms = naive_sum(module, data, training, optimizer, clip_norm, weights)
-    found = kernel.clipped_sum(
+    actual = kernel.clipped_sum(
         flat.parameter_vector(module).double(), parts(data, weights), clip_norm, torch.empty_like(expected)
     )
-    # what is taken off so that rounding never exceeds the clip norm is one part in 65,536
-    torch.testing.assert_close(found.total, expected, rtol=2e-5, atol=1e-12)
-    np.testing.assert_allclose(found.norms, norms, rtol=1e-12)
+    # kernels clip to one part in 65,536 less, so that rounding never exceeds the clip norm
+    torch.testing.assert_close(actual.total, expected, rtol=2e-5, atol=1e-12)
+    np.testing.assert_allclose(actual.norms, norms, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_one_step_for_all_gives_what_each_alone_gives(model, sizes):
 def test_large_layers_are_streamed_and_give_the_same(monkeypatch):
     data = federation(RAGGED)
     training = LocalTraining(optimizer=SGD(learning_rate=0.3))
-    monkeypatch.setattr(layers, "_KEPT", 0)
+    monkeypatch.setattr(layers, "_MOST_KEPT", 0)
     for model in (mlp, cnn):
         check(OneStep(model(), data.task, training, dtype=torch.float64), model(), data, training, PLAIN)
 
@@ -86,8 +85,8 @@ def test_an_infinite_clip_norm_clips_nothing():
         check(built, mlp(), data, training, PLAIN, clip_norm=float("inf"))
 
 
-def test_a_loss_of_the_modules_own_is_used():
-    class Own(nn.Linear):
+def test_a_modules_own_loss_is_used():
+    class Squared(nn.Linear):
         def forward(self, inputs):
             return super().forward(inputs.flatten(1))
 
@@ -95,14 +94,14 @@ def test_a_loss_of_the_modules_own_is_used():
             return (self(inputs) ** 2).sum()
 
     data, training = federation([3, 3]), LocalTraining()
-    kernel = choose_kernel(Own(64, 3), data, training)
+    kernel = choose_kernel(Squared(64, 3), data, training)
     assert isinstance(kernel, Loop)
-    module = Own(64, 3)
+    module = Squared(64, 3)
     weights = flat.parameter_vector(module)
-    found = kernel.clipped_sum(weights, parts(data), 1.0, torch.empty_like(weights))
+    actual = kernel.clipped_sum(weights, parts(data), 1.0, torch.empty_like(weights))
     with torch.no_grad():
         loss = module.loss(torch.from_numpy(data.client(0).inputs), None)
-    assert found.losses[0] == pytest.approx(float(loss), rel=1e-5)
+    assert actual.losses[0] == pytest.approx(float(loss), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +187,11 @@ def test_rare_clients_are_tried_too():
     assert isinstance(choose_kernel(Largest(64, 3), data, LocalTraining()), Loop)
 
 
-@pytest.mark.parametrize("kept", [layers._KEPT, 0])
+@pytest.mark.parametrize("kept", [layers._MOST_KEPT, 0])
 @pytest.mark.parametrize("size", [1.0, 2.0, 3.0, 5.0, 10.0, 100.0, 1000.0])
 def test_gradients_that_cancel_are_still_clipped(size, kept, monkeypatch):
     """Two examples that differ little have opposite labels: their large gradients leave a small one."""
-    monkeypatch.setattr(layers, "_KEPT", kept)
+    monkeypatch.setattr(layers, "_MOST_KEPT", kept)
     torch.manual_seed(0)
     data = federation([2] * 40, shape=(64,), classes=10)
     pairs = data.inputs.reshape(40, 2, 64)
@@ -201,10 +200,10 @@ def test_gradients_that_cancel_are_still_clipped(size, kept, monkeypatch):
     module = nn.Linear(64, 10)
     training = LocalTraining(optimizer=SGD(learning_rate=1.0))
     kernel, weights = OneStep(module, data.task, training), flat.parameter_vector(module)
-    found = kernel.clipped_sum(weights, parts(data), 0.5, torch.empty_like(weights))
+    actual = kernel.clipped_sum(weights, parts(data), 0.5, torch.empty_like(weights))
     loop = Loop(module, data.task, training).clipped_sum(weights, parts(data), 0.5, torch.empty_like(weights))
-    if kept:  # else norms are bounds, and larger where terms cancel
-        np.testing.assert_allclose(found.norms, loop.norms, rtol=1e-3)
+    if kept:  # otherwise norms are upper bounds, too large where terms cancel
+        np.testing.assert_allclose(actual.norms, loop.norms, rtol=1e-3)
     for i in range(40):
         alone = kernel.clipped_sum(weights, [parts(data)[i]], 0.5, torch.empty_like(weights))
         assert float(alone.total.double().norm()) <= 0.5
@@ -242,8 +241,8 @@ def test_inputs_that_must_not_be_zero_are_not_filled_up_with_zeros():
         module = nn.Sequential(Direction(64, 5), nn.Linear(5, 3))
         kernel = Stacked(module, federation(RAGGED).task, training)
         weights = flat.parameter_vector(module)
-        found = kernel.clipped_sum(weights, parts(federation(RAGGED)), 1.0, torch.empty_like(weights))
-        assert np.isfinite(found.norms).all()
+        actual = kernel.clipped_sum(weights, parts(federation(RAGGED)), 1.0, torch.empty_like(weights))
+        assert np.isfinite(actual.norms).all()
 
 
 def test_group_norm_of_plain_vectors_is_known():
@@ -269,40 +268,16 @@ def test_a_criterion_called_loss_is_not_the_modules_loss():
         assert np.isfinite(kernel.clipped_sum(weights, parts(data), 1.0, torch.empty_like(weights)).losses).all()
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 7, 9), (2, 1, 2, 2), (3, 2, 5, 4)])
-def test_halving_gives_what_max_pooling_gives(shape):
-    images = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    found, expected = HalvingPool(2)(images), nn.MaxPool2d(2)(images)
-    assert torch.equal(found, expected)
-    direction = torch.randn(found.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    gradients = [torch.autograd.grad(pooled, images, direction)[0] for pooled in (found, expected)]
-    assert torch.equal(*gradients)
-
-
-def test_of_equal_pixels_one_gets_the_gradient():
-    images = torch.zeros(1, 1, 4, 4, requires_grad=True)
-    (gradient,) = torch.autograd.grad(HalvingPool(2)(images).sum(), images)
-    assert gradient.sum() == 4
-    assert sorted(gradient.flatten().tolist()) == [0] * 12 + [1] * 4
-
-
-def test_only_plain_halving_pools_are_replaced():
-    net = nn.Sequential(
-        nn.MaxPool2d(2), nn.Sequential(nn.MaxPool2d(2, padding=1), nn.MaxPool2d((2, 2))), nn.MaxPool2d(3)
-    )
-    use_halving(net)
-    kinds = [type(layer) for layer in net.modules() if not isinstance(layer, nn.Sequential)]
-    assert kinds == [HalvingPool, nn.MaxPool2d, HalvingPool, nn.MaxPool2d]
-
-
 def test_groups_respect_both_limits():
-    assert groups([5, 5, 5, 5, 30, 1], clients=3, rows=12) == [2, 2, 1, 1]
-    assert groups([1] * 7, clients=3, rows=100) == [3, 3, 1]
-    assert groups([], clients=3, rows=100) == []
+    assert group_sizes([5, 5, 5, 5, 30, 1], clients=3, rows=12) == [2, 2, 1, 1]
+    assert group_sizes([1] * 7, clients=3, rows=100) == [3, 3, 1]
+    assert group_sizes([], clients=3, rows=100) == []
 
 
-def test_scales_leave_short_updates_alone_and_zero_ones_too():
-    np.testing.assert_allclose(scales(np.array([0.0, 0.5, 4.0]), np.array([1.0, 0.5, 1.0]), 1.0), [1, 0.5, 0.25], 2e-5)
+def test_clip_factors_leave_short_updates_alone_and_zero_ones_too():
+    np.testing.assert_allclose(
+        clip_factors(np.array([0.0, 0.5, 4.0]), np.array([1.0, 0.5, 1.0]), 1.0), [1, 0.5, 0.25], 2e-5
+    )
 
 
 def test_norms_of_long_vectors_keep_their_digits():
@@ -319,7 +294,7 @@ CONVOLUTIONS = st.builds(
 
 
 @given(CONVOLUTIONS, st.integers(1, 6), st.integers(1, 6))
-def test_leaving_out_what_only_sees_padding_changes_nothing(convolution, height, width):
+def test_skipping_weights_that_only_see_padding_changes_nothing(convolution, height, width):
     images = torch.randn(2, 2, height, width, dtype=torch.float64)
     try:
         expected = convolution(images)
@@ -327,11 +302,11 @@ def test_leaving_out_what_only_sees_padding_changes_nothing(convolution, height,
         return
     tight = nn.Sequential(copy.deepcopy(convolution))
     use_reach(tight)
-    found = tight(images)
-    torch.testing.assert_close(found, expected)
+    actual = tight(images)
+    torch.testing.assert_close(actual, expected)
     factors = torch.randn_like(expected)
     (whole,) = torch.autograd.grad((expected * factors).sum(), convolution.weight)
-    (part,) = torch.autograd.grad((found * factors).sum(), tight[0].weight)
+    (part,) = torch.autograd.grad((actual * factors).sum(), tight[0].weight)
     torch.testing.assert_close(part, whole)
 
 
@@ -344,7 +319,7 @@ def test_of_a_kernel_on_one_pixel_only_the_middle_is_used():
 
 
 @pytest.mark.parametrize("kernel", [OneStep, Loop])
-def test_kernels_leave_out_what_only_sees_padding(kernel):
+def test_kernels_skip_weights_that_only_see_padding(kernel):
     def tiny():
         torch.manual_seed(0)
         wide, narrow = nn.Conv2d(1, 4, 3, stride=4, padding=1), nn.Conv2d(4, 5, 3, stride=2, padding=1)
@@ -354,14 +329,14 @@ def test_kernels_leave_out_what_only_sees_padding(kernel):
 
     data = federation(RAGGED)
     training = LocalTraining(optimizer=SGD(learning_rate=0.3))
-    found = kernel(tiny(), data.task, training, dtype=torch.float64)
-    check(found, tiny(), data, training, PLAIN, clip_norm=1e3)
-    last = found.model.module[4]
+    actual = kernel(tiny(), data.task, training, dtype=torch.float64)
+    check(actual, tiny(), data, training, PLAIN, clip_norm=1e3)
+    last = actual.model.module[4]
     assert reach(last, torch.zeros(1, 5, 1, 1)).of(last.weight)[0, 0].numel() == 1
 
 
 class Viewing(nn.Module):
-    """A network as in tutorials: its images are flattened by ``view``."""
+    """Flattens images with ``view``, as tutorials do."""
 
     def __init__(self):
         super().__init__()
@@ -372,7 +347,7 @@ class Viewing(nn.Module):
 
 
 class Remembering(nn.Module):
-    """Puts a new tensor in the place of a buffer."""
+    """Replaces a buffer by a new tensor."""
 
     def __init__(self):
         super().__init__()
@@ -385,7 +360,7 @@ class Remembering(nn.Module):
 
 
 class Rebinding(nn.Linear):
-    """Gives its weight other memory in every pass."""
+    """Reallocates its weight in every pass."""
 
     def forward(self, images):
         self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.3)
@@ -401,8 +376,8 @@ class Clamping(nn.Linear):
         return super().forward(images.flatten(1))
 
 
-class Centring(nn.Linear):
-    """What it says of an example depends on the others in its batch."""
+class Centering(nn.Linear):
+    """The output for an example depends on the others in its batch."""
 
     def forward(self, images):
         rows = images.flatten(1)
@@ -410,14 +385,14 @@ class Centring(nn.Linear):
 
 
 class Doubling(nn.Linear):
-    """Changes what it is given."""
+    """Changes its inputs in place."""
 
     def forward(self, images):
         return super().forward(images.mul_(2).flatten(1))
 
 
 class Decaying(nn.Linear):
-    """Its own loss is cross-entropy and a little more."""
+    """Has its own loss: cross-entropy and weight decay."""
 
     def forward(self, images):
         return super().forward(images.flatten(1))
@@ -431,7 +406,7 @@ STRANGE = {
     "buffers": Remembering,
     "other memory": functools.partial(Rebinding, 64, 3),
     "in place": functools.partial(Clamping, 64, 3),
-    "batch": functools.partial(Centring, 64, 3),
+    "batch": functools.partial(Centering, 64, 3),
     "inputs": functools.partial(Doubling, 64, 3),
     "loss": functools.partial(Decaying, 64, 3),
     "batch norm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)),
@@ -442,7 +417,7 @@ STRANGE = {
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize(("batch_size", "epochs"), [(None, 1), (None, 2), (4, 1)])
 @pytest.mark.parametrize("name", STRANGE)
-def test_modules_that_do_what_they_like_train_as_by_the_textbook(name, batch_size, epochs):
+def test_unusual_modules_train_as_by_the_textbook(name, batch_size, epochs):
     torch.manual_seed(0)
     module, sizes = STRANGE[name](), [8, 4] * 20
     sizes[15] = 6  # one client whose last batch is short
@@ -453,21 +428,19 @@ def test_modules_that_do_what_they_like_train_as_by_the_textbook(name, batch_siz
         assert isinstance(kernel, Loop) == (name != "view")
     with torch.random.fork_rng():
         expected, norms = naive_sum(module, data, training, PLAIN, 1e3)
-    for _ in range(2):  # nothing of a round is left for the next
-        found = kernel.clipped_sum(start, parts(data), 1e3, torch.empty_like(start))
-        torch.testing.assert_close(found.total.double(), expected, rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(found.norms, norms, rtol=1e-4)
+    for _ in range(2):  # a round leaves nothing behind for the next
+        actual = kernel.clipped_sum(start, parts(data), 1e3, torch.empty_like(start))
+        torch.testing.assert_close(actual.total.double(), expected, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(actual.norms, norms, rtol=1e-4)
     assert torch.equal(start, flat.parameter_vector(module))
 
 
-def test_a_module_that_fails_on_a_batch_is_told_in_a_sentence():
+def test_a_module_that_fails_on_a_batch_raises_an_input_error_with_its_cause():
     data = federation([5])
     training = LocalTraining(optimizer=SGD(learning_rate=0.3), batch_size=4)
     kernel = Loop(STRANGE["batch norm"](), data.task, training)
     start = torch.zeros(kernel.model.dim)
-    with pytest.raises(
-        InputError, match="fails on a client's batch of 1 example: ValueError: Expected more than 1 value"
-    ):
+    with pytest.raises(InputError, match="batch of 1 example: ValueError: Expected more than 1 value"):
         kernel.clipped_sum(start, parts(data), 1.0, torch.empty_like(start))
 
 

@@ -31,6 +31,7 @@ from coalmine.simulation import (
     WithReplacementCohorts,
     evaluate,
     flat,
+    workers,
 )
 from federations import cnn, federation, mlp, texts, word_model
 
@@ -39,7 +40,7 @@ PRIVATE = Mechanism(clipping=AdaptiveClipping(initial=0.5), noise_multiplier=0.8
 
 
 class Spy(Audit):
-    """An audit that plants what it is told to and remembers what it is shown."""
+    """An audit that inserts what its test asks for and remembers what it observes."""
 
     def __init__(self, *views, plants=None, frozen=0):
         self.views, self._plants, self._frozen = views, plants, frozen
@@ -74,9 +75,9 @@ def training(**changes):
     return Training(**(settings | changes))
 
 
-def same(one, other):
+def same(first, second):
     """Whether two trainings are in the same state, to the bit."""
-    a, b = one.state, other.state
+    a, b = first.state, second.state
     assert a.optimizer.keys() == b.optimizer.keys()
     pairs = [(a.model, b.model)]
     pairs += [pair for key in a.optimizer for pair in zip(a.optimizer[key], b.optimizer[key], strict=True)]
@@ -108,13 +109,20 @@ def test_two_workers_give_the_bits_of_one(kernel):
     assert not same(one, finished(**KERNELS[kernel], seed=4))
 
 
-def test_two_workers_give_the_bits_of_one_where_threads_share_the_vectors():
-    """A model of three pieces, noise of two streams, a step that is rounded."""
+def test_two_workers_give_the_bits_of_one_for_a_large_model():
+    """Noise of two streams, and a server step that is rounded."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 36_000), nn.ReLU(), nn.Linear(36_000, 3))
     settings = {"model": model, "client": KERNELS["OneStep"]["client"], "server": SGD(learning_rate=0.37), "rounds": 2}
     one, two = finished(**settings), finished(**settings, workers=2)
     assert one.dim > 1 << 21
     assert same(one, two)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_keeping_freed_memory_changes_no_bit(kernel, monkeypatch):
+    kept = finished(**KERNELS[kernel])
+    monkeypatch.setattr(workers, "keep_freed_memory", lambda keep: None)
+    assert same(kept, finished(**KERNELS[kernel]))
 
 
 def test_dropout_too_is_the_same_with_any_number_of_workers():
@@ -212,10 +220,10 @@ def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
     assert same(run, finished())
     assert [(r.round, r.trial, r.kind) for r in spy.seen] == [(1, i, "update") for i in range(4)]
     assert [trial for _, trial, _ in spy.asked if trial is not None] == [0, 1, 2, 3]
-    shown = [release.vector for release in spy.seen + other.seen]
-    for i, one in enumerate(shown):
-        for another in shown[:i]:
-            assert not np.array_equal(one, another)
+    vectors = [release.vector for release in spy.seen + other.seen]
+    for i, vector in enumerate(vectors):
+        for earlier in vectors[:i]:
+            assert not np.array_equal(vector, earlier)
 
 
 @pytest.mark.parametrize(
@@ -236,20 +244,20 @@ def test_a_bad_contribution_is_refused(vector, clients, message):
         training(audits=[spy]).run()
 
 
-def test_a_client_whose_loss_is_not_a_number_is_named_and_the_round_does_not_count(tmp_path):
+def test_a_client_whose_loss_is_not_finite_is_named_and_the_round_aborted(tmp_path):
     model = mlp()
     poisoned = federation([3] * 6)
     poisoned.inputs[3 * 4] = 3e38  # user-4, finite and yet too large
     for name, kernel in KERNELS.items():
-        for workers in (1, 2):
-            directory = tmp_path / f"{name}-{workers}"
+        for count in (1, 2):
+            directory = tmp_path / f"{name}-{count}"
             run = training(
                 model=model,
                 data=poisoned,
                 cohorts=ScheduledCohorts([[0, 1], [2, 3], [3, 4]]),
                 rounds=3,
                 test=None,
-                workers=workers,
+                workers=count,
                 **kernel,
             )
             with pytest.raises(InputError, match=r"client 'user-4' has a loss of .* in round 2"):
@@ -271,7 +279,7 @@ def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
 
     torch.manual_seed(0)
     run = training(model=Deadly(64, 3), workers=2)
-    with pytest.raises(InputError, match="a worker process ended by itself with exit code 9"):
+    with pytest.raises(InputError, match="worker process died with exit code 9"):
         run.run()
     assert run.state.round == 0
     Deadly.armed = False
@@ -279,7 +287,7 @@ def test_a_worker_that_dies_is_reported_and_the_training_can_go_on():
     assert run.state.round == 6
 
 
-def test_a_worker_that_dies_between_two_rounds_gets_a_sentence_too():
+def test_a_worker_that_dies_between_two_rounds_is_reported():
     def kill(metrics):
         if metrics["round"] == 2 and not killed:
             for process in multiprocessing.active_children():
@@ -288,7 +296,7 @@ def test_a_worker_that_dies_between_two_rounds_gets_a_sentence_too():
             killed.append(True)
 
     killed, run = [], training(workers=2)
-    with pytest.raises(InputError, match="a worker process ended by itself with exit code -9"):
+    with pytest.raises(InputError, match="worker process died with exit code -9"):
         run.run(progress=kill)
     assert run.state.round == 3
     run.run()
@@ -340,11 +348,11 @@ def test_it_learns():
 def test_with_test_data_alone_the_last_round_is_evaluated():
     history = finished(test=DATA).history
     assert [metrics["round"] for metrics in history if "accuracy" in metrics] == [5]
-    with pytest.raises(InputError, match="evaluate_every needs test data"):
+    with pytest.raises(InputError, match=r"evaluate_every is 2.*test"):
         training(test=None, evaluate_every=2)
 
 
-def test_evaluation_is_every_so_many_rounds_and_at_the_end():
+def test_evaluation_is_periodic_and_at_the_end():
     history = finished(evaluate_every=4).history
     assert [metrics["round"] for metrics in history if "accuracy" in metrics] == [3, 5]
 
@@ -368,14 +376,14 @@ def test_language_models_are_evaluated_by_recall_and_perplexity():
     ],
 )
 def test_theory_follows_from_the_configuration(cohorts, sampling):
-    found = training(cohorts=cohorts).theory(1e-5)
+    theory = training(cohorts=cohorts).theory(1e-5)
     expected = accounting.theory(noise_multiplier=0.8, sampling=sampling, rounds=6, delta=1e-5)
-    assert found == expected
+    assert theory == expected
 
 
 def test_a_fixed_cohort_is_accounted_for_replacing_a_client():
-    found = training(cohorts=FixedSizeCohorts(4)).theory(1e-5)
-    assert found == accounting.theory(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
+    theory = training(cohorts=FixedSizeCohorts(4)).theory(1e-5)
+    assert theory == accounting.theory(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
 
 
 def test_without_noise_epsilon_is_infinite():
@@ -386,27 +394,27 @@ def test_without_noise_epsilon_is_infinite():
 
 def test_sampling_with_replacement_is_refused_and_its_bound_accepted():
     run = training(cohorts=WithReplacementCohorts(4))
-    with pytest.raises(InputError, match=r"has no analysis here.*AtMost\(times=\d+\)") as refused:
+    with pytest.raises(InputError, match=r"no analysis.*AtMost\(times=\d+\)") as refused:
         run.theory(1e-5)
     times = int(str(refused.value).rpartition("times=")[2].rstrip(")"))
     bound = run.theory(1e-5, sampling=AtMost(times))
     alone = accounting.theory(noise_multiplier=0.8, sampling=AtMost(times), rounds=times, delta=1e-5)
     assert (bound.epsilon, bound.rounds) == (alone.epsilon, 6)
-    with pytest.raises(InputError, match=rf"is no upper bound for WithReplacement.*AtMost\(times={times}\) is"):
+    with pytest.raises(InputError, match=rf"WithReplacement.*AtMost\(times={times}\)"):
         run.theory(1e-5, sampling=AtMost(times - 1))
 
 
-def test_a_sampling_that_promises_more_than_the_cohorts_keep_is_refused():
+def test_a_sampling_that_claims_less_participation_than_actual_raises():
     run = training()
     assert run.theory(1e-5, sampling=EveryRound()).epsilon > run.theory(1e-5).epsilon
     assert run.theory(1e-5, sampling=Poisson(0.6)) == run.theory(1e-5)
     for sampling in (Poisson(0.1), AtMost(5), OncePerEpoch(2), FixedSize(4, 10)):
-        with pytest.raises(InputError, match=r"is no upper bound for PoissonCohorts\(q=0.6\): AtMost\(times=6\) is"):
+        with pytest.raises(InputError, match=r"PoissonCohorts\(q=0.6\).*AtMost\(times=6\)"):
             run.theory(1e-5, sampling=sampling)
     assert training(cohorts=ShuffledCohorts(4)).theory(1e-5, sampling=AtMost(2)).sampling == "at-most:2"
 
 
-def test_batch_norm_is_refused_under_privacy_with_its_remedy_and_works_without():
+def test_batch_norm_raises_in_a_private_training_only():
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 3))
     with pytest.raises(InputError, match=r"BatchNorm2d at '1'.*GroupNorm"):
         training(model=model)
@@ -417,7 +425,7 @@ def test_batch_norm_is_refused_under_privacy_with_its_remedy_and_works_without()
 def test_models_that_cannot_be_trained_are_refused():
     whole = mlp()
     whole.register_parameter("counts", nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False))
-    with pytest.raises(InputError, match=r"parameter 'counts' must hold floating-point numbers, it holds torch.int64"):
+    with pytest.raises(InputError, match=r"parameter 'counts'.*torch.int64"):
         training(model=whole)
     with pytest.raises(InputError, match="no trainable parameters"):
         training(model=mlp().requires_grad_(False))
@@ -446,11 +454,11 @@ def test_a_double_precision_module_is_trained_in_single():
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     training().run(until=1, checkpoints=tmp_path)
-    with pytest.raises(InputError, match="is of another training: there seed is 3, here 4"):
+    with pytest.raises(InputError, match=r"another training: seed is 3.* 4 here"):
         training(seed=4).load(tmp_path)
-    with pytest.raises(InputError, match="there mechanism is"):
+    with pytest.raises(InputError, match="mechanism is"):
         training(mechanism=Mechanism()).load(tmp_path)
-    with pytest.raises(InputError, match="there the number of parameters is"):
+    with pytest.raises(InputError, match="the number of parameters is"):
         training(model=cnn()).load(tmp_path)
 
 
@@ -464,11 +472,11 @@ def test_a_checkpoint_that_is_missing_cut_short_or_newer_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         training().load(tmp_path)
     tensors.unlink()
-    with pytest.raises(InputError, match=r"is not whole: round-000001.safetensors is missing"):
+    with pytest.raises(InputError, match=r"round-000001.safetensors is missing"):
         training().load(tmp_path)
     path = tmp_path / "checkpoint.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match="has format 2, this version of coalmine reads format 1"):
+    with pytest.raises(InputError, match=r"format 2.*reads format 1"):
         training().load(tmp_path)
     path.write_text(path.read_text()[:40])
     with pytest.raises(InputError, match="cannot be read"):
@@ -540,22 +548,22 @@ def test_a_rerun_goes_on_from_its_own_checkpoint(tmp_path):
     again.run(checkpoints=tmp_path, progress=lambda metrics: rounds.append(metrics["round"]))
     assert rounds == [3, 4, 5]
     assert same(whole, again)
-    with pytest.raises(InputError, match="there seed is 3, here 4"):
+    with pytest.raises(InputError, match=r"seed is 3.* 4 here"):
         training(seed=4).run(checkpoints=tmp_path)
-    with pytest.raises(InputError, match="holds a checkpoint of 6 rounds, which is past round 2"):
+    with pytest.raises(InputError, match="checkpoint after 6 rounds, past round 2"):
         training().run(until=2, checkpoints=tmp_path)
 
 
 def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(tmp_path):
     training().run(until=1, checkpoints=tmp_path)
     shuffled = DATA.regrouped(bounds=DATA.bounds, names=DATA.names, rows=np.arange(len(DATA.inputs))[::-1].copy())
-    with pytest.raises(InputError, match="there data is"):
+    with pytest.raises(InputError, match="data is"):
         training(data=shuffled).load(tmp_path)
-    with pytest.raises(InputError, match="there the first model is"):
+    with pytest.raises(InputError, match="the first model is"):
         training(model=mlp(seed=1)).load(tmp_path)
-    with pytest.raises(InputError, match=r"there audits is \[\], here \[Spy\]"):
+    with pytest.raises(InputError, match=r"audits is \[\].*\[Spy\] here"):
         training(audits=[Spy()]).load(tmp_path)
-    with pytest.raises(InputError, match="there kind is Training, here CentralTraining"):
+    with pytest.raises(InputError, match=r"kind is Training.*CentralTraining here"):
         CentralTraining(model=mlp(), data=DATA, rounds=6).load(tmp_path)
 
 
@@ -582,7 +590,7 @@ def test_a_checkpoint_keeps_what_the_audits_must_remember(tmp_path):
     assert counter.count == 6
 
 
-def test_a_checkpoint_that_cannot_be_written_is_a_sentence(tmp_path):
+def test_a_checkpoint_that_cannot_be_written_raises_an_input_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         training().run(checkpoints=tmp_path / "file")
@@ -590,7 +598,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_sentence(tmp_path):
 
 def test_a_model_that_diverges_is_noticed_in_its_own_round():
     run = training(server=SGD(learning_rate=1e30), test=DATA, evaluate_every=1)
-    with pytest.raises(InputError, match="the model diverged in round 0, which does not count"):
+    with pytest.raises(InputError, match="diverged in round 0"):
         run.run()
     assert run.state.round == 0
 
@@ -598,17 +606,17 @@ def test_a_model_that_diverges_is_noticed_in_its_own_round():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": None}, "data must be FederatedData, such as train"),
+        ({"data": None}, "data must be FederatedData"),
         ({"model": "mlp"}, "model must be a torch.nn.Module"),
         ({"model": nn.Linear}, "model must be a torch.nn.Module.*got the class Linear"),
-        ({"cohorts": 0.5}, "cohorts must be such as PoissonCohorts"),
-        ({"cohorts": PoissonCohorts}, "cohorts must be such as PoissonCohorts.*got the class"),
+        ({"cohorts": 0.5}, "cohorts must be.*got float"),
+        ({"cohorts": PoissonCohorts}, "cohorts must be.*got the class"),
         ({"client": SGD(learning_rate=0.1)}, "client must be LocalTraining"),
         ({"server": torch.optim.SGD}, "server must be SGD"),
         ({"mechanism": FixedClipping(1.0)}, "mechanism must be Mechanism"),
         ({"audits": Spy()}, "audits must be a list"),
         ({"audits": [3]}, "an audit must be an object of a subclass of coalmine.protocol.Audit, got int"),
-        ({"test": 3}, "test must be FederatedData, such as test"),
+        ({"test": 3}, "test must be FederatedData"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(changes, message):
@@ -617,7 +625,7 @@ def test_arguments_of_another_kind_are_refused(changes, message):
 
 
 def test_parts_of_another_kind_are_refused():
-    with pytest.raises(InputError, match="clipping must be such as FixedClipping"):
+    with pytest.raises(InputError, match=r"clipping must be.*got float"):
         Mechanism(clipping=1.0)
     with pytest.raises(InputError, match="optimizer must be SGD"):
         LocalTraining(optimizer=torch.optim.SGD)
@@ -641,17 +649,17 @@ def test_a_resumed_training_reads_the_same_memory_layout(tmp_path):
     assert same(whole, rest)
 
 
-def test_a_huge_learning_rate_ends_in_a_sentence():
+def test_a_huge_learning_rate_raises_an_input_error():
     for kernel in ({}, {"batch_size": 4}):
         run = training(client=LocalTraining(optimizer=SGD(learning_rate=1e20), **kernel), mechanism=Mechanism())
-        with pytest.raises(InputError, match="does not count"):
+        with pytest.raises(InputError, match="aborted"):
             run.run()
 
 
 def test_central_training_refuses_what_it_cannot_plant():
     dim = training().dim
     for spy in (Spy(plants=lambda *_: Contribution(np.zeros(dim, dtype=np.float32))), Spy(frozen=1)):
-        with pytest.raises(InputError, match="Spy plants updates or asks for frozen rounds"):
+        with pytest.raises(InputError, match="Spy inserts updates"):
             CentralTraining(model=mlp(), data=DATA, rounds=3, steps=2, audits=[spy]).run()
 
 

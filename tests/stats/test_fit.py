@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.methods.mechanism.audit import canary_cosines
 from coalmine.reproductions import Context
-from coalmine.reproductions.gaussian_mechanism import table_1
+from coalmine.reproductions.gaussian_mechanism import canary_cosines, table_1
 from coalmine.stats import (
     CosineNull,
     NormalNull,
@@ -32,7 +31,7 @@ def cosines_of_vectors(dim, canaries, sigma, rng):
 def test_cosines_without_vectors_have_the_distribution_of_those_with(dim, canaries, sigma):
     # Two-sample tests of one cosine, of the largest, and of their mean; each fails by chance once in 1,000 runs.
     rng = np.random.default_rng([dim, canaries])
-    fast = np.array([canary_cosines(dim=dim, canaries=canaries, sigma=sigma, rng=rng) for _ in range(3000)])
+    fast = np.array([canary_cosines(dim=dim, canaries=canaries, noise_multiplier=sigma, rng=rng) for _ in range(3000)])
     slow = np.array([cosines_of_vectors(dim, canaries, sigma, rng) for _ in range(3000)])
     for statistic in (lambda g: g[:, 0], lambda g: g[:, -1], lambda g: g.max(axis=1), lambda g: g.mean(axis=1)):
         assert stats.ks_2samp(statistic(fast), statistic(slow)).pvalue > 1e-3
@@ -40,7 +39,7 @@ def test_cosines_without_vectors_have_the_distribution_of_those_with(dim, canari
 
 def test_the_section_3_estimate_is_the_gaussian_mechanisms_calibration():
     dim = 10_000
-    cosines = canary_cosines(dim=dim, canaries=200, sigma=1.5, rng=np.random.default_rng(0))
+    cosines = canary_cosines(dim=dim, canaries=200, noise_multiplier=1.5, rng=np.random.default_rng(0))
     sigma = 1 / (cosines.mean() * np.sqrt(dim))
     estimate = gaussian_shift(Scores(cosines, null=CosineNull(dim)), delta=1e-6)
     assert estimate.epsilon == pytest.approx(float(epsilon_gaussian(sigma, 1e-6)), rel=1e-9)
@@ -86,4 +85,4 @@ def test_scores_alike_cannot_be_fitted():
 
 def test_more_canaries_than_dimensions_are_refused():
     with pytest.raises(InputError, match="at most dim"):
-        canary_cosines(dim=5, canaries=6, sigma=1.0, rng=np.random.default_rng(0))
+        canary_cosines(dim=5, canaries=6, noise_multiplier=1.0, rng=np.random.default_rng(0))

@@ -1,3 +1,5 @@
+"""The Anderson–Darling test of normality."""
+
 import warnings
 
 import numpy as np
@@ -19,10 +21,10 @@ def test_the_statistic_is_that_of_scipy(size):
 
 def test_p_values_of_normal_scores_are_uniform():
     rng = np.random.default_rng(0)
-    found = np.array([anderson_darling(rng.normal(3, 2, 200)).p_value for _ in range(4000)])
+    p_values = np.array([anderson_darling(rng.normal(3, 2, 200)).p_value for _ in range(4000)])
     for level in (0.01, 0.05, 0.15, 0.5):
-        # Five binomial standard errors, and a few per cent of the level for the approximation.
-        assert abs(np.mean(found < level) - level) < 5 * np.sqrt(level * (1 - level) / 4000) + 0.06 * level
+        # Five binomial standard errors, and a few percent of the level for the approximation.
+        assert abs(np.mean(p_values < level) - level) < 5 * np.sqrt(level * (1 - level) / 4000) + 0.06 * level
 
 
 def test_levels_are_about_those_of_the_one_shot_paper():
@@ -37,7 +39,7 @@ def test_levels_are_about_those_of_the_one_shot_paper():
         assert min(t.p_value for t in below) > level * 0.7
 
 
-def test_skewed_scores_are_found():
+def test_skewed_scores_are_rejected():
     assert anderson_darling(np.random.default_rng(0).exponential(size=500)).p_value < 1e-10
 
 
@@ -47,6 +49,6 @@ def test_affine_changes_change_nothing():
 
 
 @pytest.mark.parametrize("values", [[1.0] * 20, [1.0, 2.0, 3.0]])
-def test_too_few_values_or_equal_ones_are_refused(values):
-    with pytest.raises(NotApplicableError, match="at least 8 values that differ"):
+def test_too_few_values_or_equal_ones_raise(values):
+    with pytest.raises(NotApplicableError, match="at least 8 values"):
         anderson_darling(values)

@@ -79,7 +79,7 @@ def test_the_standard_deviation_is_one_over_root_d():
     assert np.std(cosines) == pytest.approx(CosineNull(7).std, rel=0.02)
 
 
-def test_bad_dimensions_and_cosines_are_refused():
+def test_bad_dimensions_and_cosines_raise():
     with pytest.raises(InputError, match="dim"):
         CosineNull(1)
     with pytest.raises(InputError, match=r"\[-1, 1\]"):
@@ -112,7 +112,7 @@ def test_a_likelihood_ratio_exceeds_t_no_more_often_than_its_null_says() -> None
         assert np.mean(ratio >= t) <= np.exp(null.log_sf(t))
     t = np.array([-3.0, 0.0, 0.1, 5.0, 50.0])
     np.testing.assert_allclose(np.exp(null.log_sf(t)) + np.exp(null.log_cdf(t)), 1.0)
-    with pytest.raises(NotApplicableError, match="mean of a log-likelihood ratio"):
+    with pytest.raises(NotApplicableError, match="mean of LikelihoodRatioNull"):
         gaussian_fit(Scores(np.arange(20.0), null=null), delta=1e-5)
 
 
@@ -123,7 +123,7 @@ def test_the_largest_of_one_is_that_one() -> None:
 
 def test_the_largest_of_several_has_no_mean_to_fit() -> None:
     scores = Scores(np.arange(20.0), null=LargestOfNull(NormalNull(), 3))
-    with pytest.raises(NotApplicableError, match="mean of the largest"):
+    with pytest.raises(NotApplicableError, match="mean of LargestOfNull"):
         gaussian_fit(scores, delta=1e-5)
-    with pytest.raises(InputError, match="count must be"):
+    with pytest.raises(InputError, match=r"count .* got 0"):
         LargestOfNull(NormalNull(), 0)

@@ -14,11 +14,11 @@ from coalmine.stats import Counts, Estimate, epsilon_from_counts, epsilon_from_r
 rate = st.floats(0, 1)
 
 
-def test_the_ldp_papers_example_gives_ln_8():
+def test_the_example_of_the_ldp_paper_is_ln_8():
     assert epsilon_from_rates(0.8, 0.1) == pytest.approx(math.log(8), abs=1e-12)
 
 
-def test_both_ways_round_the_larger_ratio_wins():
+def test_the_larger_of_the_two_ratios_wins():
     assert epsilon_from_rates(0.9, 0.5) == pytest.approx(math.log(0.5 / 0.1))
     assert epsilon_from_rates(0.5, 0.1) == pytest.approx(math.log(0.5 / 0.1))
 
@@ -99,11 +99,11 @@ def test_the_plug_in_lies_between_lower_and_upper(cells, interval):
 
 
 def test_a_valid_bound_cannot_carry_another_epsilon():
-    with pytest.raises(ValueError, match=r"a valid bound of 1.0, so its ε cannot be 2.0"):
+    with pytest.raises(ValueError, match=r"1\.0.*2\.0"):
         Estimate("x", 2.0, lower=1.0, confidence=0.95, valid=True)
 
 
-def test_the_joint_beta_estimate_is_finite_where_nothing_went_wrong():
+def test_the_joint_beta_estimate_is_finite_without_any_error():
     # Both posteriors are singular there; mpmath.quad in x = sin² t, 20 digits, gives these upper ends.
     assert epsilon_from_counts(Counts(10, 0, 0, 10), interval="joint-beta").upper == pytest.approx(9.8721, abs=1e-3)
     assert epsilon_from_counts(Counts(100, 0, 0, 100), interval="joint-beta").upper == pytest.approx(12.1961, abs=1e-3)
@@ -114,17 +114,17 @@ def test_rounding_does_not_make_a_rate_exceed_delta():
 
 
 @pytest.mark.parametrize("cells", [(0, 0, 1, 1), (1, 1, 0, 0), (-1, 2, 1, 1), (1.5, 1, 1, 1)])
-def test_impossible_counts_are_refused(cells):
+def test_impossible_counts_raise(cells):
     with pytest.raises(InputError):
         Counts(*cells)
 
 
-def test_an_unknown_interval_is_refused_with_the_known_ones():
+def test_an_unknown_interval_raises_and_lists_the_known_ones():
     with pytest.raises(InputError, match="katz-log"):
         epsilon_from_counts(Counts(1, 1, 1, 1), interval="wald")
 
 
 @pytest.mark.parametrize("delta", [-0.1, 1.0, math.nan])
-def test_delta_outside_its_range_is_refused_with_its_value(delta):
-    with pytest.raises(InputError, match=r"delta must be in \[0, 1\)"):
+def test_delta_out_of_range_raises(delta):
+    with pytest.raises(InputError, match=rf"delta .* got {delta}"):
         epsilon_from_rates(0.5, 0.1, delta)

@@ -55,17 +55,17 @@ def test_the_input_is_neither_changed_nor_shared():
 
 
 @pytest.mark.parametrize(
-    ("members", "sentence"),
+    ("members", "message"),
     [
-        ([], "members must hold at least one number"),
-        ([1.0, float("nan")], "members must be finite, got nan among 2 values"),
+        ([], "members .* got none"),
+        ([1.0, float("nan")], "members .* got nan"),
         ([1.0, float("inf")], "got inf"),
         ([[1.0]], "shape"),
         (["a"], "numbers"),
     ],
 )
-def test_bad_scores_are_refused_with_a_sentence(members, sentence):
-    with pytest.raises(InputError, match=sentence):
+def test_bad_scores_raise(members, message):
+    with pytest.raises(InputError, match=message):
         Scores(members, [0.0])
 
 

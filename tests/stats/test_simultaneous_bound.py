@@ -205,8 +205,8 @@ def test_the_gdp_bound_exceeds_the_truth_in_at_most_5_percent_of_gaussian_audits
     assert wrong <= allowed(200)
 
 
-def test_copies_are_divided_out_validly():
-    # Each member was planted three times in a mechanism that is 0.5-DP for one copy: 1.5-DP for the three.
+def test_the_bound_accounts_for_copies():
+    # Each member was inserted three times into a mechanism that is 0.5-DP for one copy: 1.5-DP for the three.
     draw, _ = randomized_response(1.5, 0.0)
     rng = np.random.default_rng(7)
     wrong = sum(simultaneous(draw(rng, 100, 100), copies=3).lower > 0.5 for _ in range(300))
@@ -313,10 +313,10 @@ def test_guesses_in_the_tails_are_those_of_sorting(members, nonmembers):
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 100, 12345])
 def test_member_ranks_are_ranks(n):
-    found = member_ranks(n)
-    assert found[0] >= 1
-    assert found[-1] == n
-    assert found.size <= 2 * math.log2(n) + 1
+    grid = member_ranks(n)
+    assert grid[0] >= 1
+    assert grid[-1] == n
+    assert grid.size <= 2 * math.log2(n) + 1
 
 
 def test_subsets_are_sorted_repeatable_and_free_of_the_scores_scale():
@@ -332,6 +332,6 @@ def test_subsets_are_sorted_repeatable_and_free_of_the_scores_scale():
     np.testing.assert_array_equal(np.sort(np.concatenate([a, c])), members)
 
 
-def test_an_unknown_design_is_refused():
+def test_an_unknown_design_raises():
     with pytest.raises(InputError, match="coin-flips"):
         simultaneous(golden(100, 1.0), design="coins")

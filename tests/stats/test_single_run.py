@@ -114,6 +114,6 @@ def test_no_guesses_show_nothing():
 
 
 @pytest.mark.parametrize("cells", [(10, 11, 5), (10, 5, 6), (0, 0, 0), (10, -1, 0), (10, 5, 2.5), (10, math.nan, 1)])
-def test_impossible_guesses_are_refused(cells):
+def test_impossible_guesses_raise(cells):
     with pytest.raises(InputError):
         Guesses(*cells)

@@ -1,4 +1,4 @@
-"""The ServerApp: DP-FedAvg with Flower's accountant. The lines of the audit are marked."""
+"""The ServerApp: DP-FedAvg with Flower's accountant, in which the lines of the audit are marked."""
 
 import random
 import time
@@ -22,7 +22,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train, and say what of it can be seen."""
+    """Train, and print what the audit shows."""
     config = context.run_config
     rounds, clip, canaries = int(config["num-server-rounds"]), float(config["clip-norm"]), int(config["canaries"])
     random.seed(int(config["seed"]))
@@ -32,12 +32,12 @@ def main(grid: Grid, context: Context) -> None:
     while len(list(grid.get_node_ids())) < max(2, clients):  # FedAvg counts nodes before it waits for them
         time.sleep(0.5)
     clients = clients or len(list(grid.get_node_ids()))
-    nodes = clients + 2 * canaries  # audit: canaries, planted and held out, are nodes too
+    nodes = clients + 2 * canaries  # audit: canaries are nodes, inserted and held out
 
     audit = OneShot(  # audit
         dim=Layout.of(first).dim, rounds=rounds, canaries=canaries, view="updates", participation="every-round",
     )  # fmt: skip
-    grid = CanaryGrid(grid, audit, clip_norm=clip, length=5.0)  # audit: too long, so that clipping is tested
+    grid = CanaryGrid(grid, audit, clip_norm=clip, length=5.0)  # audit: 5 clip norms long, to test clipping
 
     spent = RdpAccountant(
         PrivacyConfig(1e-5, nodes, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION)
@@ -58,14 +58,14 @@ def main(grid: Grid, context: Context) -> None:
     trained = strategy.start(
         grid=grid, initial_arrays=first, num_rounds=rounds, evaluate_fn=grid.recorder(evaluate)  # audit
     )  # fmt: skip
-    theory = claimed(spent.get_epsilon(1e-5), 1e-5)
+    theory = claimed(spent.get_epsilon(1e-5), 1e-5)  # audit
     last = float(trained.evaluate_metrics_serverapp[rounds]["accuracy"])
     result = audit.result(theory=theory, metrics={"accuracy": last})  # audit
     for e in result.estimates:
-        print(f"{e.method:<22} {e.epsilon:8.3f}  {'valid bound' if e.valid else 'estimate'}")
-    print(f"\naccuracy {last:.3f}; {result.meaning}")
+        print(f"{e.method:<22} {e.epsilon:8.3f}  {'lower bound' if e.valid else 'estimate'}")
+    print(f"\naccuracy {last:.3f}; {result.summary}")
     for warning in result.warnings:
-        print(f"note: {warning}")
+        print(f"warning: {warning}")
     out = Path(str(config["out"])).expanduser()
     save([result], out)  # audit
     print(f"\nresult in {out.resolve()}: coalmine report {out}")

@@ -1,4 +1,4 @@
-"""The model, the data, and what a client does: plain PyTorch."""
+"""Model, data and local training in plain PyTorch."""
 
 from functools import lru_cache
 
@@ -12,14 +12,14 @@ torch.set_num_threads(1)
 
 
 def build() -> nn.Module:
-    """A small network."""
+    """Return a small network."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 @lru_cache(maxsize=1)
 def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Images and labels to train on, and the last 300 to test with."""
+    """Return training images and labels, then 300 test images and labels."""
     images, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
     return x[:-300], y[:-300], x[-300:], y[-300:]
@@ -27,14 +27,14 @@ def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 
 @lru_cache(maxsize=64)
 def partition(number: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A client's examples."""
+    """Return the examples of a client."""
     x, y, _, _ = digits()
-    mine = np.array_split(np.random.default_rng(0).permutation(len(x)), count)[number]
-    return x[mine], y[mine]
+    indices = np.array_split(np.random.default_rng(0).permutation(len(x)), count)[number]
+    return x[indices], y[indices]
 
 
 def fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int = 5) -> float:
-    """A few steps of gradient descent; returns the last loss."""
+    """Take a few steps of gradient descent, and return the last loss."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -45,7 +45,7 @@ def fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int = 5) -> f
 
 
 def accuracy(model: nn.Module) -> float:
-    """On the test images."""
+    """Return the accuracy on the test images."""
     _, _, x, y = digits()
     with torch.no_grad():
         return float((model(x).argmax(1) == y).float().mean())

@@ -1,4 +1,7 @@
-"""How clients come to take part in rounds, as an accountant sees it. dp-accounting is imported where it is used."""
+"""Sampling schemes: how clients take part in rounds, as the accountants assume it.
+
+A scheme turns a training into a dp-accounting event. dp-accounting is imported only when that happens.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,19 @@ from typing import Any, ClassVar
 from coalmine.errors import InputError, check_count
 
 Schedule = Sequence[tuple[float, int]]
-"""Stretches of a training in their order: (noise_multiplier, number of rounds with it)."""
+"""Pairs (noise multiplier, number of rounds with it), in the order of the training."""
 
-# Outside this range dp-accounting runs out of digits. Less noise is accounted as none and more as the most: either
-# way the ε that comes out is still an upper bound.
-LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
+# Outside this range dp-accounting loses all digits. Less noise is accounted for as none, and more as the maximum, so ε
+# is an upper bound either way.
+MIN_NOISE, MAX_NOISE = 1e-6, 1e6
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How clients come to take part in rounds, and so how much a round's noise protects one of them."""
+    """Base class of the sampling schemes: how clients take part in rounds.
+
+    Use one of the subclasses. ``str(sampling)`` is the form that the command line and settings accept.
+    """
 
     name: ClassVar[str]
     adjacency: ClassVar[str] = "add-or-remove-one"
@@ -34,46 +40,58 @@ class Sampling:
 
     @property
     def rate(self) -> float | None:
-        """The probability that a client takes part in a given round, where the sampling fixes one."""
+        """Probability that a client takes part in a given round, or None if the scheme does not fix one."""
         return None
 
     def event(self, noise_multiplier: float, rounds: int) -> tuple[Any, Any]:
-        """The training as dp-accounting sees it: its ``DpEvent`` and the ``NeighboringRelation`` it holds for."""
+        """Return the training as a dp-accounting ``DpEvent``, and the ``NeighboringRelation`` it holds for."""
         return self.schedule_event([(noise_multiplier, rounds)])
 
     def schedule_event(self, schedule: Schedule) -> tuple[Any, Any]:
-        """Like ``event``, for noise that changes during the training."""
+        """Return the same as `event` for noise that changes during the training."""
         import dp_accounting as dp
 
         relation = dp.NeighboringRelation
         neighbors = relation.REPLACE_ONE if self.adjacency == "replace-one" else relation.ADD_OR_REMOVE_ONE
-        times: Counter[float] = Counter()
+        rounds_with: Counter[float] = Counter()
         for noise, rounds in self._exposures([stretch for stretch in schedule if stretch[1] > 0]):
             if rounds > 0 and math.isfinite(noise):
-                times[min(noise, MOST_NOISE)] += rounds
-        if not times or self.rate == 0:
+                rounds_with[min(noise, MAX_NOISE)] += rounds
+        if not rounds_with or self.rate == 0:
             return dp.NoOpDpEvent(), neighbors
-        if min(times) < LEAST_NOISE:
+        if min(rounds_with) < MIN_NOISE:
             return dp.NonPrivateDpEvent(), neighbors
-        one_round = {noise: self._sampled(dp.GaussianDpEvent(noise), dp) for noise in times}
-        parts = [dp.SelfComposedDpEvent(one_round[noise], count) for noise, count in times.items()]
+        parts = [
+            dp.SelfComposedDpEvent(self._sampled(dp.GaussianDpEvent(noise), dp), count)
+            for noise, count in rounds_with.items()
+        ]
         return dp.ComposedDpEvent(parts), neighbors
 
     def _exposures(self, schedule: Schedule) -> Schedule:
-        """The rounds that count against the most exposed client."""
+        """Return the rounds in which the most exposed client takes part."""
         return schedule
 
     def _sampled(self, gaussian: Any, dp: Any) -> Any:
-        """The event of one of those rounds; ``dp`` is dp-accounting."""
+        """Return the event of one of those rounds, with amplification by sampling; ``dp`` is dp-accounting."""
         return gaussian
 
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
-    """Each client takes part in each round with probability ``q``, independently of everybody and every other round.
+    """Poisson sampling: each client takes part in each round with probability q, independently of everything else.
 
     The guarantee is for adding or removing one client, amplified by the sampling. It assumes that the noise does not
-    depend on how many clients came, and that nobody sees who took part.
+    depend on the number of participants, and that the adversary does not see who takes part.
+
+    Args:
+        q: Sampling probability, in [0, 1].
+
+    Raises:
+        InputError: If ``q`` is out of range.
+
+    Example:
+        >>> str(Poisson(0.01))
+        'poisson:0.01'
     """
 
     name: ClassVar[str] = "poisson"
@@ -88,22 +106,33 @@ class Poisson(Sampling):
 
     @property
     def rate(self) -> float:
-        """The probability ``q``."""
+        """The sampling probability."""
         return float(self.q)
 
     def _sampled(self, gaussian: Any, dp: Any) -> Any:
-        # At q = 1 the plain Gaussian has a closed form where the sampled one is composed numerically.
+        # At q = 1 the plain Gaussian event has a closed form, while the sampled one is composed numerically.
         return gaussian if self.q == 1 else dp.PoissonSampledDpEvent(self.q, gaussian)
 
 
 @dataclass(frozen=True)
 class FixedSize(Sampling):
-    """Each round draws ``size`` of ``population`` clients without replacement, independently of every other round.
+    """Fixed-size sampling: each round draws a fixed number of clients without replacement, independently of others.
 
-    The guarantee is for replacing one client by another (Wang, Balle and Kasiviswanathan 2019, Theorem 27), amplified
-    by the sampling; dp-accounting has it for RDP only. A replaced client moves the sum by up to twice the clip norm:
-    give noise / (2 · clip_norm) as noise_multiplier for that guarantee. Published figures, the secret sharer's among
-    them, give noise / clip_norm.
+    The guarantee is for *replacing* one client, amplified by the sampling (Wang, Balle & Kasiviswanathan, 2019,
+    Theorem 27); dp-accounting supports it for RDP only. Replacing a client moves the sum by up to twice the clip norm,
+    so the noise multiplier for this guarantee is noise / (2 · clip_norm). Published figures, such as those of the
+    secret sharer paper, use noise / clip_norm.
+
+    Args:
+        size: Number of clients per round.
+        population: Number of clients overall.
+
+    Raises:
+        InputError: If a number is not whole and positive, or ``size`` exceeds ``population``.
+
+    Example:
+        >>> FixedSize(10, 1000).rate, FixedSize(10, 1000).adjacency
+        (0.01, 'replace-one')
     """
 
     name: ClassVar[str] = "fixed"
@@ -118,7 +147,7 @@ class FixedSize(Sampling):
 
     @property
     def rate(self) -> float:
-        """The share of the population in a round."""
+        """Share of the population in one round."""
         return self.size / self.population
 
     def _sampled(self, gaussian: Any, dp: Any) -> Any:
@@ -127,16 +156,28 @@ class FixedSize(Sampling):
 
 @dataclass(frozen=True)
 class OncePerEpoch(Sampling):
-    """Each client takes part in at most one of every ``rounds_per_epoch`` consecutive rounds, counted from the first.
+    """One participation per epoch: each client takes part in at most one round of every epoch.
 
-    The guarantee is for adding or removing one client whose going does not move the others between rounds: the
-    Gaussian mechanism composed once per epoch that has started. No amplification, so the schedule may be known.
+    The guarantee is for adding or removing one client, assuming that this does not move other clients between rounds:
+    the Gaussian mechanism composed once for every epoch that has started. There is no amplification, so the adversary
+    may know the schedule.
+
+    Args:
+        rounds_per_epoch: Number of consecutive rounds in an epoch, counted from the first round.
+
+    Raises:
+        InputError: If ``rounds_per_epoch`` is not a whole number of at least 1.
+
+    Example:
+        >>> str(OncePerEpoch(85))
+        'epoch:85'
     """
 
     name: ClassVar[str] = "epoch"
     rounds_per_epoch: int
 
     def _exposures(self, schedule: Schedule) -> Schedule:
+        # A client takes part once per epoch, in the worst case in the round with the least noise.
         least_noise: dict[int, float] = {}
         start, length = 0, int(self.rounds_per_epoch)
         for noise, rounds in schedule:
@@ -149,9 +190,14 @@ class OncePerEpoch(Sampling):
 
 @dataclass(frozen=True)
 class EveryRound(Sampling):
-    """Each client takes part in each round: the Gaussian mechanism composed once per round.
+    """Full participation: every client takes part in every round.
 
-    The guarantee is for adding or removing one client, and holds for any other way to choose clients too.
+    The guarantee is for adding or removing one client: the Gaussian mechanism composed once per round. It also holds
+    for any other way of choosing clients.
+
+    Example:
+        >>> EveryRound().rate
+        1.0
     """
 
     name: ClassVar[str] = "every-round"
@@ -161,16 +207,26 @@ class EveryRound(Sampling):
 
     @property
     def rate(self) -> float:
-        """Always 1."""
+        """Probability of taking part in a round: 1."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class AtMost(Sampling):
-    """No client takes part in more than ``times`` rounds, whatever the schedule.
+    """Bounded participation: no client takes part in more than a given number of rounds, whatever the schedule.
 
-    The guarantee is for adding or removing one client whose going does not move the others between rounds: the
-    Gaussian mechanism composed ``times`` times, in the rounds with the least noise. No amplification.
+    The guarantee is for adding or removing one client, assuming that this does not move other clients between rounds:
+    the Gaussian mechanism composed ``times`` times, in the rounds with the least noise. There is no amplification.
+
+    Args:
+        times: Largest number of rounds that a client takes part in.
+
+    Raises:
+        InputError: If ``times`` is not a whole number of at least 1.
+
+    Example:
+        >>> str(AtMost(3))
+        'at-most:3'
     """
 
     name: ClassVar[str] = "at-most"
@@ -185,7 +241,24 @@ class AtMost(Sampling):
 
 
 def parse_sampling(text: str) -> Sampling:
-    """Read what ``str`` of a sampling writes, and ``poisson:5000/392000`` too."""
+    """Read a sampling scheme from text.
+
+    Args:
+        text: ``"poisson:Q"``, ``"poisson:SIZE/POPULATION"``, ``"fixed:SIZE/POPULATION"``, ``"epoch:ROUNDS"``,
+            ``"at-most:TIMES"`` or ``"every-round"``: what ``str`` of a scheme writes, and Poisson rates as fractions.
+
+    Returns:
+        The sampling scheme.
+
+    Raises:
+        InputError: If the text is none of these, or a number is out of range.
+
+    Example:
+        >>> parse_sampling("poisson:50/1000")
+        Poisson(q=0.05)
+        >>> parse_sampling("epoch:85")
+        OncePerEpoch(rounds_per_epoch=85)
+    """
     name, _, value = text.strip().partition(":")
     first, slash, second = value.partition("/")
     try:

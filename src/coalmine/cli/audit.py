@@ -86,7 +86,7 @@ def _own_options(method: Method) -> list[click.Parameter]:
 def _shared_options(method: Method) -> list[click.Parameter]:
     """Return the options that all methods have."""
     path = click.Path(path_type=Path)
-    names = [
+    names: list[tuple[list[str], str, dict[str, Any]]] = [
         (["--set", "settings"], "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
         (
             ["--out", "out"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -25,9 +26,21 @@ app = typer.Typer(
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
-for command in (runs.demo, runs.run, runs.resume, saved.check, saved.compare, saved.serve, saved.init, runs.report):
-    app.command()(command)
-for command in (estimate, account, exposure, reproduce):
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    runs.demo,
+    saved.init,
+    runs.run,
+    runs.resume,
+    runs.report,
+    saved.check,
+    saved.compare,
+    saved.serve,
+    estimate,
+    exposure,
+    account,
+    reproduce,
+)
+for command in _COMMANDS:
     app.command()(command)
 app.add_typer(audit.app, name="audit")
 

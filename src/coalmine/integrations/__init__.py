@@ -1,1 +1,1 @@
-"""The same audits on trainings that are not ours."""
+"""The same audits on trainings of other frameworks: `flower` and `opacus`. docs/bring-your-own.md has the overview."""

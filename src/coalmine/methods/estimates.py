@@ -1,4 +1,7 @@
-"""From the scores of planted and held-out canaries to all figures that apply, in the order they are to be read."""
+"""From the scores of inserted and held-out canaries to all estimates that apply, in the order to read them.
+
+Shared by the methods whose canaries are exchangeable; see docs/estimators.md for what each estimate is worth.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,19 @@ from coalmine.stats import (
     epsilon_gdp,
     estimate,
 )
+from coalmine.stats.epsilon import INDEPENDENT
 from coalmine.stats.rank_tests import Design
 
-# The order of reading: a closed-form null shows most; the bound for one run rests on least.
+# A closed-form null distribution shows most, so its bound comes first; the one-run bound assumes least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
+# Estimates that use the null distribution instead of the held-out scores.
 _FROM_NULL = ("exact-null", "gaussian-shift", "gaussian-fit", "published-lower-bound")
-_EXACT, _BOUNDED = "their null distribution is exact", "their null distribution is bounded from above"
-_SIGNS = "; random signs are as good as directions uniform on the sphere (see docs/one-shot.md)"
+_BOUNDED_NULL = f"{INDEPENDENT}; their null distribution is bounded from above"
+_SIGNS = "; random signs are as good as uniform directions (docs/one-shot.md)"
 
 _OF_NORMAL_SCORES = ("gaussian-shift", "gaussian-fit")
-_SUSPECT = 0.01
+# Significance at which the Anderson–Darling test marks Gaussian fits as doubtful.
+_DOUBTFUL = 0.01
 
 
 def canary_estimates(
@@ -43,29 +49,49 @@ def canary_estimates(
     delta: float,
     confidence: float,
 ) -> tuple[list[Estimate], Scores, float | None]:
-    """Every figure that applies, the scores they came from, and how large a bound from held-out canaries can get.
+    """Return every estimate that applies, the scores behind them, and the largest bound these scores can show.
 
-    Where the law of a held-out score is known (``null``), the bound from it comes first, and the paper's estimates are
-    taken from it; the held-out canaries serve the others. ``signs`` says that the canaries are made of random signs.
-    Fits of normal curves to scores that are not normal are marked as doubtful.
+    If the null distribution is known, its bound comes first and the paper's estimates use it; held-out canaries serve
+    the others. Gaussian fits to scores that are not normal are marked as doubtful.
+
+    Args:
+        members: Scores of the inserted canaries, higher means more likely inserted.
+        nonmembers: Scores of the held-out canaries.
+        null: Null distribution of the scores, or an upper bound on its tails, or None if neither is known.
+        signs: Whether the canaries are made of random signs, for which the null distribution is approximate.
+        design: How members were chosen.
+        delta: The δ at which ε is stated.
+        confidence: Confidence of bounds and intervals.
+
+    Returns:
+        Estimates, the recommended one first; the scores; and the ceiling of bounds that count held-out scores.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> estimates, scores, top = canary_estimates(
+        ...     rng.normal(2, 1, 100), rng.normal(0, 1, 100), null=NormalNull(), signs=False, design="fixed",
+        ...     delta=1e-5, confidence=0.95,
+        ... )
+        >>> estimates[0].method, scores.members.size
+        ('exact-null', 100)
     """
-    found = {e.method: e for e in estimate(members, nonmembers, delta=delta, confidence=confidence, design=design)}
+    counted = estimate(members, nonmembers, delta=delta, confidence=confidence, design=design)
+    estimates = {e.method: e for e in counted}
     if null is not None:
         exact = isinstance(null, CosineNull | NormalNull)
-        known = estimate(members, null=null, delta=delta, confidence=confidence)
-        for e in known:
+        for e in estimate(members, null=null, delta=delta, confidence=confidence):
             if e.method == "exact-null" or (exact and e.method in _FROM_NULL):
-                assumes = e.assumes if exact else e.assumes.replace(_EXACT, _BOUNDED)
-                found[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
-    if normality(members, "planted")[1]:
-        found |= {name: replace(found[name], doubtful=True) for name in _OF_NORMAL_SCORES if name in found}
+                assumes = e.assumes if exact else _BOUNDED_NULL
+                estimates[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
+    if normality(members, "inserted")[1]:
+        estimates |= {name: replace(estimates[name], doubtful=True) for name in _OF_NORMAL_SCORES if name in estimates}
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
-    ordered = [found[name] for name in _ORDER if name in found]
+    ordered = [estimates[name] for name in _ORDER if name in estimates]
     return first_judged(ordered, members, nonmembers, null=null, design=design), Scores(members, nonmembers), top
 
 
 def first_judged(
-    found: list[Estimate],
+    estimates: list[Estimate],
     members: Floats,
     nonmembers: Floats,
     *,
@@ -73,29 +99,40 @@ def first_judged(
     design: Design = "fixed",
     copies: int = 1,
 ) -> list[Estimate]:
-    """The same figures; the bound to quote, the first valid one, with what it is at higher confidences."""
-    quoted = next((e for e in found if e.valid), None)
-    if quoted is None:
-        return found
-    known = quoted.method == "exact-null"
+    """Return the estimates, the quoted bound (the first valid one) with its values at higher confidences.
 
-    def again(confidence: float) -> float | None:
+    A gate that judges many results together needs these. See `canary_estimates` for the arguments.
+
+    Args:
+        estimates: Estimates from these scores, the recommended one first.
+        members: Scores of the inserted canaries.
+        nonmembers: Scores of the held-out canaries.
+        null: Null distribution of the scores, if the quoted bound uses one.
+        design: How members were chosen.
+        copies: How often each canary was inserted.
+    """
+    quoted = next((e for e in estimates if e.valid), None)
+    if quoted is None:
+        return estimates
+    uses_null = quoted.method == "exact-null"
+
+    def bound_at(confidence: float) -> float | None:
         return estimate(
             members,
-            None if known else nonmembers,
-            null=null if known else None,
+            None if uses_null else nonmembers,
+            null=null if uses_null else None,
             delta=quoted.delta,
             confidence=confidence,
-            design="fixed" if known else design,
+            design="fixed" if uses_null else design,
             copies=copies,
             methods=[quoted.method],
         )[0].lower
 
-    return [e.judged(again) if e is quoted else e for e in found]
+    return [e.judged(bound_at) if e is quoted else e for e in estimates]
 
 
 def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> float | None:
-    """ε of two normal distributions of the same width, shifted as the scores so far are: for a progress bar."""
+    """Return ε of two normal distributions of equal width, shifted like the scores so far, for a progress bar."""
     if min(len(members), len(nonmembers)) < 2:
         return None
     width = float(np.sqrt((members.var(ddof=1) + nonmembers.var(ddof=1)) / 2))
@@ -104,24 +141,28 @@ def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> f
 
 
 def neighbors_apart(clients: int, theory: Theory | None) -> int:
-    """How many steps from neighbor to neighbor it takes to give ``clients`` of them other data, for group privacy.
+    """Return the number of neighboring steps that change the data of ``clients`` clients, for group privacy.
 
-    One each where ``theory`` is for replacing a client, or where there is none; two each where it is for adding or
-    removing one.
+    One step per client if the claim is for replacing a client or if there is none; two if it is for adding or removing.
     """
     return clients if theory is None or theory.adjacency == "replace-one" else 2 * clients
 
 
-def normality(scores: Floats, whose: str) -> tuple[dict[str, float], list[str]]:
-    """The Anderson–Darling statistic of ``scores``, and a warning where a Gaussian fit is a poor one."""
+def normality(scores: Floats, side: str) -> tuple[dict[str, float], list[str]]:
+    """Return the Anderson–Darling test of scores as metrics, and a warning if a Gaussian fit is poor.
+
+    Args:
+        scores: Scores of one side.
+        side: Name of the side, such as "inserted".
+    """
     try:
         test = anderson_darling(scores)
     except NotApplicableError:
         return {}, []
-    measured = {"anderson_darling": test.statistic, "anderson_darling_p": test.p_value}
-    if test.p_value >= _SUSPECT:
-        return measured, []
-    return measured, [
-        f"the scores of the {whose} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
+    metrics = {"anderson_darling": test.statistic, "anderson_darling_p": test.p_value}
+    if test.p_value >= _DOUBTFUL:
+        return metrics, []
+    return metrics, [
+        f"the scores of the {side} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
         f"{test.p_value:.2g}): do not rely on {' and '.join(_OF_NORMAL_SCORES)}"
     ]

@@ -201,7 +201,7 @@ def _table(groups: Sequence[Group]) -> Html:
             "–" if result.decisive is None else f"≥ {numbers.epsilon(result.decisive.epsilon)}",
             "–" if guess is None else f"≈ {numbers.epsilon(guess.epsilon)}",
             "–" if guess is None else guess.method,
-            result.verdict.value if result.bound is not None else "estimate only",
+            result.verdict.value,
         ]
         return tag(
             "tr",

@@ -16,7 +16,7 @@ from coalmine.results.result import AuditResult
 from coalmine.results.verdict import Verdict
 
 _BOUND = "lower bound: ε is at least this"
-_GUESS = "best guess with its interval: an estimate, may be too high or too low"
+_GUESS = "best guess and interval (an estimate)"
 _CLAIM = "claimed ε: at most this"
 _ROW, _HEADER = 50, 44
 _WIDE = 560

@@ -1,15 +1,18 @@
-"""Tables and figures of the papers, computed again and printed beside the papers' numbers."""
+"""Tables and figures of the papers, recomputed and printed beside the papers' numbers.
+
+The results and their discussion are in docs/reproductions/.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from coalmine.reproductions import canife, canife_training, gaussian_mechanism, ldp, one_shot, secret_sharer
-from coalmine.reproductions.table import Context, Scale, Table
+from coalmine.reproductions.table import Context, ReproducedTable, Scale
 
-__all__ = ["REPRODUCTIONS", "Context", "Scale", "Table", "find"]
+__all__ = ["REPRODUCTIONS", "Context", "ReproducedTable", "Scale", "find"]
 
-REPRODUCTIONS: Mapping[str, Callable[[Context], Table]] = {
+REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "one-shot-table-1": gaussian_mechanism.table_1,
     "one-shot-table-2": one_shot.table_2,
     "one-shot-table-3": one_shot.table_3,
@@ -30,14 +33,21 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], Table]] = {
     "secret-sharer-table-3": secret_sharer.table_3,
     "secret-sharer-table-4": secret_sharer.table_4,
 }
-"""What ``coalmine reproduce NAME`` can print."""
+"""All reproductions by the name that ``coalmine reproduce NAME`` takes."""
 
 
 def find(name: str) -> str | None:
-    """The full name of a reproduction: "one-shot-table3" and "one-shot-fig1" are understood as well."""
-    wanted = _plain(name)
-    return next((known for known in REPRODUCTIONS if _plain(known) == wanted), None)
+    """Return the full name of a reproduction, or None if there is no such.
+
+    Args:
+        name: The name, also without hyphens and with "fig" for "figure".
+
+    Example:
+        >>> find("one-shot-fig1")
+        'one-shot-figure-1'
+    """
+    return next((full for full in REPRODUCTIONS if _normalized(full) == _normalized(name)), None)
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("-", "").replace("figure", "fig")

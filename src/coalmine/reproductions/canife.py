@@ -1,8 +1,8 @@
 """Figures 3, 5, 8a and 9 of Maddock et al. (2023) as tables: histograms of scores, and ablations.
 
-The paper attacks ResNet18 on CIFAR-10 and a four-layer CNN on CelebA. Here the CNN is LEAF's on a fifth of CIFAR-10,
-with one example a client (Figure 3) or ten, unlike from client to client (Figures 5, 8a and 9); ResNet18 is attacked
-once, at the full scale.
+The paper attacks ResNet18 on CIFAR-10 and a four-layer CNN on CelebA. We attack LEAF's CNN on a fifth of CIFAR-10, with
+one example per client (Figure 3) or ten from a Dirichlet distribution of classes (Figures 5, 8a and 9). ResNet18 is
+attacked once, at full scale.
 """
 
 from __future__ import annotations
@@ -12,40 +12,65 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine import accounting
-from coalmine.methods.canife.crafted import GivenUpdates
-from coalmine.methods.canife.design_loss import MeanLoss
-from coalmine.methods.canife.designed import Start
+from coalmine.methods.canife.canaries import GivenUpdates
+from coalmine.methods.canife.design.loss import MeanLoss
+from coalmine.methods.canife.designed_canaries import Start
 from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
     PAPER,
     Adversary,
-    Cell,
+    AttackCell,
+    AttackRounds,
     Crafting,
-    Rounds,
     Scene,
     attack,
     attacked,
     frozen,
     mean,
     perfect_update,
-    really_held,
+    real_rounds,
     summary,
 )
 from coalmine.reproductions.canife_figures import histograms
-from coalmine.reproductions.table import Context, Table
+from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.simulation import Adam
 from coalmine.stats import Scores, gaussian_shift
 
 NOISE = 0.423
-"""Of Figure 3b: ε = 25 for 39,062 rounds of 64 among 50,000 clients."""
+"""Noise multiplier of Figure 3b: ε = 25 for 39,062 rounds with 64 of 50,000 clients each."""
 
-Done = Mapping[str, Any]
+Parts = Mapping[str, Any]
+"""Results of attacks by the name of their part."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is done: scenes, canaries for each figure, clients and mock clients, and what is varied."""
+class CanifeSize:
+    """How much is computed.
+
+    Args:
+        single: Scene with one example per client (Figure 3).
+        several: Scene with several examples per client (Figures 5, 8a, 9).
+        texts: Scene with texts (Figure 5c).
+        resnet: Scene with ResNet18, or None to skip it.
+        canaries: Canaries per cell.
+        cohort: Expected clients per round of Figure 3.
+        pool: Mock clients of Figure 3.
+        cohorts: Clients per round of Figure 3c.
+        pools: Mock clients of Figure 3c.
+        private_rounds: Rounds of the training with noise.
+        perfect_trials: Rounds for the perfect canary.
+        perfect_clients: Clients that the perfect canary is orthogonal to.
+        users: Expected users per round of the ablations.
+        user_pool: Mock users of the ablations.
+        user_pools: Mock users of Figures 5a and 8a.
+        iterations: Iterations of the design, Figure 5b.
+        text_steps: Training steps, Figure 5c.
+        constants: Norm constants, Figure 9.
+        resnet_pool: Mock clients for ResNet18.
+        resnet_iterations: Iterations of the design for ResNet18.
+        resnet_trials: Rounds for ResNet18.
+    """
 
     single: Scene
     several: Scene
@@ -69,8 +94,8 @@ class Size:
     resnet_iterations: int = 200
     resnet_trials: int = 40
 
-    def seeded(self, seed: int) -> Size:
-        """From another seed."""
+    def seeded(self, seed: int) -> CanifeSize:
+        """Return the same size with all scenes at another seed."""
         single, several, texts = (replace(scene, seed=seed) for scene in (self.single, self.several, self.texts))
         resnet = None if self.resnet is None else replace(self.resnet, seed=seed)
         return replace(self, single=single, several=several, texts=texts, resnet=resnet)
@@ -103,7 +128,7 @@ _TEXTS = Scene(
     clients=1200,
 )
 SIZES = {
-    "quick": Size(
+    "quick": CanifeSize(
         single=replace(_SINGLE, steps=150, clients=600),
         several=replace(_SEVERAL, steps=150, clients=300),
         texts=replace(_TEXTS, clients=400),
@@ -123,7 +148,7 @@ SIZES = {
         text_steps=(0, 30, 90),
         constants=(1, 50, 1000),
     ),
-    "full": Size(
+    "full": CanifeSize(
         single=_SINGLE,
         several=_SEVERAL,
         texts=_TEXTS,
@@ -146,23 +171,23 @@ SIZES = {
 }
 
 
-def figure_3(context: Context) -> Table:
-    """One example a client, with and without noise; by clients a round and mock clients; a perfect canary."""
+def figure_3(context: Context) -> ReproducedTable:
+    """Attack clients with one example: with and without noise, by clients per round and mock clients."""
     size = SIZES[context.scale].seeded(context.seed)
     both = (0.0, NOISE)
     clipped = replace(size.single, client_rate=1.0)
-    private = replace(size.single, noise=NOISE, steps=size.private_rounds)
-    cells: dict[str, Cell] = {}
+    private = replace(size.single, noise_multiplier=NOISE, steps=size.private_rounds)
+    cells: dict[str, AttackCell] = {}
     for pool in size.pools:
         cells |= _cells(f"pool-{pool}", size.single, size, pool, [(cohort, 0.0) for cohort in size.cohorts])
     for name, scene in (("single", size.single), ("clipped", clipped), ("private", private)):
         cells |= _cells(name, scene, size, size.pool, [(size.cohort, noise) for noise in both])
-    done = dict(context.parts(attack, cells))
+    parts = dict(context.parts(attack, cells))
     perfect = context.parts(_perfect, {"canife-perfect": size})["canife-perfect"]
     titles = {"single": "a, b", "clipped": "every client clipped", "private": "trained with noise"}
     if size.resnet is not None:
-        found = context.parts(_resnet, {"canife-resnet": size})["canife-resnet"]
-        done |= {f"canife-resnet-{name}": found[name] for name in ("paper", "ours")}
+        resnet = context.parts(_resnet, {"canife-resnet": size})["canife-resnet"]
+        parts |= {f"canife-resnet-{name}": resnet[name] for name in ("paper", "ours")}
         titles["resnet"] = "a; ResNet18"
     papers = {
         ("single", 0.0): ("100%", "0.006"),
@@ -172,50 +197,53 @@ def figure_3(context: Context) -> Table:
     rows = []
     for name, title in titles.items():
         pool = size.resnet_pool if name == "resnet" else size.pool
-        for which, noise in enumerate(both[:1] if name == "resnet" else both):
-            terms = [title, str(size.cohort), str(pool), f"{noise:g}"]
-            rows.append(_row_3(terms, papers.get((name, noise), ("-", "-")), done, name, which))
-    shown = [_percent(perfect["metrics"]["accuracy"]), "-", "-", _percent(perfect["accuracy"]), _short(perfect["std"])]
-    rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", *shown, "-", "-"])
+        for kind, noise in enumerate(both[:1] if name == "resnet" else both):
+            labels = [title, str(size.cohort), str(pool), f"{noise:g}"]
+            rows.append(_row_3(labels, papers.get((name, noise), ("-", "-")), parts, name, kind))
+    cells_perfect = [_percent(perfect["metrics"]["accuracy"]), "-", "-"]
+    cells_perfect += [_percent(perfect["accuracy"]), _short(perfect["std"])]
+    rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", *cells_perfect, "-", "-"])
     for pool in size.pools:
-        for which, cohort in enumerate(size.cohorts):
-            rows.append(_row_3(["c", str(cohort), str(pool), "0"], ("-", "-"), done, f"pool-{pool}", which))
-    columns = ["figure", "clients a round", "mock clients", "σ", "model's accuracy", "paper: accuracy", "std"]
+        for kind, cohort in enumerate(size.cohorts):
+            rows.append(_row_3(["c", str(cohort), str(pool), "0"], ("-", "-"), parts, f"pool-{pool}", kind))
+    columns = ["figure", "clients per round", "mock clients", "σ", "model's accuracy", "paper: accuracy", "std"]
     columns += ["Loss 2: accuracy", "std", "coalmine: accuracy", "std"]
     low, high = perfect["interval"]
     note = (
         f"Means over {size.canaries} canaries, each in 100 rounds. The perfect canary, in {size.perfect_trials} rounds "
         f"of a training, has ε̂ᵣ = {perfect['epsilon']:.2f} ({low:.2f} to {high:.2f}) by gaussian-shift; the Gaussian "
-        f"mechanism has {perfect['theory']:.2f} at δ = {DELTA:g}. The paper: fewer clients a round make histograms "
-        "tighter, and larger pools do so less and less."
+        f"mechanism has {perfect['theory']:.2f} at δ = {DELTA:g}. In the paper, fewer clients per round make "
+        "histograms narrower; so do larger pools, with diminishing returns."
     )
     title = f"CANIFE, Figure 3: {_setting(context)}"
-    drawn = [row for adversary in (PAPER, OURS) for row in _scores(done, adversary)]
-    return Table(title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)})
+    drawn = [row for adversary in (PAPER, OURS) for row in _scores(parts, adversary)]
+    return ReproducedTable(title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)})
 
 
-def _scores(done: Done, adversary: Adversary) -> list[dict[str, Any]]:
-    """What is drawn: the scores of an adversary's best canary, without noise and with it."""
+def _scores(parts: Parts, adversary: Adversary) -> list[dict[str, Any]]:
+    """Return the scores to draw: those of an adversary's first canary, without noise and with it."""
     rows = []
-    for noise, some in zip((0.0, NOISE), done[f"canife-single-{adversary.name}"]["found"], strict=True):
-        terms = {"canary": {"paper": "Loss 2", "ours": "coalmine"}[adversary.name], "noise": f"{noise:g}"}
-        rows += [{"score": score, "round": side, **terms} for side in ("with", "without") for score in some[0][side]]
+    for noise, canaries in zip((0.0, NOISE), parts[f"canife-single-{adversary.name}"]["found"], strict=True):
+        labels = {"canary": {"paper": "Loss 2", "ours": "coalmine"}[adversary.name], "noise": f"{noise:g}"}
+        for side in ("with", "without"):
+            rows += [{"score": score, "round": side, **labels} for score in canaries[0][side]]
     return rows
 
 
-def _row_3(terms: list[str], paper: tuple[str, str], done: Done, name: str, which: int) -> list[str]:
-    accuracy = done[f"canife-{name}-paper"]["metrics"]["accuracy"]
-    return [*terms, _percent(accuracy), *paper, *_measured(done, name, which)]
+def _row_3(labels: list[str], paper: tuple[str, str], parts: Parts, name: str, kind: int) -> list[str]:
+    """Return a row of Figure 3 for one kind of rounds."""
+    accuracy = parts[f"canife-{name}-paper"]["metrics"]["accuracy"]
+    return [*labels, _percent(accuracy), *paper, *_measured(parts, name, kind)]
 
 
-def _perfect(size: Size) -> dict[str, Any]:
-    """A vector orthogonal to all that clients send, planted in rounds of a training."""
+def _perfect(size: CanifeSize) -> dict[str, Any]:
+    """Attack rounds of a training with a canary that is orthogonal to the updates of all clients."""
     target = frozen(replace(size.single, clients=size.perfect_clients))
-    rounds = Rounds(cohort=size.cohort, noise=NOISE, trials=size.perfect_trials, score="plain")
-    audit = really_held(GivenUpdates(perfect_update(target)), target, rounds, seed=size.single.seed)
-    found = summary(audit)
-    shift = gaussian_shift(Scores(found["with"], found["without"]), delta=DELTA)
-    return found | {
+    rounds = AttackRounds(cohort=size.cohort, noise_multiplier=NOISE, trials=size.perfect_trials, score="plain")
+    audit = real_rounds(GivenUpdates(perfect_update(target)), target, rounds, seed=size.single.seed)
+    scores = summary(audit)
+    shift = gaussian_shift(Scores(scores["with"], scores["without"]), delta=DELTA)
+    return scores | {
         "epsilon": shift.epsilon,
         "interval": [shift.lower, shift.upper],
         "theory": accounting.round_epsilon(noise_multiplier=NOISE, delta=DELTA),
@@ -223,24 +251,24 @@ def _perfect(size: Size) -> dict[str, Any]:
     }
 
 
-def _resnet(size: Size) -> dict[str, Any]:
-    """ResNet18, whose clients' updates are too many to be kept: rounds are really held."""
+def _resnet(size: CanifeSize) -> dict[str, Any]:
+    """Attack ResNet18, whose updates are too large to be kept, in rounds of a real training."""
     assert size.resnet is not None
-    target, found = frozen(size.resnet), {}
+    target, by_adversary = frozen(size.resnet), {}
     for adversary in (PAPER, OURS):
         crafting = Crafting(
             adversary=adversary.with_design(iterations=size.resnet_iterations, patience=size.resnet_iterations),
             pool=size.resnet_pool,
             seed=size.resnet.seed,
         )
-        rounds = [Rounds(cohort=size.cohort, trials=size.resnet_trials, score=adversary.score)]
-        some = attacked(target, crafting, rounds, hold=really_held)
-        found[adversary.name] = {"metrics": dict(target.metrics), "found": some}
-    return found
+        rounds = [AttackRounds(cohort=size.cohort, trials=size.resnet_trials, score=adversary.score)]
+        findings = attacked(target, crafting, rounds, hold=real_rounds)
+        by_adversary[adversary.name] = {"metrics": dict(target.metrics), "found": findings}
+    return by_adversary
 
 
-def figure_5(context: Context) -> Table:
-    """Where a design starts, how long it takes, and how good the model is, all without noise."""
+def figure_5(context: Context) -> ReproducedTable:
+    """Vary where a design starts, how long it runs, and how good the model is, all without noise."""
     size = SIZES[context.scale].seeded(context.seed)
     starts: tuple[Start, ...] = ("random", "pool")
     pools = {
@@ -249,28 +277,28 @@ def figure_5(context: Context) -> Table:
     lengths = {count: _ablation(size, _lasting(PAPER, count)) for count in size.iterations}
     ours = _ablation(size, OURS)
     texts = {steps: _ablation(size, PAPER, scene=replace(size.texts, steps=steps)) for steps in size.text_steps}
-    done = _done(context, [*pools.values(), *lengths.values(), ours, *texts.values()])
+    parts = _attacks(context, [*pools.values(), *lengths.values(), ours, *texts.values()])
     rows = []
     for (pool, start), cell in pools.items():
-        rows.append(_ablated(["a", f"start: {start}", str(pool), "std alike"], done[_name(cell)]))
+        rows.append(_ablated(["a", f"start: {start}", str(pool), "std alike"], parts[_name(cell)]))
     papers = {1000: "95%", 3000: "almost 100%"}
     for count, cell in lengths.items():
-        terms = ["b", f"{count:,} iterations", str(size.user_pool), papers.get(count, "-")]
-        rows.append(_ablated(terms, done[_name(cell)]))
-    rows.append(_ablated(["b", "coalmine's design", str(size.user_pool), "-"], done[_name(ours)]))
+        labels = ["b", f"{count:,} iterations", str(size.user_pool), papers.get(count, "-")]
+        rows.append(_ablated(labels, parts[_name(cell)]))
+    rows.append(_ablated(["b", "coalmine's design", str(size.user_pool), "-"], parts[_name(ours)]))
     for steps, cell in texts.items():
-        terms = ["c", f"{steps} steps", str(size.user_pool), "rises with the model's"]
-        rows.append(_ablated(terms, done[_name(cell)]))
+        labels = ["c", f"{steps} steps", str(size.user_pool), "rises with the model's"]
+        rows.append(_ablated(labels, parts[_name(cell)]))
     note = (
-        "a and b: CIFAR-10, clients of ten examples with unlike classes, LEAF's CNN; c: Sentiment140, LSTM. Means over "
-        f"{size.canaries} canaries, each in 100 rounds of about {size.users} clients."
+        "a and b: CIFAR-10, clients with ten examples of non-IID classes, LEAF's CNN; c: Sentiment140, LSTM. Means "
+        f"over {size.canaries} canaries, each in 100 rounds with about {size.users} clients."
     )
     columns = ["figure", "what", "mock clients", "paper", *_ABLATED]
-    return Table(f"CANIFE, Figure 5: {_setting(context)}", columns, rows, note)
+    return ReproducedTable(f"CANIFE, Figure 5: {_setting(context)}", columns, rows, note)
 
 
-def losses(context: Context) -> Table:
-    """Figure 8a: Loss 1 and Loss 2, by mock clients."""
+def losses(context: Context) -> ReproducedTable:
+    """Compare Loss 1 and Loss 2 by the number of mock clients (Figure 8a)."""
     size = SIZES[context.scale].seeded(context.seed)
     adversaries = {"Loss 1": PAPER.with_design(loss=MeanLoss()), "Loss 2": PAPER}
     papers = {"Loss 1": "rises with the pool", "Loss 2": "high, almost constant"}
@@ -279,101 +307,106 @@ def losses(context: Context) -> Table:
         for pool in size.user_pools
         for name, adversary in adversaries.items()
     }
-    done = _done(context, cells.values())
+    parts = _attacks(context, cells.values())
     rows = [
-        _ablated(["a", f"{name}, {pool} mock clients", papers[name]], done[_name(cell)])
+        _ablated(["a", f"{name}, {pool} mock clients", papers[name]], parts[_name(cell)])
         for (pool, name), cell in cells.items()
     ]
-    return Table("CANIFE, Figure 8a", ["figure", "what", "paper", *_ABLATED], rows)
+    return ReproducedTable("CANIFE, Figure 8a", ["figure", "what", "paper", *_ABLATED], rows)
 
 
-def figure_9(context: Context) -> Table:
-    """How long a canary's update is asked to be."""
+def figure_9(context: Context) -> ReproducedTable:
+    """Vary the norm that a canary's update is designed to have."""
     size = SIZES[context.scale].seeded(context.seed)
     cells = {c: _ablation(size, PAPER.with_design(norm_constant=float(c))) for c in size.constants}
-    done = _done(context, cells.values())
+    parts = _attacks(context, cells.values())
     rows = []
     for constant, cell in cells.items():
-        terms = [f"{constant:g}", "high" if constant <= 50 else "falls", "about 1" if constant <= 600 else "falls"]
-        rows.append([*_ablated(terms, done[_name(cell)]), _short(mean(done[_name(cell)], "norm"))])
+        labels = [f"{constant:g}", "high" if constant <= 50 else "falls", "about 1" if constant <= 600 else "falls"]
+        rows.append([*_ablated(labels, parts[_name(cell)]), _short(mean(parts[_name(cell)], "norm"))])
     columns = ["norm constant", "paper: accuracy", "paper: health", *_ABLATED, "norm"]
     note = (
-        f"Means over {size.canaries} canaries, each in 100 rounds of about {size.users} clients; {size.user_pool} mock "
-        "clients; norms are in clip norms, before clipping."
+        f"Means over {size.canaries} canaries, each in 100 rounds with about {size.users} clients; {size.user_pool} "
+        "mock clients; norms are before clipping, in units of the clip norm."
     )
-    return Table(f"CANIFE, Figure 9: {_setting(context)}", columns, rows, note)
+    return ReproducedTable(f"CANIFE, Figure 9: {_setting(context)}", columns, rows, note)
 
 
 _ABLATED = ["model's accuracy", "along the canary: accuracy", "std"]
 _ABLATED += ["along the likelihood ratio: accuracy", "std", "health"]
 
 
-def _ablated(terms: list[str], found: Done) -> list[str]:
-    """A row of an ablation: the paper's score, then ours."""
-    figures = [_shown(what, mean(found, what, which)) for which in (0, 1) for what in ("accuracy", "std")]
-    return [*terms, _percent(found["metrics"]["accuracy"]), *figures, _short(mean(found, "health"))]
+def _ablated(labels: list[str], part: Parts) -> list[str]:
+    """Return a row of an ablation: the paper's score, then ours."""
+    cells = [_formatted(name, mean(part, name, kind)) for kind in (0, 1) for name in ("accuracy", "std")]
+    return [*labels, _percent(part["metrics"]["accuracy"]), *cells, _short(mean(part, "health"))]
 
 
 def _ablation(
-    size: Size,
+    size: CanifeSize,
     adversary: Adversary,
     *,
     scene: Scene | None = None,
     pool: int | None = None,
     start: Start = "random",
-) -> Cell:
-    """A cell without noise, of users with several examples, scored in both ways."""
+) -> AttackCell:
+    """Return a cell without noise, with several examples per user, scored in both ways."""
     scene = scene or size.several
     crafting = Crafting(
         adversary=adversary, pool=pool or size.user_pool, count=size.canaries, start=start, seed=scene.seed
     )
-    return Cell(
+    return AttackCell(
         scene=scene,
         crafting=crafting,
-        rounds=tuple(Rounds(cohort=size.users, score=score) for score in (PAPER.score, OURS.score)),
+        rounds=tuple(AttackRounds(cohort=size.users, score=score) for score in (PAPER.score, OURS.score)),
     )
 
 
 def _lasting(adversary: Adversary, iterations: int) -> Adversary:
-    """For so many iterations, and not fewer, unless they are the usual ones."""
+    """Return the adversary with a design of exactly so many iterations; the default number may stop early."""
     if iterations == adversary.settings.iterations:
         return adversary
     return adversary.with_design(iterations=iterations, patience=max(1, iterations))
 
 
-def _name(cell: Cell) -> str:
-    """Figures that need the same cell share it."""
-    made = cell.crafting
-    settings = made.adversary.settings
-    parts = [cell.scene.data, str(cell.scene.steps), str(made.pool), made.start, made.adversary.name]
+def _name(cell: AttackCell) -> str:
+    """Return the name of a cell's part; figures that need the same cell share it."""
+    crafting = cell.crafting
+    settings = crafting.adversary.settings
+    parts = [cell.scene.data, str(cell.scene.steps), str(crafting.pool), crafting.start, crafting.adversary.name]
     parts += [type(settings.loss).__name__, str(settings.iterations), str(settings.patience)]
     return "-".join(["canife", *parts, f"{settings.norm_constant:g}"]).lower()
 
 
-def _done(context: Context, cells: Iterable[Cell]) -> dict[str, dict[str, Any]]:
+def _attacks(context: Context, cells: Iterable[AttackCell]) -> dict[str, dict[str, Any]]:
+    """Return the results of all cells by name."""
     return context.parts(attack, {_name(cell): cell for cell in cells})
 
 
-def _cells(name: str, scene: Scene, size: Size, pool: int, rounds: Sequence[tuple[int, float]]) -> dict[str, Cell]:
-    """A cell for each adversary: against ``pool`` mock clients, in rounds of (clients, noise)."""
+def _cells(
+    name: str, scene: Scene, size: CanifeSize, pool: int, rounds: Sequence[tuple[int, float]]
+) -> dict[str, AttackCell]:
+    """Return a cell for each adversary, against ``pool`` mock clients, in rounds of (clients, noise)."""
     return {
-        f"canife-{name}-{adversary.name}": Cell(
+        f"canife-{name}-{adversary.name}": AttackCell(
             scene=scene,
             crafting=Crafting(adversary=adversary, pool=pool, count=size.canaries, seed=scene.seed),
-            rounds=tuple(Rounds(cohort=cohort, noise=noise, score=adversary.score) for cohort, noise in rounds),
+            rounds=tuple(
+                AttackRounds(cohort=cohort, noise_multiplier=noise, score=adversary.score) for cohort, noise in rounds
+            ),
         )
         for adversary in (PAPER, OURS)
     }
 
 
-def _measured(done: Done, name: str, which: int) -> list[str]:
-    """Accuracy and deviation of the paper's canary, then of ours."""
-    pair = [done[f"canife-{name}-{adversary.name}"] for adversary in (PAPER, OURS)]
-    return [_shown(what, mean(found, what, which)) for found in pair for what in ("accuracy", "std")]
+def _measured(parts: Parts, name: str, kind: int) -> list[str]:
+    """Return the accuracy and standard deviation of the paper's canary, then of ours."""
+    pair = [parts[f"canife-{name}-{adversary.name}"] for adversary in (PAPER, OURS)]
+    return [_formatted(number, mean(part, number, kind)) for part in pair for number in ("accuracy", "std")]
 
 
-def _shown(what: str, value: float) -> str:
-    return _percent(value) if what == "accuracy" else _short(value)
+def _formatted(name: str, value: float) -> str:
+    return _percent(value) if name == "accuracy" else _short(value)
 
 
 def _percent(share: float) -> str:

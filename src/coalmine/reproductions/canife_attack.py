@@ -1,8 +1,8 @@
-"""CANIFE against a model that stays as it is: what the paper's histograms and ablations are made of.
+"""CANIFE against a frozen model: the building block of the paper's histograms and ablations.
 
-A client that takes one step over all its examples sends the same from the same model each time. So the updates of all
-clients are computed once, and a round is a sum of some of them: the same as in a round that is really held, but for
-rounding, in a hundredth of the time.
+A client that takes one step over all its examples always sends the same update from the same model. So all clients'
+updates are computed once, and a round is a sum of some of them. Up to rounding this is the same as a round of a real
+training (`real_rounds`), in a hundredth of the time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats
 from coalmine.methods.canife.audit import Canife
-from coalmine.methods.canife.crafted import FACTS, CanaryMaker, Crafted, looked_at_apart
-from coalmine.methods.canife.design import Design, DesignSettings
-from coalmine.methods.canife.design_loss import CovarianceLoss, Loss
-from coalmine.methods.canife.design_samples import design_samples
-from coalmine.methods.canife.design_tokens import design_texts
-from coalmine.methods.canife.designed import ScoreName, Start
-from coalmine.methods.canife.pool import Pool, pool_updates, updates
+from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates, orthogonalize_directions
+from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
+from coalmine.methods.canife.design.loss import CovarianceLoss, Loss
+from coalmine.methods.canife.design.numeric import design_samples
+from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.designed_canaries import ScoreName, Start
+from coalmine.methods.canife.mock_clients import pool_updates, updates
 from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Release, Vector
 from coalmine.simulation import (
@@ -43,17 +44,27 @@ from coalmine.simulation.optimizers import Optimizer
 from coalmine.stats import Scores
 
 DELTA = 1e-5
-"""The paper's for ε; it has 1/trials for ε̂ᵣ."""
+"""δ of ε in the paper, which uses 1/trials for ε̂ᵣ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """Whose data, and which network, trained on it for how many steps.
+    """A model, its training, and the clients of the attacked rounds.
 
-    ``options`` are those of ``load``, ``sizes`` the network's. A user has ``most`` examples at most, the first. Steps
-    are central ones of ``optimizer``, or with ``noise`` rounds of DP-FedSGD with about ``batch_size`` clients. Then
-    rounds are held with the first ``clients`` of the training users, each of whom takes one step of ``client_rate``
-    over all its examples and is clipped to ``clip_norm``.
+    Args:
+        data: Data set.
+        model: Network.
+        steps: Central steps of ``optimizer``; with noise, rounds of DP-FedSGD.
+        client_rate: Learning rate of clients, who take one step over all their examples.
+        options: Options of `load`.
+        sizes: Sizes of the network.
+        clip_norm: Clip norm of updates.
+        optimizer: Optimizer of the central training.
+        batch_size: Examples per central step, or expected clients per round of DP-FedSGD.
+        noise_multiplier: Noise multiplier of the training; 0 for central training.
+        most: Keep at most the first ``most`` examples of each user; None for all.
+        clients: Training users who take part in the attacked rounds.
+        seed: Seed for all random choices.
     """
 
     data: str
@@ -65,24 +76,24 @@ class Scene:
     clip_norm: float = 1.0
     optimizer: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.05, momentum=0.9))
     batch_size: int = 64
-    noise: float = 0.0
+    noise_multiplier: float = 0.0
     most: int | None = None
     clients: int = 1000
     seed: int = 0
 
     @property
     def client(self) -> LocalTraining:
-        """What a client does."""
+        """One step of SGD over all examples of a client."""
         return LocalTraining(optimizer=SGD(learning_rate=self.client_rate))
 
     def module(self, splits: Splits) -> nn.Module:
-        """The network at its start."""
+        """Return the initial network."""
         return models.build(self.model, splits.train.task, seed=self.seed, **dict(self.sizes))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frozen:
-    """A model that stays as it is, the clients of its rounds, and mock clients."""
+    """A frozen model, the clients of its rounds, and mock clients."""
 
     model: nn.Module
     clients: FederatedData
@@ -93,16 +104,16 @@ class Frozen:
 
     @cached_property
     def updates(self) -> Tensor:
-        """(clients, d): what each sends, clipped."""
-        sent = updates(self.model, self.clients, self.client, self.clip_norm)
-        return torch.stack([update.clone() for update in sent])
+        """The clipped update of each client, ``(clients, d)``."""
+        clipped = updates(self.model, self.clients, self.client, self.clip_norm)
+        return torch.stack([update.clone() for update in clipped])
 
 
 def frozen(scene: Scene) -> Frozen:
-    """The trained model of a scene, and who comes to its rounds."""
-    # Without noise, what clients do has no part in the training.
-    of_training = scene if scene.noise else replace(scene, client_rate=1.0, clip_norm=1.0, clients=1)
-    module, metrics = _trained(of_training)
+    """Return the trained model of a scene with the clients of its rounds."""
+    # Without noise the training is central. Settings of clients do not affect it, and must not cause another training.
+    training_scene = scene if scene.noise_multiplier else replace(scene, client_rate=1.0, clip_norm=1.0, clients=1)
+    module, metrics = _trained(training_scene)
     splits = users(scene)
     assert splits.pool is not None
     return Frozen(
@@ -116,11 +127,11 @@ def frozen(scene: Scene) -> Frozen:
 
 
 remembered = lru_cache(maxsize=1)(frozen)
-"""The same, of the last scene: its clients' updates are then known."""
+"""`frozen` with a cache of one scene, so that its clients' updates are computed once."""
 
 
 def users(scene: Scene) -> Splits:
-    """Training, test and mock users of a scene."""
+    """Return the training, test and mock users of a scene."""
     splits = load(scene.data, seed=scene.seed, **dict(scene.options))
     assert splits.pool is not None
     return replace(splits, train=at_most(scene.most, splits.train), pool=at_most(scene.most, splits.pool))
@@ -130,7 +141,7 @@ def users(scene: Scene) -> Splits:
 def _trained(scene: Scene) -> tuple[nn.Module, Mapping[str, float]]:
     splits = users(scene)
     training: CentralTraining | Training
-    if scene.noise:
+    if scene.noise_multiplier:
         training = private_training(scene, splits)
     else:
         training = CentralTraining(
@@ -148,7 +159,7 @@ def _trained(scene: Scene) -> tuple[nn.Module, Mapping[str, float]]:
 
 
 def private_training(scene: Scene, splits: Splits) -> Training:
-    """DP-FedSGD: rounds of about ``batch_size`` clients, with noise."""
+    """Return DP-FedSGD with Poisson rounds of ``batch_size`` expected clients."""
     return Training(
         model=scene.module(splits),
         data=splits.train,
@@ -156,7 +167,7 @@ def private_training(scene: Scene, splits: Splits) -> Training:
         rounds=scene.steps,
         cohorts=PoissonCohorts(scene.batch_size / len(splits.train)),
         client=scene.client,
-        mechanism=Mechanism(clipping=FixedClipping(scene.clip_norm), noise_multiplier=scene.noise),
+        mechanism=Mechanism(clipping=FixedClipping(scene.clip_norm), noise_multiplier=scene.noise_multiplier),
         seed=scene.seed,
     )
 
@@ -168,7 +179,7 @@ def _pool(target: Frozen, size: int) -> Pool:
 
 
 def at_most(count: int | None, users: FederatedData) -> FederatedData:
-    """The same users with their first ``count`` examples."""
+    """Return the users with at most their first ``count`` examples."""
     if count is None:
         return users
     starts, stops = users.bounds.T
@@ -177,7 +188,14 @@ def at_most(count: int | None, users: FederatedData) -> FederatedData:
 
 @dataclass(frozen=True, kw_only=True)
 class Adversary:
-    """How a canary is designed, whether its pixels stay in their range, and where it is looked for."""
+    """How a canary is designed and scored.
+
+    Args:
+        name: Name in file names.
+        settings: Settings of the design.
+        pixels: Whether pixels must stay in their valid range.
+        score: Direction along which rounds are scored.
+    """
 
     name: str
     settings: DesignSettings
@@ -185,20 +203,28 @@ class Adversary:
     score: ScoreName
 
     def with_design(self, **changes: float | Loss) -> Adversary:
-        """The same, but for some settings of the design."""
+        """Return the adversary with other settings of the design."""
         return replace(self, settings=replace(self.settings, **changes))  # type: ignore[arg-type]
 
 
 PAPER = Adversary(name="paper", settings=DesignSettings(loss=CovarianceLoss()), pixels="free", score="plain")
-"""Loss 2, free pixels, scored along the canary's own update, as in the paper; but designed by a faster schedule."""
+"""The paper's adversary: Loss 2, free pixels, scored along the canary's update; designed with a faster schedule."""
 
 OURS = Adversary(name="ours", settings=DesignSettings(), pixels="valid", score="likelihood-ratio")
-"""Designed for, and scored along, the likelihood ratio's direction, with pixels in their range."""
+"""Our adversary: designed for and scored along the likelihood-ratio direction, with valid pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crafting:
-    """``count`` canaries, designed at once but each for itself, against the first ``pool`` mock clients."""
+    """Canaries designed in one batch, independently of one another.
+
+    Args:
+        adversary: How they are designed and scored.
+        pool: Mock clients to design against: the first ``pool``.
+        count: Number of canaries.
+        start: Where a design starts.
+        seed: Seed of the starts.
+    """
 
     adversary: Adversary
     pool: int
@@ -206,13 +232,13 @@ class Crafting:
     start: Start = "random"
     seed: int = 0
 
-    def design(self, target: Frozen, pool: Pool) -> Design:
+    def design(self, target: Frozen, pool: Pool) -> DesignOutcome:
         """The samples or texts."""
         task = target.mock.task
         make = design_texts
         if task.tokens is None:
             make = partial(design_samples, valid=None if self.adversary.pixels == "free" else (0.0, 1.0))
-        # The paper leaves the example that a canary starts from out of the pool: here it is of mock clients beyond it.
+        # The paper leaves the example that a canary starts from out of the pool. We start from mock clients beyond it.
         others = target.mock.subset(range(self.pool, len(target.mock))) if self.start == "pool" else None
         return make(
             target.model,
@@ -227,105 +253,112 @@ class Crafting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounds:
-    """``trials`` rounds of about ``cohort`` clients, with or without the canary, and how they are scored."""
+class AttackRounds:
+    """Rounds with or without the canary.
+
+    Args:
+        cohort: Expected clients per round.
+        noise_multiplier: Noise multiplier.
+        trials: Number of rounds.
+        score: Direction along which they are scored.
+    """
 
     cohort: float
-    noise: float = 0.0
+    noise_multiplier: float = 0.0
     trials: int = 100
     score: ScoreName
 
 
-class Ready:
-    """A canary whose update and direction are known: what there is left to do is to plant it."""
+class PreparedCanary:
+    """A canary whose update and score direction are known already."""
 
     count = 1
 
     def __init__(self, update: Vector, direction: ScoreDirection) -> None:
-        self._crafted = looked_at_apart(
+        self._crafted = orthogonalize_directions(
             update[None], direction.vector[None].astype(np.float64), np.array([direction.effective_sigma])
         )
 
     def design(self, model: Vector | None, *, clip_norm: float, round: int) -> Floats:
-        """It is designed: nothing new is known of it."""
+        """Return no facts: the canary is designed elsewhere."""
         return np.full((1, len(FACTS)), np.nan)
 
-    def crafted(self, model: Vector | None, *, clip_norm: float) -> Crafted:
+    def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
         """What it sends."""
         return self._crafted
 
     def described(self) -> list[dict[str, Any]]:
-        """Its sample is known elsewhere."""
+        """Return nothing: the sample is described elsewhere."""
         return []
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Nothing changes."""
+        """Return no state: nothing changes."""
         return {}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Nothing changes."""
+        """Do nothing: there is no state."""
 
 
-Hold = Callable[..., Canife]
-"""``held`` or ``really_held``."""
+HoldRounds = Callable[..., Canife]
+"""`summed_rounds` or `real_rounds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """Canaries of one kind in one scene, and the rounds that each of them is looked for in."""
+class AttackCell:
+    """Canaries of one kind in one scene, and the rounds in which each of them is looked for."""
 
     scene: Scene
     crafting: Crafting
-    rounds: tuple[Rounds, ...]
+    rounds: tuple[AttackRounds, ...]
 
 
-def attack(cell: Cell) -> dict[str, Any]:
-    """Train, design, hold the rounds; for each kind of rounds what was found of each canary."""
+def attack(cell: AttackCell) -> dict[str, Any]:
+    """Train, design and attack; return the findings of `attacked` with the model's metrics."""
     target = remembered(cell.scene)
     return {"metrics": dict(target.metrics), "found": attacked(target, cell.crafting, cell.rounds)}
 
 
 def attacked(
-    target: Frozen, crafting: Crafting, rounds: Sequence[Rounds], *, hold: Hold | None = None
+    target: Frozen, crafting: Crafting, rounds: Sequence[AttackRounds], *, hold: HoldRounds | None = None
 ) -> list[list[dict[str, Any]]]:
-    """For each kind of rounds, of each canary: attack accuracy, deviations, scores, and facts of its design."""
+    """Return, for each kind of rounds and each canary, the `summary` of its scores and facts about its design."""
     pool = _pool(target, crafting.pool)
-    made = crafting.design(target, pool)
-    sent = [u.numpy().copy() for u in updates(target.model, made.clients, target.client, target.clip_norm)]
-    found = []
+    design = crafting.design(target, pool)
+    canary_updates = [u.numpy().copy() for u in updates(target.model, design.clients, target.client, target.clip_norm)]
+    findings = []
     for kind in rounds:
-        direction = likelihood_ratio_direction if kind.score == "likelihood-ratio" else plain_direction
-        some = []
-        for index, (update, canary) in enumerate(zip(sent, made.canaries, strict=True)):
-            way = direction(update, pool, noise_multiplier=kind.noise, cohort=kind.cohort)
-            ready = Ready(update, way)
-            audit = (hold or held)(ready, target, kind, seed=1000 * crafting.seed + index)
-            facts = {"health": canary.health, "norm": canary.norm, "iterations": made.iterations}
-            some.append(summary(audit) | facts)
-        found.append(some)
-    return found
+        make_direction = likelihood_ratio_direction if kind.score == "likelihood-ratio" else plain_direction
+        by_canary = []
+        for index, (update, canary) in enumerate(zip(canary_updates, design.canaries, strict=True)):
+            direction = make_direction(update, pool, noise_multiplier=kind.noise_multiplier, cohort=kind.cohort)
+            prepared = PreparedCanary(update, direction)
+            audit = (hold or summed_rounds)(prepared, target, kind, seed=1000 * crafting.seed + index)
+            facts = {"health": canary.health, "norm": canary.norm, "iterations": design.iterations}
+            by_canary.append(summary(audit) | facts)
+        findings.append(by_canary)
+    return findings
 
 
-def held(canary: CanaryMaker, target: Frozen, rounds: Rounds, *, seed: int) -> Canife:
-    """An audit after its rounds on the frozen model, from the clients' kept updates."""
+def summed_rounds(canary: CanaryMaker, target: Frozen, rounds: AttackRounds, *, seed: int) -> Canife:
+    """Return an audit after rounds that are sums of the clients' precomputed updates."""
     audit = Canife(canaries=canary, rounds=1, every=1, trials=rounds.trials, seed=seed)
-    cohorts, mechanism = _terms(target, rounds)
+    cohorts, mechanism = _cohorts_and_mechanism(target, rounds)
     for trial in range(rounds.trials):
-        planted = audit.plant(0, clip_norm=target.clip_norm, trial=trial)
-        who = cohorts.cohort(len(target.clients), seed, 0, trial + 1)
-        total = target.updates[torch.from_numpy(who)].sum(0).numpy()
-        if planted is not None:
-            total += planted.total
-        if rounds.noise:
+        contribution = audit.plant(0, clip_norm=target.clip_norm, trial=trial)
+        cohort = cohorts.cohort(len(target.clients), seed, 0, trial + 1)
+        total = target.updates[torch.from_numpy(cohort)].sum(0).numpy()
+        if contribution is not None:
+            total += contribution.total
+        if rounds.noise_multiplier:
             total += mechanism.noise(len(total), seed, target.clip_norm, rounds.cohort, 0, trial + 1)
         audit.observe(Release(round=0, kind="update", vector=total, trial=trial, divisor=1.0))
     return audit
 
 
-def really_held(canary: CanaryMaker, target: Frozen, rounds: Rounds, *, seed: int) -> Canife:
-    """The same in rounds of a training, in which every client computes its update anew."""
+def real_rounds(canary: CanaryMaker, target: Frozen, rounds: AttackRounds, *, seed: int) -> Canife:
+    """Return an audit after rounds of a training in which every client computes its update: the plain reference."""
     audit = Canife(canaries=canary, rounds=1, every=1, trials=rounds.trials, seed=seed)
-    cohorts, mechanism = _terms(target, rounds)
+    cohorts, mechanism = _cohorts_and_mechanism(target, rounds)
     Training(
         model=target.model,
         data=target.clients,
@@ -339,24 +372,24 @@ def really_held(canary: CanaryMaker, target: Frozen, rounds: Rounds, *, seed: in
     return audit
 
 
-def _terms(target: Frozen, rounds: Rounds) -> tuple[PoissonCohorts, Mechanism]:
-    mechanism = Mechanism(clipping=FixedClipping(target.clip_norm), noise_multiplier=rounds.noise)
+def _cohorts_and_mechanism(target: Frozen, rounds: AttackRounds) -> tuple[PoissonCohorts, Mechanism]:
+    mechanism = Mechanism(clipping=FixedClipping(target.clip_norm), noise_multiplier=rounds.noise_multiplier)
     return PoissonCohorts(rounds.cohort / len(target.clients)), mechanism
 
 
 def perfect_update(target: Frozen) -> Vector:
-    """A unit vector orthogonal to whatever a client sends: a random one, less its part in their span."""
+    """Return a random unit vector that is orthogonal to the updates of all clients."""
     rows = target.updates.double()
     vector = torch.from_numpy(np.random.default_rng(0).standard_normal(rows.shape[1]))
     gram = rows @ rows.T
-    gram.diagonal().add_(1e-12 * float(gram.diagonal().max()))  # for clients who send the same
-    for _ in range(2):  # once more for what rounding left
+    gram.diagonal().add_(1e-12 * float(gram.diagonal().max()))  # clients may send identical updates
+    for _ in range(2):  # twice, to remove what rounding left
         vector -= rows.T @ torch.linalg.solve(gram, rows @ vector)
     return np.asarray((vector / vector.norm()).float().numpy())
 
 
 def summary(audit: Canife) -> dict[str, Any]:
-    """Attack accuracy, the mean of the standard deviations with and without the canary, and the scores themselves."""
+    """Return the attack accuracy, the mean standard deviation with and without the canary, and the scores."""
     (period,) = audit.periods
     scores = Scores(period.scores[period.present], period.scores[~period.present])
     deviations = scores.members.std(ddof=1), scores.observed.std(ddof=1)
@@ -368,6 +401,6 @@ def summary(audit: Canife) -> dict[str, Any]:
     }
 
 
-def mean(done: Mapping[str, Any], what: str, rounds: int = 0) -> float:
-    """Over the canaries of a cell."""
-    return float(np.mean([one[what] for one in done["found"][rounds]]))
+def mean(attacked_cell: Mapping[str, Any], name: str, rounds: int = 0) -> float:
+    """Return the mean of a number over the canaries of a cell."""
+    return float(np.mean([canary[name] for canary in attacked_cell["found"][rounds]]))

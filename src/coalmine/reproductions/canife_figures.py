@@ -9,9 +9,12 @@ from coalmine.drawing.files import SERIES, THEORY
 
 
 def histograms(rows: Sequence[dict[str, Any]], title: str) -> Any:
-    """Like Figures 3a and 3b: scores of rounds with and without the canary, a panel for each ``canary`` and ``noise``.
+    """Draw scores of rounds with and without the canary, like Figures 3a and 3b.
 
-    Rows hold ``score``, ``round`` ("with" or "without"), ``canary`` and ``noise``.
+    Args:
+        rows: One per round, with ``score``, ``round`` ("with" or "without"), ``canary`` and ``noise``. There is one
+            panel per canary and noise multiplier.
+        title: Title of the figure.
     """
     import altair as alt
 
@@ -31,23 +34,28 @@ def histograms(rows: Sequence[dict[str, Any]], title: str) -> Any:
 
 
 def along_trainings(rows: Sequence[dict[str, Any]], title: str) -> Any:
-    """Like Figures 4a, 4b and 6a: ε̂ᵣ with its interval over rounds, a panel for each ``data`` and ``promised`` ε.
+    """Draw ε̂ᵣ with its interval along trainings, like Figures 4a, 4b and 6a.
 
-    Rows hold ``round``, ``epsilon``, ``lower``, ``upper``, ``canary``, ``data``, ``promised``, and ``theory``: that of
-    a single round, a dashed line.
+    Args:
+        rows: One per attacked round, with ``round``, ``epsilon``, ``lower``, ``upper``, ``canary``, ``data``,
+            ``claimed``, and ``theory``, the ε of a single round, which is a dashed line. There is one panel per data
+            set and claimed ε.
+        title: Title of the figure.
     """
     import altair as alt
 
-    every = alt.Chart(alt.InlineData(values=list(rows)))
-    base = every.encode(
+    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    base = chart.encode(
         x=alt.X("round:O"),
         xOffset=alt.XOffset("canary:N"),
         color=alt.Color("canary:N", title="canary", scale=alt.Scale(range=SERIES)),
     )
     layers = alt.layer(
-        every.mark_rule(strokeDash=[4, 3], color=THEORY).encode(y="theory:Q"),
+        chart.mark_rule(strokeDash=[4, 3], color=THEORY).encode(y="theory:Q"),
         base.mark_rule(opacity=0.5).encode(y=alt.Y("lower:Q", title="ε of one round"), y2="upper:Q"),
         base.mark_point(filled=True, opacity=1).encode(y="epsilon:Q"),
     ).properties(width=180, height=130)
-    panels = layers.facet(row=alt.Row("data:N", title=None), column=alt.Column("promised:O", title="ε of the training"))
+    panels = layers.facet(
+        row=alt.Row("data:N", title=None), column=alt.Column("claimed:O", title="claimed ε of the training")
+    )
     return panels.properties(title=title)

@@ -1,8 +1,7 @@
 """Figures 1, 4, 6 and 8 of Maddock et al. (2023) as tables: ε of single rounds along a training, and composed.
 
-The paper trains on CelebA (ResNet18), Sent140 and Shakespeare (LSTMs), for 510 to 8,895 rounds. Here it is MNIST by
-writer, with a small CNN, and smaller LSTMs of the same kind on samples of the other two, for fewer rounds, with as much
-noise as the same ε asks for.
+The paper trains on CelebA (ResNet18), Sent140 and Shakespeare (LSTMs) for 510 to 8,895 rounds. We train a small CNN on
+MNIST by writer and smaller LSTMs on samples of the other two, for fewer rounds, with the noise that gives the same ε.
 """
 
 from __future__ import annotations
@@ -15,33 +14,44 @@ import numpy as np
 
 from coalmine import accounting
 from coalmine.accounting.sampling import Poisson
-from coalmine.cli.console import number
-from coalmine.methods.canife.rounds import rate_ceiling
+from coalmine.methods.canife.round_estimates import rate_ceiling
 from coalmine.reproductions.canife import losses
 from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
     PAPER,
+    AttackRounds,
     Crafting,
     Frozen,
-    Rounds,
     Scene,
     attacked,
     private_training,
     users,
 )
 from coalmine.reproductions.canife_figures import along_trainings
-from coalmine.reproductions.table import Context, Table
+from coalmine.reproductions.table import Context, ReproducedTable
+from coalmine.results.tables import fixed
 from coalmine.stats import Scores, best_threshold, gaussian_shift
 
-# Canaries that are shown: the paper's, ours, ours in ten times as many rounds, a perfect one.
+# The canaries of the tables: the paper's, ours, ours in ten times as many rounds, and a perfect one.
 CANARIES = {"paper": "Loss 2", "ours": "coalmine", "ours-more": "coalmine", "perfect": "perfect"}
 PAPER_GAPS = {"mnist": "4 to 5 (CelebA)", "shakespeare": "4 to 5", "sent140": "4.5"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """Which trainings, attacked every so many rounds, each time in so many trials; with which ε and cohorts."""
+class MonitoringSize:
+    """Which trainings are attacked, and how often.
+
+    Args:
+        scenes: The trainings.
+        epsilons: Claimed ε of each.
+        cohorts: Clients per round of Figure 8.
+        every: Rounds between attacks.
+        trials: Trials per attack.
+        more_trials: Trials per attack of the canary with more of them.
+        pool: Mock clients.
+        iterations: Iterations of the design.
+    """
 
     scenes: tuple[Scene, ...]
     epsilons: tuple[float, ...]
@@ -88,22 +98,24 @@ _ACCOUNTS = Scene(
     clients=800,
 )
 SIZES = {
-    "quick": Size(scenes=(replace(_WRITERS, steps=20),), epsilons=(10, 50), cohorts=(25, 100), every=10),
-    "full": Size(scenes=(_WRITERS, _ROLES, _ACCOUNTS), epsilons=(10, 30, 50), cohorts=(25, 50, 100), every=15),
+    "quick": MonitoringSize(scenes=(replace(_WRITERS, steps=20),), epsilons=(10, 50), cohorts=(25, 100), every=10),
+    "full": MonitoringSize(
+        scenes=(_WRITERS, _ROLES, _ACCOUNTS), epsilons=(10, 30, 50), cohorts=(25, 50, 100), every=15
+    ),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Monitored:
-    """A training to a promised ε, with the attacks on it."""
+class MonitoredTraining:
+    """A training to a claimed ε, and the attacks on it."""
 
     scene: Scene
     epsilon: float
-    size: Size
+    size: MonitoringSize
 
 
-def monitor(run: Monitored) -> dict[str, Any]:
-    """Train; before every so many rounds attack the model as it is, and keep the scores."""
+def monitor(run: MonitoredTraining) -> dict[str, Any]:
+    """Train, attack the current model every ``size.every`` rounds, and return the scores."""
     size, splits = run.size, users(run.scene)
     splits = replace(splits, train=splits.train.subset(range(min(run.scene.clients, len(splits.train)))))
     assert splits.pool is not None
@@ -111,7 +123,7 @@ def monitor(run: Monitored) -> dict[str, Any]:
     noise = accounting.noise_for(
         epsilon=run.epsilon, sampling=Poisson(rate), rounds=run.scene.steps, delta=DELTA, accountant="rdp"
     )
-    scene = replace(run.scene, noise=noise)
+    scene = replace(run.scene, noise_multiplier=noise)
     training = private_training(scene, splits)
     periods = []
     for start in range(0, scene.steps, size.every):
@@ -124,7 +136,7 @@ def monitor(run: Monitored) -> dict[str, Any]:
             clip_norm=scene.clip_norm,
             metrics={},
         )
-        found = {
+        period = {
             "round": start,
             "rounds": min(size.every, scene.steps - start),
             "perfect": _perfect(noise, size.trials, (scene.seed, start)),
@@ -133,137 +145,143 @@ def monitor(run: Monitored) -> dict[str, Any]:
             designing = adversary.with_design(iterations=size.iterations)
             crafting = Crafting(adversary=designing, pool=size.pool, seed=scene.seed + start)
             rounds = [
-                Rounds(cohort=scene.batch_size, noise=noise, trials=trials, score=adversary.score) for trials in amounts
+                AttackRounds(cohort=scene.batch_size, noise_multiplier=noise, trials=trials, score=adversary.score)
+                for trials in amounts
             ]
             names = [adversary.name, f"{adversary.name}-more"]
-            found |= dict(zip(names, [some[0] for some in attacked(target, crafting, rounds)], strict=False))
-        periods.append(found)
+            first_canaries = [canaries[0] for canaries in attacked(target, crafting, rounds)]
+            period |= dict(zip(names, first_canaries, strict=False))
+        periods.append(period)
     last = training.run()[-1]
     accuracy = last["accuracy"] if "accuracy" in last else last["recall@1"]
     return {"noise": noise, "rate": rate, "clients": len(splits.train), "accuracy": accuracy, "periods": periods}
 
 
 def _perfect(noise: float, trials: int, seed: tuple[int, int]) -> dict[str, Any]:
-    """Scores that a perfect canary would have: those of the Gaussian mechanism itself."""
-    draw = np.random.default_rng(seed)
-    present = draw.random(trials) < 0.5
-    scores = draw.normal(0, noise, trials) + present
+    """Return the scores of a perfect canary: those of the Gaussian mechanism itself."""
+    rng = np.random.default_rng(seed)
+    present = rng.random(trials) < 0.5
+    scores = rng.normal(0, noise, trials) + present
     return {"with": scores[present].tolist(), "without": scores[~present].tolist()}
 
 
-def figure_4(context: Context) -> Table:
-    """ε̂ᵣ along trainings to ε = 10, 30 and 50 against εᵣ, and ε̂ of the whole trainings against ε."""
+def figure_4(context: Context) -> ReproducedTable:
+    """Compare ε̂ᵣ with εᵣ along trainings to ε = 10, 30 and 50, and the composed ε̂ with ε."""
     size = SIZES[context.scale]
     runs = {
-        (scene.data, epsilon): Monitored(scene=replace(scene, seed=context.seed), epsilon=epsilon, size=size)
+        (scene.data, epsilon): MonitoredTraining(scene=replace(scene, seed=context.seed), epsilon=epsilon, size=size)
         for scene in size.scenes
         for epsilon in size.epsilons
     }
-    done = context.parts(monitor, {_name(run): run for run in runs.values()})
+    parts = context.parts(monitor, {_name(run): run for run in runs.values()})
     rows = []
     for (data, epsilon), run in runs.items():
-        found = done[_name(run)]
+        training = parts[_name(run)]
         for canary, title in CANARIES.items():
-            shown = _figures(found, canary)
+            numbers = _numbers(training, canary)
             gap = PAPER_GAPS[data] if canary == "paper" and epsilon == 50 else "-"
-            terms = [data, f"{epsilon:g}", f"{found['noise']:.3f}", number(_round_theory(found), 2)]
-            terms += [f"{100 * found['accuracy']:.1f}%", title, f"{shown['trials']:,}", shown["attack"]]
-            terms += [shown["along"], number(shown["mean"], 2), gap, f"{_round_theory(found) / shown['mean']:.1f}"]
-            terms += [number(shown["shift"], 2), number(shown["composed"], 2), f"{epsilon / shown['composed']:.1f}"]
-            rows.append([*terms, number(shown["composed_shift"], 2)])
+            row = [data, f"{epsilon:g}", f"{training['noise']:.3f}", fixed(_round_theory(training), 2)]
+            row += [f"{100 * training['accuracy']:.1f}%", title, f"{numbers['trials']:,}", numbers["attack"]]
+            row += [numbers["along"], fixed(numbers["mean"], 2), gap]
+            row += [f"{_round_theory(training) / numbers['mean']:.1f}", fixed(numbers["shift"], 2)]
+            row += [fixed(numbers["composed"], 2), f"{epsilon / numbers['composed']:.1f}"]
+            rows.append([*row, fixed(numbers["composed_shift"], 2)])
     columns = ["data", "ε", "σ", "εᵣ", "model's accuracy", "canary", "trials", "attack accuracy"]
     columns += ["ε̂ᵣ along the training (95% interval there)", "mean ε̂ᵣ", "paper: εᵣ / ε̂ᵣ", "εᵣ / ε̂ᵣ"]
     columns += ["mean by Gaussian shift", "composed ε̂", "ε / ε̂", "by Gaussian shift"]
     scene = size.scenes[0]
     note = (
-        f"{scene.steps} rounds of about {scene.batch_size} clients, attacked every {size.every}; ε̂ᵣ is of the best "
-        "threshold, as published, and composed as published (RDP, δ = 1/trials for a round, 1e-05 for all); none of "
-        "these is a bound. Gaussian shift has δ = 1e-05 throughout. εᵣ is RDP's at 1e-05. The perfect canary's scores "
-        "are drawn from the Gaussian mechanism."
+        f"{scene.steps} rounds with about {scene.batch_size} clients, attacked every {size.every}. ε̂ᵣ is that of the "
+        "best threshold and composed by RDP, both as published (δ = 1/trials for a round, 1e-05 for all); none of "
+        "these is a bound. Gaussian shift uses δ = 1e-05 throughout. εᵣ is by RDP at 1e-05. The perfect canary's "
+        "scores are drawn from the Gaussian mechanism."
     )
     title = f"CANIFE, Figures 1, 4 and 6: {context.scale}, seed {context.seed}"
-    drawn = [row for key, run in runs.items() for row in _points(*key, done[_name(run)])]
-    return Table(title, columns, rows, note, lambda: {"canife-figure-4": along_trainings(drawn, title)})
+    drawn = [row for key, run in runs.items() for row in _points(*key, parts[_name(run)])]
+    return ReproducedTable(title, columns, rows, note, lambda: {"canife-figure-4": along_trainings(drawn, title)})
 
 
-def _points(data: str, promised: float, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is drawn of a training: each attacked round by each canary."""
-    terms = {"data": data, "promised": promised, "theory": _round_theory(found)}
+def _points(data: str, claimed: float, training: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what is drawn of a training: one row per attacked round and canary."""
+    labels = {"data": data, "claimed": claimed, "theory": _round_theory(training)}
     rows = []
-    for period in found["periods"]:
+    for period in training["periods"]:
         for canary in ("paper", "ours", "perfect"):
-            one = best_threshold(Scores(period[canary]["with"], period[canary]["without"]), delta=DELTA)
-            figures = {"epsilon": one.epsilon, "lower": one.lower, "upper": one.upper}
-            finite = {name: value for name, value in figures.items() if value is not None and np.isfinite(value)}
-            rows.append({"round": period["round"], "canary": CANARIES[canary], **terms, **finite})
+            best = best_threshold(Scores(period[canary]["with"], period[canary]["without"]), delta=DELTA)
+            numbers = {"epsilon": best.epsilon, "lower": best.lower, "upper": best.upper}
+            finite = {name: value for name, value in numbers.items() if value is not None and np.isfinite(value)}
+            rows.append({"round": period["round"], "canary": CANARIES[canary], **labels, **finite})
     return rows
 
 
-def figure_8(context: Context) -> Table:
-    """Loss 1 against Loss 2; attack accuracy and ε̂ by clients a round."""
+def figure_8(context: Context) -> ReproducedTable:
+    """Compare Loss 1 with Loss 2, and attack accuracy and ε̂ by clients per round."""
     size = SIZES[context.scale]
     ablation = losses(context)
     rows = [[*row[:-1], "-", "-"] for row in ablation.rows]
     epsilon = max(size.epsilons)
     runs = {
-        cohort: Monitored(
+        cohort: MonitoredTraining(
             scene=replace(size.scenes[0], batch_size=cohort, seed=context.seed), epsilon=epsilon, size=size
         )
         for cohort in size.cohorts
     }
-    done = context.parts(monitor, {_name(run): run for run in runs.values()})
+    parts = context.parts(monitor, {_name(run): run for run in runs.values()})
     for cohort, run in runs.items():
-        found = done[_name(run)]
-        both = [_figures(found, canary) for canary in ("paper", "ours")]
-        terms = ["b, c", f"{cohort} clients a round, σ = {found['noise']:.3f}", "accuracy falls, ε̂ rises with clients"]
-        cells = [part for shown in both for part in (shown["attack"], f"{shown['deviation']:.3g}")]
-        composed = [number(shown["composed"], 2) for shown in both]
-        rows.append([*terms, f"{100 * found['accuracy']:.1f}%", *cells, *composed])
+        training = parts[_name(run)]
+        both = [_numbers(training, canary) for canary in ("paper", "ours")]
+        labels = ["b, c", f"{cohort} clients per round, σ = {training['noise']:.3f}"]
+        labels += ["accuracy falls, ε̂ rises with clients"]
+        cells = [cell for numbers in both for cell in (numbers["attack"], f"{numbers['deviation']:.3g}")]
+        composed = [fixed(numbers["composed"], 2) for numbers in both]
+        rows.append([*labels, f"{100 * training['accuracy']:.1f}%", *cells, *composed])
     columns = [*ablation.columns[:-1], "composed ε̂, the paper's canary", "coalmine's"]
     note = (
         "a: without noise, CIFAR-10, LEAF's CNN. b, c: writers of MNIST, trained to "
-        f"ε = {epsilon:g}; the paper's canary along its update, then ours along the likelihood ratio."
+        f"ε = {epsilon:g}; the paper's canary scored along its update, then ours along the likelihood ratio."
     )
-    return Table(f"CANIFE, Figure 8: {context.scale}, seed {context.seed}", columns, rows, note)
+    return ReproducedTable(f"CANIFE, Figure 8: {context.scale}, seed {context.seed}", columns, rows, note)
 
 
-def _name(run: Monitored) -> str:
+def _name(run: MonitoredTraining) -> str:
     return f"canife-{run.scene.data}-{run.epsilon:g}-clients-{run.scene.batch_size}"
 
 
-def _round_theory(found: Mapping[str, Any]) -> float:
-    return accounting.round_epsilon(noise_multiplier=found["noise"], delta=DELTA, accountant="rdp")
+def _round_theory(training: Mapping[str, Any]) -> float:
+    """Return εᵣ, the ε of a single round."""
+    return accounting.round_epsilon(noise_multiplier=training["noise"], delta=DELTA, accountant="rdp")
 
 
-def _figures(found: Mapping[str, Any], canary: str) -> dict[str, Any]:
-    """What the scores of one canary say of each attacked round, and composed."""
-    periods = found["periods"]
+def _numbers(training: Mapping[str, Any], canary: str) -> dict[str, Any]:
+    """Return what the scores of one canary show for each attacked round, and composed."""
+    periods = training["periods"]
     scores = [Scores(period[canary]["with"], period[canary]["without"]) for period in periods]
-    best = [best_threshold(some, delta=DELTA) for some in scores]
-    # Rates of scores that separate perfectly say no more than their ceiling.
-    ceilings = [rate_ceiling(some.members.size, some.observed.size, DELTA) for some in scores]
-    epsilons = [min(one.epsilon, ceiling) for one, ceiling in zip(best, ceilings, strict=True)]
-    shifts = [gaussian_shift(some, delta=DELTA).epsilon for some in scores]
+    best = [best_threshold(s, delta=DELTA) for s in scores]
+    # Scores that separate perfectly have an infinite ratio of rates, but show no more than the ceiling.
+    ceilings = [rate_ceiling(s.members.size, s.observed.size, DELTA) for s in scores]
+    epsilons = [min(estimate.epsilon, ceiling) for estimate, ceiling in zip(best, ceilings, strict=True)]
+    shifts = [gaussian_shift(s, delta=DELTA).epsilon for s in scores]
     lengths = [period["rounds"] for period in periods]
     trials = scores[0].members.size + scores[0].observed.size
     along = [
-        f"{period['round']}: {number(one.epsilon, 1)} ({number(one.lower, 1)}–{number(one.upper, 1)})"
-        for period, one in zip(periods, best, strict=True)
+        f"{period['round']}: {fixed(estimate.epsilon, 1)} ({fixed(estimate.lower, 1)}–{fixed(estimate.upper, 1)})"
+        for period, estimate in zip(periods, best, strict=True)
     ]
-    deviations = [(some.members.std(ddof=1), some.observed.std(ddof=1)) for some in scores]
+    deviations = [(s.members.std(ddof=1), s.observed.std(ddof=1)) for s in scores]
     return {
         "trials": trials,
-        "attack": f"{100 * np.mean([some.max_accuracy for some in scores]):.1f}%",
+        "attack": f"{100 * np.mean([s.max_accuracy for s in scores]):.1f}%",
         "deviation": float(np.mean(deviations)),
         "along": "; ".join(along),
         "mean": float(np.mean(epsilons)),
         "shift": float(np.mean(shifts)),
-        "composed": _composed(epsilons, lengths, found["rate"], 1 / trials),
-        "composed_shift": _composed(shifts, lengths, found["rate"], None),
+        "composed": _composed(epsilons, lengths, training["rate"], 1 / trials),
+        "composed_shift": _composed(shifts, lengths, training["rate"], None),
     }
 
 
 def _composed(epsilons: Sequence[float], lengths: Sequence[int], rate: float, round_delta: float | None) -> float:
+    """Return the composed ε̂; without ``round_delta`` all is at the same δ and inverted exactly."""
     return accounting.compose_rounds(
         list(zip(epsilons, lengths, strict=True)),
         sampling=Poisson(rate),

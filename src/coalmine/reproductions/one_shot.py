@@ -1,7 +1,8 @@
-"""Tables 2 to 4 and Figures 1 and 2 of the one-shot paper, at the scale of one machine.
+"""Tables 2 to 4 and Figures 1 and 2 of the one-shot paper (Andrew et al. 2023), scaled down to one machine.
 
-The paper trains a next-word LSTM of 4.1 M parameters on 341,000 Stack Overflow users, each once in 2,048 rounds, with
-1,000 canaries. Here it is a smaller LSTM on the #ubuntu chat, cut into clients of equally many messages, each once.
+The paper trains a next-word LSTM with 4.1 M parameters on 341,000 Stack Overflow users, each of whom takes part once in
+2,048 rounds, with 1,000 canaries. We train a smaller LSTM on the #ubuntu chat, split into clients with equal numbers of
+messages, each of whom also takes part once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from coalmine import EpochParticipation, OneShot
 from coalmine.accounting import theory
 from coalmine.accounting.sampling import AtMost
-from coalmine.reproductions.table import Context, Table
+from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
 from coalmine.simulation.data import load
 from coalmine.simulation.flat import parameter_vector
@@ -38,13 +39,25 @@ _TABLE_4 = (
     (0.976, 0.422, 0.340, 0.432, 0.116),
     (0.326, 0.157, 0.347, 0.951, 0.401),
 )
-# The statistics that normal scores exceed once in a hundred, and 15 times in a hundred.
+# Critical values of the Anderson–Darling statistic at the 1% and 15% levels.
 _ONE_PER_CENT, _FIFTEEN_PER_CENT = 1.088, 0.574
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large the training is."""
+class OneShotSize:
+    """Size of the trainings.
+
+    Args:
+        data: Data set.
+        vocabulary_size: Words of the vocabulary.
+        embedding: Dimension of the embedding.
+        units: Units of the LSTM.
+        examples: Messages per client.
+        clients: Number of clients.
+        rounds: Number of rounds.
+        canaries: Inserted canaries; as many are held out.
+        test_clients: Clients of the test set.
+    """
 
     data: str
     vocabulary_size: int
@@ -58,28 +71,35 @@ class Size:
 
 
 SIZES = {
-    "quick": Size("ubuntu-irc", 1000, 32, 64, 8, 3000, 60, 1000, 60),
-    "full": Size("ubuntu-irc", 2000, 64, 128, 8, 12_000, 128, 1000, 250),
+    "quick": OneShotSize("ubuntu-irc", 1000, 32, 64, 8, 3000, 60, 1000, 60),
+    "full": OneShotSize("ubuntu-irc", 2000, 64, 128, 8, 12_000, 128, 1000, 250),
 }
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One training: its noise, how often each canary is planted (0: no canaries), its size and seed."""
+class CanaryTraining:
+    """One training.
 
-    noise: float
+    Args:
+        noise_multiplier: Noise multiplier.
+        repetitions: Rounds in which each canary is inserted; 0 for a training without canaries.
+        size: Size of the training.
+        seed: Seed for all random choices.
+    """
+
+    noise_multiplier: float
     repetitions: int
-    size: Size
+    size: OneShotSize
     seed: int
 
     @property
     def name(self) -> str:
-        """Of its file."""
-        return f"noise-{self.noise}-times-{self.repetitions}"
+        """The name of its file."""
+        return f"noise-{self.noise_multiplier}-times-{self.repetitions}"
 
 
-def train(cell: Cell) -> dict[str, Any]:
-    """Run one training and keep what the tables need."""
+def train(cell: CanaryTraining) -> dict[str, Any]:
+    """Run one training and return what the tables need."""
     size = cell.size
     splits = load(
         size.data,
@@ -93,7 +113,7 @@ def train(cell: Cell) -> dict[str, Any]:
     start = parameter_vector(model).numpy().copy()
     audits = []
     if cell.repetitions:
-        every = OneShot(
+        updates = OneShot(
             dim=start.size,
             rounds=size.rounds,
             canaries=size.canaries,
@@ -103,7 +123,7 @@ def train(cell: Cell) -> dict[str, Any]:
             design="fixed",
             seed=cell.seed,
         )
-        audits = [every, every.seen_by("final"), every.seen_by("final-change", initial=start)]
+        audits = [updates, updates.seen_by("final"), updates.seen_by("final-change", initial=start)]
     training = Training(
         model=model,
         data=data,
@@ -111,123 +131,131 @@ def train(cell: Cell) -> dict[str, Any]:
         rounds=size.rounds,
         cohorts=ShuffledCohorts(size.rounds),
         client=LocalTraining(optimizer=SGD(learning_rate=1.0), batch_size=size.examples),
-        mechanism=Mechanism(clipping=AdaptiveClipping(initial=0.3), noise_multiplier=cell.noise),
+        mechanism=Mechanism(clipping=AdaptiveClipping(initial=0.3), noise_multiplier=cell.noise_multiplier),
         server=SGD(learning_rate=1.0, momentum=0.9),
         audits=audits,
         seed=cell.seed,
     )
     last = training.run()[-1]
-    found: dict[str, Any] = {"recall": last["recall@1"], "dim": training.dim, "clients": len(data)}
+    kept: dict[str, Any] = {"recall": last["recall@1"], "dim": training.dim, "clients": len(data)}
     for audit in audits:
         result = audit.result(delta=len(data) ** -1.1)
-        figures = {e.method: e.epsilon for e in result.estimates}
-        found[audit.view] = {
-            "estimate": figures["gaussian-fit"],
-            "published": figures["published-lower-bound"],
-            "bound": figures["exact-null"],
+        assert result.scores is not None
+        epsilons = {e.method: e.epsilon for e in result.estimates}
+        kept[audit.view] = {
+            "estimate": epsilons["gaussian-fit"],
+            "published": epsilons["published-lower-bound"],
+            "bound": epsilons["exact-null"],
             "anderson": result.metrics["anderson_darling"],
             "scores": np.round(result.scores.members, 7).tolist(),
         }
-    return found
+    return kept
 
 
-def _cells(context: Context, wanted: list[tuple[float, int]]) -> dict[tuple[float, int], dict[str, Any]]:
-    size = SIZES[context.scale]
-    cells = {Cell(noise, times, size, context.seed).name: (noise, times) for noise, times in wanted}
-    parts = {name: Cell(noise, times, size, context.seed) for name, (noise, times) in cells.items()}
-    return {cells[name]: done for name, done in context.parts(train, parts).items()}
+def _trainings(context: Context, keys: list[tuple[float, int]]) -> dict[tuple[float, int], dict[str, Any]]:
+    """Return the results of trainings by their noise multiplier and repetitions."""
+    cells = {key: CanaryTraining(*key, SIZES[context.scale], context.seed) for key in keys}
+    parts = context.parts(train, {cell.name: cell for cell in cells.values()})
+    return {key: parts[cell.name] for key, cell in cells.items()}
 
 
 def _setting(context: Context) -> str:
     size = SIZES[context.scale]
     return (
-        f"{size.clients:,} clients of {size.examples} #ubuntu messages, each once in {size.rounds} rounds, "
+        f"{size.clients:,} clients with {size.examples} #ubuntu messages, each once in {size.rounds} rounds, "
         f"{size.canaries:,} canaries, {context.scale}, seed {context.seed}"
     )
 
 
-def table_2(context: Context) -> Table:
-    """Accuracy with and without canaries."""
-    done = _cells(context, [(noise, times) for noise in PAPER_NOISE for times in (0, 1)])
+def table_2(context: Context) -> ReproducedTable:
+    """Compare the accuracy with and without canaries."""
+    trained = _trainings(context, [(noise, times) for noise in PAPER_NOISE for times in (0, 1)])
     rows = [
-        [f"{noise:g}", *printed, f"{100 * done[noise, 0]['recall']:.2f}%", f"{100 * done[noise, 1]['recall']:.2f}%"]
+        [
+            f"{noise:g}",
+            *printed,
+            f"{100 * trained[noise, 0]['recall']:.2f}%",
+            f"{100 * trained[noise, 1]['recall']:.2f}%",
+        ]
         for noise, printed in zip(PAPER_NOISE, _ACCURACY, strict=True)
     ]
     columns = ["noise", "paper: without", "paper: with canaries", "ours: without", "ours: with canaries"]
-    return Table(f"One-shot, Table 2, accuracy: {_setting(context)}", columns, rows)
+    return ReproducedTable(f"One-shot, Table 2, accuracy: {_setting(context)}", columns, rows)
 
 
-def table_3(context: Context) -> Table:
-    """All updates against the final model."""
-    done = _cells(context, [(noise, 1) for noise in PAPER_NOISE])
+def table_3(context: Context) -> ReproducedTable:
+    """Compare adversaries who see all updates and the final model."""
+    trained = _trainings(context, [(noise, 1) for noise in PAPER_NOISE])
     rows = []
     for noise, rdp, printed in zip(PAPER_NOISE, _RDP, _TABLE_3, strict=True):
-        cell = done[noise, 1]
+        cell = trained[noise, 1]
         delta = cell["clients"] ** -1.1
         once = theory(noise_multiplier=noise, sampling=AtMost(1), rounds=1, delta=delta).epsilon if noise else np.inf
-        every, final, change = cell["updates"], cell["final"], cell["final-change"]
+        updates, final, change = cell["updates"], cell["final"], cell["final-change"]
         rows.append(
             [f"{noise:g}", rdp, *printed, _short(once)]
-            + [_short(v) for v in (every["published"], every["estimate"], every["bound"])]
+            + [_short(v) for v in (updates["published"], updates["estimate"], updates["bound"])]
             + [_short(v) for v in (final["published"], final["estimate"], change["estimate"], change["bound"])]
         )
     columns = ["noise", "paper: ε RDP", "ε_lo-all", "ε_est-all", "ε_lo-final", "ε_est-final"]
     columns += ["ours: theory", "ε_lo-all", "ε_est-all", "bound-all"]
     columns += ["ε_lo-final", "ε_est-final", "ε_est-change", "bound-change"]
-    return Table(f"One-shot, Table 3: {_setting(context)}", columns, rows)
+    return ReproducedTable(f"One-shot, Table 3: {_setting(context)}", columns, rows)
 
 
-def table_4(context: Context) -> Table:
-    """Anderson–Darling statistics of the final cosines."""
-    done = _cells(context, [(noise, times) for noise in FIGURE_NOISE for times in REPETITIONS])
+def table_4(context: Context) -> ReproducedTable:
+    """Test with Anderson–Darling statistics whether the final cosines are normal."""
+    trained = _trainings(context, [(noise, times) for noise in FIGURE_NOISE for times in REPETITIONS])
     rows = [
         [f"{noise:g}"]
         + [
-            f"{p:.3f} / {done[noise, times]['final']['anderson']:.3f}"
+            f"{p:.3f} / {trained[noise, times]['final']['anderson']:.3f}"
             for p, times in zip(printed, REPETITIONS, strict=True)
         ]
         for noise, printed in zip(FIGURE_NOISE, _TABLE_4, strict=True)
     ]
-    statistics = [done[noise, times]["final"]["anderson"] for noise in FIGURE_NOISE for times in REPETITIONS]
+    statistics = [trained[noise, times]["final"]["anderson"] for noise in FIGURE_NOISE for times in REPETITIONS]
     note = (
         f"Of 15 statistics {sum(s > _FIFTEEN_PER_CENT for s in statistics)} exceed {_FIFTEEN_PER_CENT} and "
         f"{sum(s > _ONE_PER_CENT for s in statistics)} exceed {_ONE_PER_CENT}, the 15% and 1% levels; in the"
-        " paper 3 and 0."
+        " paper, 3 and 0 do."
     )
     columns = ["noise", *(f"{times} times: paper / ours" for times in REPETITIONS)]
-    return Table(f"One-shot, Table 4, Anderson–Darling of the final cosines: {_setting(context)}", columns, rows, note)
+    return ReproducedTable(
+        f"One-shot, Table 4, Anderson–Darling of the final cosines: {_setting(context)}", columns, rows, note
+    )
 
 
-def figure_1(context: Context) -> Table:
-    """Where the final cosines lie: mean and standard deviation in units of the null's standard deviation."""
-    done = _cells(context, [(noise, times) for noise in FIGURE_NOISE for times in REPETITIONS])
+def figure_1(context: Context) -> ReproducedTable:
+    """Show the mean and standard deviation of the final cosines, in units of the null's standard deviation."""
+    trained = _trainings(context, [(noise, times) for noise in FIGURE_NOISE for times in REPETITIONS])
     rows = []
     for view in ("final", "final-change"):
         for noise in FIGURE_NOISE:
             row = [view, f"{noise:g}"]
             for times in REPETITIONS:
-                scores = np.array(done[noise, times][view]["scores"]) * np.sqrt(done[noise, times]["dim"])
+                scores = np.array(trained[noise, times][view]["scores"]) * np.sqrt(trained[noise, times]["dim"])
                 row.append(f"{scores.mean():.2f} ± {scores.std(ddof=1):.2f}")
             rows.append(row)
     columns = ["view", "noise", *(f"{times} times" for times in REPETITIONS)]
     title = f"One-shot, Figure 1, mean ± std of √d · final cosine (null 0 ± 1): {_setting(context)}"
-    return Table(
-        title, columns, rows, "The paper shows densities: they part with repetitions, and close up with noise."
+    return ReproducedTable(
+        title, columns, rows, "The paper shows densities: repetitions separate them, and noise brings them together."
     )
 
 
-def figure_2(context: Context) -> Table:
-    """ε of the final model by repetitions."""
-    done = _cells(context, [(noise, times) for noise in FIGURE_NOISE for times in REPETITIONS])
+def figure_2(context: Context) -> ReproducedTable:
+    """Show ε of the final model by repetitions of the canaries."""
+    trained = _trainings(context, [(noise, times) for noise in FIGURE_NOISE for times in REPETITIONS])
     rows = []
     for view in ("final", "final-change"):
         for noise in FIGURE_NOISE:
-            for label, key in (("ε_est", "estimate"), ("ε_lo", "published"), ("valid bound", "bound")):
-                values = [_short(done[noise, times][view][key]) for times in REPETITIONS]
+            for label, key in (("ε_est", "estimate"), ("ε_lo", "published"), ("lower bound", "bound")):
+                values = [_short(trained[noise, times][view][key]) for times in REPETITIONS]
                 rows.append([view, f"{noise:g}", label, *values])
     columns = ["view", "noise", "figure", *(f"{times} times" for times in REPETITIONS)]
-    note = "The paper shows bars: at each noise ε_est rises steeply with repetitions, and falls with noise."
-    return Table(f"One-shot, Figure 2: {_setting(context)}", columns, rows, note)
+    note = "The paper shows bars: ε_est rises steeply with repetitions and falls with noise."
+    return ReproducedTable(f"One-shot, Figure 2: {_setting(context)}", columns, rows, note)
 
 
 def _short(value: float) -> str:

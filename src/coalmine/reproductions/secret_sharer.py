@@ -1,9 +1,9 @@
-"""The tables of the secret-sharer paper (Thakkar et al. 2020), at the scale of one machine.
+"""The tables of the secret-sharer paper (Thakkar et al. 2020), scaled down to one machine.
 
-The paper trains a 1.3 M-parameter CIFG-LSTM over 10,000 words on 392,000 balanced Stack Overflow users, with 10
-canaries for each of nine configurations, shared by 4 to 103 users. Here it is a smaller LSTM of the same kind on
-Stack Exchange, cut into users of equally many examples. A canary's share of the users is larger, such that central
-training memorizes about as many as in the paper.
+The paper trains a CIFG-LSTM with 1.3 M parameters and 10,000 words on 392,000 balanced Stack Overflow users, with 10
+canaries for each of nine configurations, shared by 4 to 103 users. We train a smaller LSTM of the same kind on Stack
+Exchange, split into users with equal numbers of examples. Each canary has a larger share of the users, so that central
+training memorizes about as many canaries as in the paper.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from coalmine.methods.secret_sharer.insertion import insert
-from coalmine.methods.secret_sharer.memorization import Asking, ask
+from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
 from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Data, Setting
-from coalmine.reproductions.table import Context, Table
+from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.simulation import (
     SGD,
     Adam,
@@ -36,17 +36,35 @@ from coalmine.simulation.data import load
 from coalmine.simulation.optimizers import Optimizer
 
 P_E = (0.01, 0.1, 1.0)
-_LIMIT = 20  # references that come before a canary until it is forgotten: the tables count those with none
+_LIMIT = 20  # references ranked before a canary at which the search stops; the tables count canaries with none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How large the training is.
+    """Size of the trainings.
 
-    ``users`` of ``examples`` each; ``sharers`` are the expected users of a canary. Central training takes ``steps`` for
-    every batch size and federated training ``rounds``, as in the paper; ``cohorts`` has for each of the paper's cohorts
-    the size of ours. ``client_rates`` are tuned: with a rate of 1, natural users diverge. ``noise`` is such that it
-    costs about as much perplexity as in the paper, 5%; the ε of so small cohorts would be far from the paper's.
+    Args:
+        users: Number of users.
+        sharers: Expected numbers of users who share a canary.
+        steps: Steps of central training, the same for every batch size, as in the paper.
+        rounds: Rounds of federated training, the same for every cohort.
+        cohorts: Our cohort size for each of the paper's.
+        references: References that canaries are ranked among.
+        clip_norm: Clip norm.
+        noise_multiplier: Noise multiplier. It costs about as much perplexity as the paper's, 5%; with such small
+            cohorts its ε would be far from the paper's.
+        examples: Examples per user.
+        positions: Words per example.
+        vocabulary_size: Words of the vocabulary.
+        embedding: Dimension of the embedding.
+        units: Units of the LSTM.
+        client_batch: Examples per local step.
+        central_rate: Learning rate of central SGD.
+        client_rates: Learning rates of clients. They are tuned: with a rate of 1, natural users diverge.
+        server_rate: Learning rate of the server.
+        adam_rate: Learning rate of Adam.
+        test_clients: Users of the test set.
+        source: Data set.
     """
 
     users: int
@@ -55,8 +73,8 @@ class Size:
     rounds: int
     cohorts: Mapping[int, int]
     references: int
-    clip: float
-    noise: float
+    clip_norm: float
+    noise_multiplier: float
     examples: int = 100
     positions: int = 8
     vocabulary_size: int = 1000
@@ -78,8 +96,8 @@ _FULL = Size(
     rounds=200,
     cohorts={500: 4, 1000: 6, 2000: 8, 5000: 12},
     references=2_000_000,
-    clip=1.5,
-    noise=0.06,
+    clip_norm=1.5,
+    noise_multiplier=0.06,
 )
 SIZES = {"quick": replace(_FULL, references=200_000), "full": _FULL}
 _QUICK_1 = ("iid-sgd-32", "iid-fedavg-500", "non-iid-sgd-32", "non-iid-fedavg-500")
@@ -90,7 +108,7 @@ _QUICK_4 = tuple(f"non-iid-{batch}-ten-epochs" for batch in ("sgd-32", "sgd-256"
 
 @dataclass(frozen=True)
 class Cell:
-    """One training."""
+    """One training: a row of a table, at a size, with a seed."""
 
     setting: Setting
     size: Size
@@ -98,7 +116,7 @@ class Cell:
 
 
 def train(cell: Cell) -> dict[str, Any]:
-    """Run one training, ask the model, and keep what the tables need."""
+    """Run one training, measure what the model memorized, and return what the tables need."""
     size, setting = cell.size, cell.setting
     splits = load(
         size.source,
@@ -116,13 +134,13 @@ def train(cell: Cell) -> dict[str, Any]:
         seed=cell.seed,
     )
     insertion = insert(data, canaries)
-    books = insertion.users[canaries.planted], insertion.copies[canaries.planted]
+    books = insertion.users[canaries.inserted], insertion.copies[canaries.inserted]
     if setting.data == "IID":
         insertion = insertion.shuffled(cell.seed)
     test = splits.test.subset(range(min(size.test_clients, len(splits.test))))
     training = _training(cell, replace(splits, train=insertion.data, test=test))
     last = training.run()[-1]
-    found = ask(training.module(), canaries, Asking(references=size.references, limit=_LIMIT))
+    found = measure_memorization(training.module(), canaries, Probe(references=size.references, limit=_LIMIT))
     kept = found.to_dict()
     return {
         "sampled": kept["random_sampling"],
@@ -141,6 +159,7 @@ def train(cell: Cell) -> dict[str, Any]:
 
 
 def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
+    """Return the training of a cell."""
     size, setting = cell.size, cell.setting
     model = models.build("word-lstm", splits.train.task, seed=cell.seed, embedding=size.embedding, units=size.units)
     if setting.central:
@@ -168,8 +187,8 @@ def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
             optimizer=SGD(learning_rate=size.client_rates[setting.data]), batch_size=size.client_batch
         ),
         mechanism=Mechanism(
-            clipping=FixedClipping(size.clip) if clips else NoClipping(),
-            noise_multiplier=size.noise if setting.optimizer == "DP-FedAvg" else 0.0,
+            clipping=FixedClipping(size.clip_norm) if clips else NoClipping(),
+            noise_multiplier=size.noise_multiplier if setting.optimizer == "DP-FedAvg" else 0.0,
         ),
         server=_server(setting, size),
         seed=cell.seed,
@@ -177,7 +196,7 @@ def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
 
 
 def _length(setting: Setting, whole: int, smallest: int, batch: int) -> int:
-    """How many steps or rounds: as many for every batch size, or, for as many epochs, fewer of larger batches."""
+    """Return the steps or rounds: the same for every batch size, or fewer of larger batches for equal epochs."""
     match setting.length:
         case "whole":
             return whole
@@ -188,7 +207,7 @@ def _length(setting: Setting, whole: int, smallest: int, batch: int) -> int:
 
 
 def _records_optimizer(setting: Setting, size: Size) -> Optimizer:
-    """The optimizer of central training; momentum takes a tenth of the rate, with which it goes as far in the end."""
+    """Return the optimizer of central training; momentum 0.9 uses a tenth of the rate, for the same effective step."""
     if setting.optimizer == "Adam":
         return Adam(learning_rate=size.adam_rate)
     if setting.optimizer == "Momentum":
@@ -198,62 +217,64 @@ def _records_optimizer(setting: Setting, size: Size) -> Optimizer:
 
 
 def _server(setting: Setting, size: Size) -> Optimizer:
-    """Of the paper's "FedAvg+Adam" only the rate is known; here Adam is the server's, and clients take steps of SGD."""
+    """Return the server's optimizer. The paper gives only the rate of "FedAvg+Adam"; we use Adam on the server."""
     if setting.optimizer == "FedAvg+Adam":
         return Adam(learning_rate=size.adam_rate)
     return SGD(learning_rate=size.server_rate)
 
 
-def table_1(context: Context) -> Table:
-    """Central and federated training, IID and not, by batch size."""
+def table_1(context: Context) -> ReproducedTable:
+    """Compare central and federated training, IID and non-IID, by batch size."""
     return _table(context, "Table 1", TABLE_1, _QUICK_1)
 
 
-def table_2(context: Context) -> Table:
-    """Clipping and differential privacy."""
+def table_2(context: Context) -> ReproducedTable:
+    """Compare training without clipping, with clipping, and with differential privacy."""
     return _table(context, "Table 2", TABLE_2, _QUICK_2)
 
 
-def table_3(context: Context) -> Table:
-    """Other optimizers."""
+def table_3(context: Context) -> ReproducedTable:
+    """Compare optimizers."""
     return _table(context, "Table 3", TABLE_3, _QUICK_3)
 
 
-def table_4(context: Context) -> Table:
-    """As many epochs for every batch size."""
+def table_4(context: Context) -> ReproducedTable:
+    """Compare batch sizes at equal numbers of epochs."""
     return _table(context, "Table 4", TABLE_4, _QUICK_4)
 
 
-def _table(context: Context, title: str, settings: Sequence[Setting], quick: Sequence[str]) -> Table:
+def _table(context: Context, title: str, settings: Sequence[Setting], quick: Sequence[str]) -> ReproducedTable:
+    """Return a table with all settings, or at quick scale with a few of them."""
     size = SIZES[context.scale]
-    wanted = [s for s in settings if context.scale == "full" or s.name in quick]
-    cells = {f"secret-sharer-{s.name}": Cell(s, size, context.seed) for s in wanted}
-    done = context.parts(train, cells)
-    rows = [_row(setting, done[f"secret-sharer-{setting.name}"]) for setting in wanted]
-    first = done[next(iter(cells))]
+    shown = [s for s in settings if context.scale == "full" or s.name in quick]
+    cells = {f"secret-sharer-{s.name}": Cell(s, size, context.seed) for s in shown}
+    parts = context.parts(train, cells)
+    rows = [_row(setting, parts[f"secret-sharer-{setting.name}"]) for setting in shown]
+    first = parts[next(iter(cells))]
     cohorts = ", ".join(f"{ours} for {theirs:,}" for theirs, ours in size.cohorts.items())
     note = (
-        f"{first['clients']:,} users of {size.examples} sentences of {size.source}, {size.vocabulary_size:,} words. 90"
-        f" canaries have {_span(first['users'])} users and {_span(first['copies'])} copies, and are ranked among"
-        f" {size.references:,} references. Lowest configurations are (expected users, p_e); users a round: {cohorts}."
+        f"{first['clients']:,} users with {size.examples} sentences of {size.source}, {size.vocabulary_size:,} words."
+        f" The 90 canaries have {_span(first['users'])} users and {_span(first['copies'])} copies, and are ranked among"
+        f" {size.references:,} references. Lowest configurations are (expected users, p_e); users per round: {cohorts}."
         f" {_order(rows)}"
     )
     columns = ["setting", "paper: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
     columns += ["ours: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
-    return Table(f"Secret sharer, {title}: {context.scale}, seed {context.seed}", columns, rows, note)
+    return ReproducedTable(f"Secret sharer, {title}: {context.scale}, seed {context.seed}", columns, rows, note)
 
 
-def _row(setting: Setting, done: dict[str, Any]) -> list[str]:
+def _row(setting: Setting, trained: dict[str, Any]) -> list[str]:
+    """Return a row: the paper's numbers, then ours."""
     paper = [f"{value:g}" if isinstance(value, int | float) else value for value in setting.paper]
     return [
         setting.title,
         *paper,
-        str(done["sampled"]),
-        _lowest(done["sampled_lowest"], done["clients"]),
-        str(done["extracted"]),
-        _lowest(done["extracted_lowest"], done["clients"]),
-        f"{100 * done['recall']:.1f}",
-        f"{done['perplexity']:.1f}",
+        str(trained["sampled"]),
+        _lowest(trained["sampled_lowest"], trained["clients"]),
+        str(trained["extracted"]),
+        _lowest(trained["extracted_lowest"], trained["clients"]),
+        f"{100 * trained['recall']:.1f}",
+        f"{trained['perplexity']:.1f}",
     ]
 
 
@@ -269,7 +290,8 @@ def _span(pair: list[int]) -> str:
 
 
 def _order(rows: list[list[str]]) -> str:
-    beyond = [row[0] for row in rows if int(row[9]) > int(row[7])]
-    if beyond:
-        return f"Beam search found more than random sampling in: {'; '.join(beyond)}."
+    """Say whether beam search ever found more than random sampling, which it should not."""
+    exceptions = [row[0] for row in rows if int(row[9]) > int(row[7])]
+    if exceptions:
+        return f"Beam search found more than random sampling in: {'; '.join(exceptions)}."
     return "Beam search never found more than random sampling."

@@ -1,4 +1,4 @@
-"""The rows of the four tables of the secret-sharer paper (Thakkar et al. 2020): what was trained, and what came out."""
+"""Rows of the four tables of the secret-sharer paper (Thakkar et al. 2020): trainings and their results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ Length = Literal["whole", "tenth", "ten epochs"]
 
 @dataclass(frozen=True)
 class Setting:
-    """A row of a table: the regime, and what the paper found (RS, its lowest, BS, its lowest, accuracy, perplexity).
+    """A row of a table.
 
-    ``batch`` is in the paper's numbers, records for central training and users for federated. ``length`` is how long it
-    trains: the ``whole`` of 8,000 rounds or 37.5 M steps, a ``tenth`` of it, or ``ten epochs``, with larger steps for
-    larger batches of records.
+    Args:
+        data: How examples are distributed over users.
+        optimizer: Training algorithm.
+        batch: The paper's batch size: records in central training, users in federated training.
+        paper: The paper's results: RS, its lowest configuration, BS, its lowest configuration, accuracy, perplexity.
+        length: How long it trains: all 8,000 rounds or 37.5 M steps (``"whole"``), a tenth of them, or ten epochs, with
+            a larger learning rate for larger batches of records.
     """
 
     data: Data
@@ -27,18 +31,18 @@ class Setting:
 
     @property
     def central(self) -> bool:
-        """Whether batches are of records."""
+        """Whether training is central, so that batches consist of records."""
         return self.optimizer in ("SGD", "Momentum", "Adam")
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         length = "" if self.length == "whole" else f"-{self.length}"
         return f"{self.data}-{self.optimizer}-{self.batch}{length}".lower().replace("+", "-").replace(" ", "-")
 
     @property
     def title(self) -> str:
-        """As the paper writes it, but for the length."""
+        """The setting in the paper's words, with the length where it is a tenth."""
         shorter = ", a tenth" if self.length == "tenth" else ""
         return f"{self.data}, {self.optimizer}, {'b_r' if self.central else 'b_u'} = {self.batch}{shorter}"
 

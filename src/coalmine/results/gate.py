@@ -90,9 +90,14 @@ class Gate:
         return bool(self.failures)
 
     def stops(self, judgment: Judgment) -> bool:
-        """Whether a result stops the gate."""
-        verdict = judgment.verdict
-        return judgment.over_limit or verdict.fails or (self.strict and verdict.fails_strictly)
+        """Whether a result stops the gate.
+
+        A result that is only an estimate tests nothing, so it does not decide a strict gate beside others with a bound.
+        """
+        if judgment.over_limit or judgment.verdict.fails:
+            return True
+        decides = judgment.bound is not None or all(other.bound is None for other in self.judgments)
+        return self.strict and decides and judgment.verdict.fails_strictly
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""

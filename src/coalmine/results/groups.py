@@ -15,7 +15,7 @@ class Group:
     """Results about the same unit of the same training.
 
     Args:
-        title: The unit, and the training where a run has several.
+        title: The unit, and the training if it is not the one that methods share.
         results: The results to show, the most telling of each variant.
     """
 
@@ -57,11 +57,10 @@ def grouped(results: Sequence[AuditResult]) -> list[Group]:
 
     Of results that differ only in their variant, the most telling of each view is kept.
     """
-    trainings = {result.training for result in results if result.training}
     groups: dict[str, list[AuditResult]] = {}
     for result in _most_telling(results):
-        several = len(trainings) > 1 and result.training
-        title = f"{result.unit.name} ({result.training})" if several else result.unit.name
+        special = result.training not in ("", "training")
+        title = f"{result.unit.name} ({result.training})" if special else result.unit.name
         groups.setdefault(f"{title[:1].upper()}{title[1:]}", []).append(result)
     made = [Group(title=title, results=members) for title, members in groups.items()]
     order = list(Verdict)

@@ -6,7 +6,7 @@ import math
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib import metadata
@@ -25,6 +25,13 @@ _PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
 
 # Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
 _BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exposure", "empirical", "composed")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> dict[str, str]:
+    """Return the versions of Python and the main packages, and the platform."""
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +98,7 @@ class AuditResult:
     config: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=lambda: dict(environment()))
+    provenance: Mapping[str, str] = field(default_factory=lambda: dict(_environment()))
 
     @property
     def label(self) -> str:
@@ -246,7 +253,7 @@ def _in_json(value: float | None) -> float | str | None:
     return "inf" if value == math.inf else value
 
 
-_READ = {
+_READ: Mapping[str, Callable[[Any], Any]] = {
     "unit": unit_named,
     "side_names": tuple,
     "theory": _theory_from_dict,
@@ -288,10 +295,3 @@ def common_delta(delta: float | None, theory: Theory | None) -> float:
             f"delta = {delta:g} differs from the claim's delta = {theory.delta:g}: state both at the same δ"
         )
     return theory.delta
-
-
-@lru_cache(maxsize=1)
-def environment() -> dict[str, str]:
-    """Return the versions of Python and the main packages, and the platform."""
-    versions = {name: metadata.version(name) for name in _PACKAGES}
-    return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}

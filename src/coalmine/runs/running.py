@@ -120,6 +120,8 @@ class _Run:
     settings: RunSettings
     directory: RunDirectory | None = None
     timing: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    """The training that each method audited, also where it reads from another method."""
 
     def finished(self) -> Finished:
         """Run to the end and write the results."""
@@ -199,9 +201,9 @@ class _Run:
         timing = {"audit_s": time.perf_counter() - start}
         if group.table in self.timing:
             timing["train_s"] = self.timing[group.table]
-        results = [
-            replace(result, training=group.table or "", timing=timing | dict(result.timing)) for result in found.results
-        ]
+        table = group.table or next((self.tables[read] for read in job.reads if read in self.tables), "")
+        self.tables[name] = table
+        results = [replace(result, training=table, timing=timing | dict(result.timing)) for result in found.results]
         found = replace(found, method=name, results=results)
         if self.directory is not None:
             write_method_results(found, self.directory.path)

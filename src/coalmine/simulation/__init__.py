@@ -1,56 +1,89 @@
 """The training under audit: a small, exact federated simulator on one machine.
 
-``Training`` is federated, ``CentralTraining`` its central counterpart. Both give the same bits for the same seed, save
-checkpoints, and talk to audits through ``coalmine.protocol``.
+`Training` is federated, `CentralTraining` its central counterpart, and `train_locally_private` trains from locally
+randomized gradients. Trainings give the same bits for the same seed, save checkpoints, and talk to audits through
+`coalmine.protocol`.
+
+| looking for | where |
+|---|---|
+| one round, from cohort to noisy mean | ``Training._noisy_mean`` in `training` |
+| where updates are clipped | `kernels.partial_sum.clip_factors` |
+| where noise is added | `mechanisms.central.Mechanism.noise` |
+| local mechanisms (LDP-SGD, Gaussian, PrivUnit) | `mechanisms` |
+| who takes part in a round, and how that is accounted for | `cohorts` |
+| what a client does | `client`, `optimizers` |
+| how updates are computed fast | `kernels`, `workers` |
+| rounds, releases to audits, checkpoints | `rounds`, `checkpoint` |
+| data sets and models | `data`, `models` |
+| all of it as settings of a run | `settings` |
+
+See ``docs/training.md`` for a guide.
 """
 
-from coalmine.simulation.central import CentralTraining
-from coalmine.simulation.client import LocalTraining
-from coalmine.simulation.cohorts import (
-    Cohorts,
-    FixedSizeCohorts,
-    PoissonCohorts,
-    ScheduledCohorts,
-    ShuffledCohorts,
-    WithReplacementCohorts,
-)
-from coalmine.simulation.evaluation import evaluate
-from coalmine.simulation.local_training import train_locally_private
-from coalmine.simulation.mechanisms.central import (
-    AdaptiveClipping,
-    EqualWeights,
-    FixedClipping,
-    Mechanism,
-    NoClipping,
-    WeightsBySize,
-)
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, LocalMechanism
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
-from coalmine.simulation.optimizers import SGD, Adam
-from coalmine.simulation.training import Training
+from __future__ import annotations
 
-__all__ = [
-    "LDPSGD",
-    "SGD",
-    "Adam",
-    "AdaptiveClipping",
-    "CentralTraining",
-    "Cohorts",
-    "EqualWeights",
-    "FixedClipping",
-    "FixedSizeCohorts",
-    "LocalGaussian",
-    "LocalMechanism",
-    "LocalTraining",
-    "Mechanism",
-    "NoClipping",
-    "PoissonCohorts",
-    "PrivUnit2",
-    "ScheduledCohorts",
-    "ShuffledCohorts",
-    "Training",
-    "WeightsBySize",
-    "WithReplacementCohorts",
-    "evaluate",
-    "train_locally_private",
-]
+from typing import TYPE_CHECKING
+
+from coalmine.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from coalmine.simulation.central import CentralTraining as CentralTraining
+    from coalmine.simulation.client import LocalTraining as LocalTraining
+    from coalmine.simulation.cohorts import Cohorts as Cohorts
+    from coalmine.simulation.cohorts import FixedSizeCohorts as FixedSizeCohorts
+    from coalmine.simulation.cohorts import PoissonCohorts as PoissonCohorts
+    from coalmine.simulation.cohorts import ScheduledCohorts as ScheduledCohorts
+    from coalmine.simulation.cohorts import ShuffledCohorts as ShuffledCohorts
+    from coalmine.simulation.cohorts import WithReplacementCohorts as WithReplacementCohorts
+    from coalmine.simulation.evaluation import evaluate as evaluate
+    from coalmine.simulation.local_training import train_locally_private as train_locally_private
+    from coalmine.simulation.mechanisms.central import AdaptiveClipping as AdaptiveClipping
+    from coalmine.simulation.mechanisms.central import EqualWeights as EqualWeights
+    from coalmine.simulation.mechanisms.central import FixedClipping as FixedClipping
+    from coalmine.simulation.mechanisms.central import Mechanism as Mechanism
+    from coalmine.simulation.mechanisms.central import NoClipping as NoClipping
+    from coalmine.simulation.mechanisms.central import WeightsBySize as WeightsBySize
+    from coalmine.simulation.mechanisms.local import LDPSGD as LDPSGD
+    from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
+    from coalmine.simulation.mechanisms.local import LocalMechanism as LocalMechanism
+    from coalmine.simulation.mechanisms.privunit import PrivUnit2 as PrivUnit2
+    from coalmine.simulation.optimizers import SGD as SGD
+    from coalmine.simulation.optimizers import Adam as Adam
+    from coalmine.simulation.training import Training as Training
+
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "coalmine.simulation.central": ("CentralTraining",),
+        "coalmine.simulation.client": ("LocalTraining",),
+        "coalmine.simulation.cohorts": (
+            "Cohorts",
+            "FixedSizeCohorts",
+            "PoissonCohorts",
+            "ScheduledCohorts",
+            "ShuffledCohorts",
+            "WithReplacementCohorts",
+        ),
+        "coalmine.simulation.evaluation": ("evaluate",),
+        "coalmine.simulation.local_training": ("train_locally_private",),
+        "coalmine.simulation.mechanisms.central": (
+            "AdaptiveClipping",
+            "EqualWeights",
+            "FixedClipping",
+            "Mechanism",
+            "NoClipping",
+            "WeightsBySize",
+        ),
+        "coalmine.simulation.mechanisms.local": (
+            "LDPSGD",
+            "LocalGaussian",
+            "LocalMechanism",
+        ),
+        "coalmine.simulation.mechanisms.privunit": ("PrivUnit2",),
+        "coalmine.simulation.optimizers": (
+            "SGD",
+            "Adam",
+        ),
+        "coalmine.simulation.training": ("Training",),
+    },
+)

@@ -1,6 +1,6 @@
-"""The whole state of a training in a directory: tensors in safetensors, all else in JSON. No pickle.
+"""Checkpoints: the whole state of a training in a directory, tensors as safetensors and the rest as JSON, no pickle.
 
-Nothing random is in it: every draw is a function of the seed and the round.
+There is no random state to save: every draw is a function of the seed and the round (`coalmine.seeds`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,15 @@ Metrics = dict[str, float]
 
 @dataclass
 class TrainingState:
-    """Where a training is: the model (d,), the optimizer's memory, the clip norm, the rounds done, what they gave.
+    """The state of a training after ``round`` rounds.
 
-    ``audits`` has what each audit must remember; it is filled in when a checkpoint is written or read.
+    Attributes:
+        model: Parameters of the global model, shape (d,).
+        optimizer: State of the server's optimizer.
+        clip_norm: Clip norm of the next round.
+        round: Number of completed rounds.
+        history: Metrics of each completed round.
+        audits: State of each audit; filled in when a checkpoint is written or read.
     """
 
     model: Tensor
@@ -43,14 +49,14 @@ class TrainingState:
 
 
 def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> None:
-    """Write the state; a kill at any moment leaves either the old one or the new one.
+    """Write a checkpoint atomically: a kill at any moment leaves either the old one or the new one.
 
-    ``settings`` says which training it is of.
+    ``settings`` identify the training that the state belongs to.
     """
     name = f"round-{state.round:06d}.safetensors"
     tensors = {"model": state.model}
-    tensors |= {f"optimizer.{key}.{i}": t for key, some in state.optimizer.items() for i, t in enumerate(some)}
-    tensors |= {f"audit.{i}.{key}": t for i, some in enumerate(state.audits) for key, t in some.items()}
+    tensors |= {f"optimizer.{key}.{i}": t for key, values in state.optimizer.items() for i, t in enumerate(values)}
+    tensors |= {f"audit.{i}.{key}": t for i, values in enumerate(state.audits) for key, t in values.items()}
     write_whole(directory / name, lambda path: path.write_bytes(serialized(tensors)))
     content = {
         "format": FORMAT,
@@ -60,6 +66,7 @@ def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> 
         "settings": dict(settings),
         "history": state.history,
     }
+    # The JSON file names the tensors' file, so replacing it is what switches from the old checkpoint to the new one.
     write_json(directory / _FILE, content)
     for other in directory.glob("round-*.safetensors"):
         if other.name != name:
@@ -67,27 +74,19 @@ def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> 
 
 
 def holds_one(directory: Path) -> bool:
-    """Whether there is a checkpoint in ``directory``."""
+    """Whether ``directory`` holds a checkpoint."""
     return (directory / _FILE).is_file()
 
 
 def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
-    """Read a state back; refused where it is of another training, cut short or from a newer version."""
+    """Read a checkpoint; raises `InputError` if it is of another training, incomplete or of another format."""
     path = directory / _FILE
     try:
         content: dict[str, Any] = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            raise InputError(f"{path} is not a checkpoint: it must hold a JSON object")
-        if content["format"] != FORMAT:
-            raise InputError(f"{path} has format {content['format']}, this version of coalmine reads format {FORMAT}")
-        for key, value in settings.items():
-            theirs = content["settings"].get(key)
-            if theirs != value:
-                seeded = "; make your model after torch.manual_seed" if key == "the first model" else ""
-                raise InputError(f"{path} is of another training: there {key} is {theirs}, here {value}{seeded}")
+        _check_content(content, path, settings)
         if not (directory / content["tensors"]).is_file():
-            raise InputError(f"the checkpoint in {directory} is not whole: {content['tensors']} is missing")
-        # cloned into aligned memory: the last bits of a product may depend on where its factors begin
+            raise InputError(f"the checkpoint in {directory} is incomplete: {content['tensors']} is missing")
+        # Clone into aligned memory: the last bits of a matrix product can depend on the alignment of its factors.
         tensors = {name: tensor.clone() for name, tensor in load_file(directory / content["tensors"]).items()}
         clip_norm = content["clip_norm"]
         return TrainingState(
@@ -99,28 +98,45 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
             audits=_audit_states(tensors),
         )
     except FileNotFoundError:
-        raise InputError(f"there is no checkpoint in {directory}: it has no {_FILE}") from None
+        raise InputError(f"there is no checkpoint in {directory}: {_FILE} is missing") from None
     except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"the checkpoint in {directory} cannot be read: {error}") from None
 
 
+def _check_content(content: object, path: Path, settings: Mapping[str, str]) -> None:
+    """Raise `InputError` unless a checkpoint has the right format and is of the training with these settings."""
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a checkpoint: it must contain a JSON object")
+    if content["format"] != FORMAT:
+        raise InputError(f"{path} has format {content['format']}, this version of coalmine reads format {FORMAT}")
+    for key, value in settings.items():
+        saved = content["settings"].get(key)
+        if saved != value:
+            hint = ". Call torch.manual_seed before building the model" if key == "the first model" else ""
+            raise InputError(
+                f"{path} belongs to another training: {key} is {saved} in the checkpoint and {value} here{hint}"
+            )
+
+
 def _optimizer_state(tensors: Mapping[str, Tensor]) -> OptimizerState:
+    """The optimizer's state, from tensors named ``optimizer.KEY.NUMBER``."""
     numbered: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         if kind == "optimizer":
             key, _, number = rest.rpartition(".")
             numbered.setdefault(key, {})[int(number)] = tensor
-    return {key: [some[i] for i in range(len(some))] for key, some in numbered.items()}
+    return {key: [values[i] for i in range(len(values))] for key, values in numbered.items()}
 
 
 def _audit_states(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    found: dict[int, dict[str, Tensor]] = {}
+    """The audits' states, from tensors named ``audit.NUMBER.KEY``."""
+    states: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         if kind == "audit":
             number, _, key = rest.partition(".")
-            found.setdefault(int(number), {})[key] = tensor
-    return [found.get(number, {}) for number in range(max(found, default=-1) + 1)]
+            states.setdefault(int(number), {})[key] = tensor
+    return [states.get(number, {}) for number in range(max(states, default=-1) + 1)]

@@ -1,4 +1,4 @@
-"""What a client does with its examples: so many epochs over batches, from the global model."""
+"""What a client does in a round: some epochs of local training on its examples, from the global model."""
 
 from __future__ import annotations
 
@@ -10,20 +10,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coalmine.arrays import Ints
-from coalmine.errors import check_count, check_kind
-from coalmine.simulation.data.federated import Array, Examples, Task
-from coalmine.simulation.optimizers import SGD, Adam, Optimizer
+from coalmine.arrays import Array, Ints
+from coalmine.errors import check_count
+from coalmine.simulation.data.federated import Examples, Task
+from coalmine.simulation.optimizers import SGD, Optimizer, check_optimizer
 
 Stream = Callable[[], np.random.Generator]
-"""A stream of random numbers from its beginning, made when asked for: many clients never need theirs."""
+"""Returns a fresh generator at the start of a client's random stream. A function, because many clients need none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """``epochs`` passes over a client's examples in batches of ``batch_size``, shuffled anew in each epoch.
+    """What every client does with the global model: ``epochs`` passes over its examples in shuffled batches.
 
-    ``batch_size=None`` is the whole of them: one epoch of it is FedSGD, a single full-batch step.
+    The defaults are FedSGD: a single step on all of the client's examples.
+
+    Args:
+        optimizer: `SGD` or `Adam`; its state starts empty in every round.
+        epochs: Passes over the client's examples, reshuffled before each.
+        batch_size: Examples per step; None uses all of them in one batch.
+
+    Raises:
+        InputError: If an argument is of the wrong type or not positive.
+
+    Example:
+        >>> fedavg = LocalTraining(optimizer=SGD(learning_rate=0.05), epochs=3, batch_size=10)
+        >>> fedavg.steps(examples=25)
+        9
     """
 
     optimizer: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
@@ -31,17 +44,17 @@ class LocalTraining:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_kind("optimizer", self.optimizer, (SGD, Adam), "SGD(...) or Adam(...) of coalmine.simulation")
+        check_optimizer("optimizer", self.optimizer)
         check_count("epochs", self.epochs)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
 
     def steps(self, examples: int) -> int:
-        """How many steps a client with that many examples takes."""
+        """The number of steps a client with this many examples takes."""
         return self.epochs * (1 if self.batch_size is None else -(-examples // self.batch_size))
 
     def batches(self, examples: int, stream: Stream) -> list[Ints | None]:
-        """The rows of each step's batch; None where it is all of them, which need no shuffling."""
+        """The rows of each step's batch; None stands for all of them, which need no shuffling."""
         if self.batch_size is None or examples <= self.batch_size:
             return [None] * self.epochs
         starts = range(self.batch_size, examples, self.batch_size)
@@ -52,7 +65,7 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class Client:
-    """One client's part in a round: its examples, its ``weight`` in the sum, its own stream of random numbers."""
+    """One client in a round: its examples, its ``weight`` in the sum, and its random stream."""
 
     examples: Examples
     weight: float
@@ -60,7 +73,7 @@ class Client:
 
 
 def input_tensor(inputs: Array, task: Task, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Inputs as a module takes them: uint8 pixels become numbers in [0, 1], tokens int64."""
+    """Inputs as a module takes them: tokens as int64, uint8 pixels scaled to [0, 1]."""
     if task.tokens is not None:
         return torch.from_numpy(inputs.astype(np.int64))
     numbers = torch.from_numpy(inputs.astype(np.float32)).to(dtype)
@@ -73,17 +86,17 @@ def tensors(examples: Examples, task: Task, dtype: torch.dtype = torch.float32) 
 
 
 def has_other_loss(module: nn.Module) -> bool:
-    """Whether the module's own method ``loss`` may give another loss than the mean cross-entropy.
+    """Whether the module has a method ``loss`` that may differ from the mean cross-entropy.
 
-    Classes whose ``loss`` is a faster way to it say so by ``loss_is_cross_entropy = True``.
+    Classes whose ``loss`` is only a faster way to compute it declare ``loss_is_cross_entropy = True``.
     """
     return callable(getattr(type(module), "loss", None)) and not getattr(type(module), "loss_is_cross_entropy", False)
 
 
 def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy over targets that count: by the module's own method ``loss`` where it has one.
+    """The module's method ``loss`` if it has one, else the mean cross-entropy over the targets that are not ignored.
 
-    Where no target counts it is zero.
+    Zero if all targets are ignored.
     """
     if callable(getattr(type(module), "loss", None)):
         return module.loss(inputs, targets)  # type: ignore[operator, no-any-return]
@@ -94,5 +107,5 @@ def loss_of(module: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> T
 
 
 def ignored_index(task: Task) -> int:
-    """The target that does not count, as ``cross_entropy`` names it."""
+    """The task's ignored target, as ``ignore_index`` of torch's ``cross_entropy`` takes it."""
     return -100 if task.ignored is None else task.ignored

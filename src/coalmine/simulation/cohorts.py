@@ -1,4 +1,4 @@
-"""Who takes part in a round, and the accounting that fits it.
+"""Who takes part in a round (participation), and the sampling scheme that an accountant may assume for it.
 
 A cohort is a function of the seed and the round: nothing is remembered between rounds.
 """
@@ -19,27 +19,38 @@ from coalmine.seeds import generator
 
 @runtime_checkable
 class Cohorts(Protocol):
-    """A rule that says who takes part in which round."""
+    """A rule for which clients take part in which round. Clients are numbered from 0 to population − 1."""
 
     def check(self, population: int, rounds: int) -> None:
-        """Refuse a population or a number of rounds that the rule does not fit."""
+        """Raise `InputError` if the rule does not fit the population or the number of rounds."""
 
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
-        """The clients of round ``round``; with ``trial`` above 0, those of a frozen round held before it."""
+        """The clients of a round; with a ``trial`` above 0, those of a frozen round held before it."""
 
     def expected(self, population: int, round: int) -> float:
-        """How many clients are expected in round ``round``: fixed in advance, whoever comes."""
+        """The expected number of clients in a round, which does not depend on the draw."""
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """The rounds that anybody can take part in; one in which a client comes m times counts as m²."""
+        """The most rounds that any client can take part in; m times in the same round count as m²."""
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
-        """What an accountant should make of it; refused with the nearest upper bound where there is no analysis."""
+        """The sampling scheme for the accountant; raises `InputError` with an upper bound if there is no analysis."""
 
 
 @dataclass(frozen=True)
 class PoissonCohorts:
-    """Each client takes part with probability ``q``, independently: accounted as ``Poisson(q)``."""
+    """Each client takes part with probability ``q``, independently. Accounted for as ``Poisson(q)``.
+
+    Args:
+        q: The sampling probability, in (0, 1].
+
+    Raises:
+        InputError: If ``q`` is out of range.
+
+    Example:
+        >>> PoissonCohorts(0.3).cohort(10, seed=0, round=0)
+        array([1, 4, 5])
+    """
 
     q: float
 
@@ -48,10 +59,10 @@ class PoissonCohorts:
             raise InputError(f"the sampling probability q must be in (0, 1], got {self.q}")
 
     def check(self, population: int, rounds: int) -> None:
-        """Any population will do."""
+        """Fits any population."""
 
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
-        """Those whose coin came up."""
+        """One coin flip per client."""
         return np.flatnonzero(generator(seed, "cohort", round, trial).random(population) < self.q)
 
     def expected(self, population: int, round: int) -> float:
@@ -59,7 +70,7 @@ class PoissonCohorts:
         return self.q * population
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """Every round, at the worst."""
+        """Every round, in the worst case."""
         return rounds
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
@@ -69,7 +80,18 @@ class PoissonCohorts:
 
 @dataclass(frozen=True)
 class FixedSizeCohorts:
-    """``size`` clients a round, drawn without replacement: accounted as ``FixedSize``."""
+    """``size`` clients per round, drawn without replacement. Accounted for as ``FixedSize``.
+
+    Args:
+        size: Clients per round.
+
+    Raises:
+        InputError: If ``size`` is not a positive whole number.
+
+    Example:
+        >>> len(FixedSizeCohorts(4).cohort(10, seed=0, round=0))
+        4
+    """
 
     size: int
 
@@ -77,11 +99,12 @@ class FixedSizeCohorts:
         check_count("the cohort's size", self.size)
 
     def check(self, population: int, rounds: int) -> None:
-        """The population must have so many."""
-        _check_size(self.size, population)
+        """The population must have at least ``size`` clients."""
+        if self.size > population:
+            raise InputError(f"the cohort's size must be at most the population of {population}, got {self.size}")
 
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
-        """A draw without replacement, in order of the clients."""
+        """A draw without replacement, in the order of the clients."""
         return np.sort(generator(seed, "cohort", round, trial).choice(population, self.size, replace=False))
 
     def expected(self, population: int, round: int) -> float:
@@ -89,7 +112,7 @@ class FixedSizeCohorts:
         return float(self.size)
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """Every round, at the worst."""
+        """Every round, in the worst case."""
         return rounds
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
@@ -99,9 +122,20 @@ class FixedSizeCohorts:
 
 @dataclass(frozen=True)
 class WithReplacementCohorts:
-    """``size`` draws a round with replacement; a client drawn twice trains and counts twice.
+    """``size`` draws per round with replacement; a client drawn twice trains and counts twice.
 
-    There is no amplification to account for: a client drawn m times moves the sum by m clip norms.
+    No accountant here has an analysis of this: a client drawn m times moves the sum by m clip norms. `Training.theory`
+    asks for an explicit upper bound.
+
+    Args:
+        size: Draws per round.
+
+    Raises:
+        InputError: If ``size`` is not a positive whole number.
+
+    Example:
+        >>> len(WithReplacementCohorts(20).cohort(10, seed=0, round=0))
+        20
     """
 
     size: int
@@ -110,10 +144,10 @@ class WithReplacementCohorts:
         check_count("the cohort's size", self.size)
 
     def check(self, population: int, rounds: int) -> None:
-        """Any population will do."""
+        """Fits any population."""
 
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
-        """Independent draws, in order of the clients."""
+        """Independent draws, in the order of the clients."""
         return np.sort(generator(seed, "cohort", round, trial).integers(population, size=self.size))
 
     def expected(self, population: int, round: int) -> float:
@@ -121,23 +155,34 @@ class WithReplacementCohorts:
         return float(self.size)
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """As this seed's draws have it."""
+        """Counted from this seed's draws."""
         return _exposures([self.cohort(population, seed, round) for round in range(rounds)], population)
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
-        """Refused: no accountant here has an analysis of it."""
+        """Always raises `InputError`, with an upper bound in the message."""
         bound = AtMost(self.exposures(population, rounds, seed))
         raise InputError(
-            "sampling with replacement has no analysis here: a client drawn m times in a round moves the sum by m clip "
-            f"norms. The nearest upper bound takes this seed's draws as known to everybody: give sampling={bound!r}"
+            "sampling with replacement has no analysis here, because a client drawn m times in a round moves the sum "
+            f"by m clip norms. An upper bound that treats this seed's draws as public: set sampling={bound!r}"
         )
 
 
 @dataclass(frozen=True)
 class ShuffledCohorts:
-    """Every client once per epoch: a shuffle, cut into ``rounds_per_epoch`` cohorts of the same size, but for one more.
+    """Every client once per epoch, in random order. Accounted for as ``OncePerEpoch``.
 
-    Accounted as ``OncePerEpoch``.
+    Each epoch is a shuffle of the clients, cut into cohorts of equal size (or one more).
+
+    Args:
+        rounds_per_epoch: Rounds per epoch.
+
+    Raises:
+        InputError: If ``rounds_per_epoch`` is not a positive whole number.
+
+    Example:
+        >>> rule = ShuffledCohorts(2)
+        >>> sorted(int(client) for round in (0, 1) for client in rule.cohort(6, seed=0, round=round))
+        [0, 1, 2, 3, 4, 5]
     """
 
     rounds_per_epoch: int
@@ -153,80 +198,86 @@ class ShuffledCohorts:
             )
 
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
-        """This round's part of the epoch's shuffle; a frozen round takes such a part of a shuffle of its own."""
+        """This round's part of the epoch's shuffle; a frozen round takes the same part of a fresh shuffle."""
         epoch, part = divmod(round, self.rounds_per_epoch)
         counters = (epoch,) if trial == 0 else (round, trial)
         order = generator(seed, "cohort", *counters).permutation(population)
         return np.sort(np.array_split(order, self.rounds_per_epoch)[part])
 
     def expected(self, population: int, round: int) -> float:
-        """The size of this part."""
+        """The size of this round's part."""
         whole, left = divmod(population, self.rounds_per_epoch)
         return float(whole + (round % self.rounds_per_epoch < left))
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """One round in each epoch."""
+        """One round per epoch."""
         return -(-rounds // self.rounds_per_epoch)
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
-        """At most once in each epoch."""
+        """At most once per epoch."""
         return OncePerEpoch(self.rounds_per_epoch)
 
 
 @dataclass(frozen=True)
 class ScheduledCohorts:
-    """A schedule of one's own: ``rounds[t]`` lists the clients of round t. Accounted as ``AtMost``.
+    """A fixed schedule. Accounted for as ``AtMost`` the rounds of the most frequent client.
 
-    A client listed m times in a round moves the sum by m clip norms, which the accounting counts as m² rounds: the
+    A client listed m times in a round moves the sum by m clip norms. The accounting counts this as m² rounds, since the
     Gaussian mechanism composed m² times is the same.
+
+    Args:
+        rounds: For each round, the clients that take part.
+
+    Raises:
+        InputError: If a client is not a whole number.
+
+    Example:
+        >>> ScheduledCohorts([[0, 1], [1, 2]]).exposures(3, rounds=2, seed=0)
+        2
     """
 
     rounds: Sequence[Sequence[int]]
 
     def __post_init__(self) -> None:
-        plain = tuple(
+        checked = tuple(
             tuple(check_count("a client of the schedule", client, least=0) for client in cohort)
             for cohort in self.rounds
         )
-        object.__setattr__(self, "rounds", plain)
+        object.__setattr__(self, "rounds", checked)
 
     def check(self, population: int, rounds: int) -> None:
-        """Every client must exist, and every round be there."""
+        """All rounds must be scheduled and all clients exist."""
         if len(self.rounds) < rounds:
-            raise InputError(f"the schedule has {len(self.rounds)} rounds, the training {rounds}")
+            raise InputError(f"the schedule has {len(self.rounds)} rounds, but the training has {rounds}")
         for number, cohort in enumerate(self.rounds):
             for client in cohort:
                 if not 0 <= client < population:
                     raise InputError(
-                        f"the schedule's round {number} has client {client}, the clients are 0..{population - 1}"
+                        f"round {number} of the schedule has client {client}, but clients are 0 to {population - 1}"
                     )
 
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
-        """As scheduled; frozen rounds draw as many clients at random, without replacement."""
+        """As scheduled; a frozen round draws equally many clients at random, without replacement."""
         if trial == 0:
             return np.sort(np.asarray(self.rounds[round], dtype=np.int64))
         size = min(len(self.rounds[round]), population)
         return np.sort(generator(seed, "cohort", round, trial).choice(population, size, replace=False))
 
     def expected(self, population: int, round: int) -> float:
-        """As many as are scheduled."""
+        """The scheduled number."""
         return float(len(self.rounds[round]))
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """As scheduled."""
+        """Counted from the schedule."""
         return _exposures([np.asarray(cohort, dtype=np.int64) for cohort in self.rounds[:rounds]], population)
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
-        """As often as the most frequent client."""
+        """At most the rounds of the most frequent client."""
         return AtMost(self.exposures(population, rounds, seed))
 
 
-def _check_size(size: int, population: int) -> None:
-    if size > population:
-        raise InputError(f"a cohort of {size} clients needs as many, the population has {population}")
-
-
 def _exposures(cohorts: Sequence[Ints], population: int) -> int:
+    """The largest sum, over clients, of their squared number of appearances per round; at least 1."""
     exposures = np.zeros(population, dtype=np.int64)
     for cohort in cohorts:
         exposures += np.bincount(cohort, minlength=population) ** 2

@@ -1,4 +1,4 @@
-"""How good a model is."""
+"""Test metrics of a model."""
 
 from __future__ import annotations
 
@@ -12,27 +12,44 @@ from coalmine.errors import InputError
 from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 
-_LOGITS = 4_000_000  # numbers computed at a time
+_LOGITS = 4_000_000  # logits per batch, a bound on memory
 
 
 def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) -> dict[str, float]:
-    """The mean loss on ``examples`` and ``accuracy``; for a language model ``recall@1`` and ``perplexity``.
+    """Evaluate a model on examples.
 
-    recall@1 is the share of positions whose next token is the likeliest one. Targets that are ignored do not count. Of
-    federated data, all examples of its clients are taken.
+    Args:
+        module: The model; it is evaluated in ``eval`` mode and left in its former mode.
+        task: The task of the examples, for instance ``data.task``.
+        examples: The examples; of federated data, those of all clients.
+
+    Returns:
+        ``accuracy`` and ``loss`` (mean cross-entropy); for a language model ``recall@1`` (the fraction of positions
+        whose next token is the most likely one), ``perplexity`` and ``loss``. Ignored targets do not count.
+
+    Raises:
+        InputError: If there is no example with a target that counts.
+
+    Example:
+        >>> from coalmine.simulation import models
+        >>> from coalmine.simulation.data import load
+        >>> splits = load("digits")
+        >>> metrics = evaluate(models.build("logistic", splits.test.task), splits.test.task, splits.test)
+        >>> sorted(metrics)
+        ['accuracy', 'loss']
     """
     if isinstance(examples, FederatedData):
         examples = examples.pooled()
     positions = task.input_shape[0] if task.per_position else 1
-    batch = max(1, min(500, _LOGITS // (task.classes * positions)))
+    batch_size = max(1, min(500, _LOGITS // (task.classes * positions)))
     ignored = ignored_index(task)
     loss, correct, counted = 0.0, 0, 0
     was_training = module.training
     module.eval()
     with torch.no_grad():
-        for start in range(0, len(examples), batch):
-            some = slice(start, start + batch)
-            inputs, targets = tensors(Examples(examples.inputs[some], examples.targets[some]), task)
+        for start in range(0, len(examples), batch_size):
+            batch = slice(start, start + batch_size)
+            inputs, targets = tensors(Examples(examples.inputs[batch], examples.targets[batch]), task)
             logits, targets = module(inputs).flatten(0, -2), targets.flatten()
             loss += float(F.cross_entropy(logits, targets, ignore_index=ignored, reduction="sum"))
             counts = targets != ignored
@@ -40,7 +57,7 @@ def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) 
             counted += int(counts.sum())
     module.train(was_training)
     if not counted:
-        raise InputError("there is nothing to evaluate: no example has a target that counts")
+        raise InputError("cannot evaluate: the examples have no target that counts")
     mean = loss / counted
     if task.per_position:
         return {"recall@1": correct / counted, "perplexity": math.exp(min(mean, 700.0)), "loss": mean}

@@ -1,4 +1,4 @@
-"""A module whose parameters are views of one flat vector."""
+"""Modules whose trainable parameters are views of one flat vector, and norms of such vectors."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from coalmine.errors import InputError
 
-# float32 sums of squares lose digits in long vectors (4e-4 of the norm at 10⁷ numbers), which would let an update
-# exceed its clip norm; sums of this many numbers do not.
+# Float32 sums of squares lose digits in long vectors (4e-4 of the norm at 10⁷ entries), which would let an update
+# exceed the clip norm. Sums over blocks of this length do not.
 _BLOCK = 4096
 
 
 class FlatModel:
-    """A copy of ``module`` whose trainable parameters are views of ``vector``: reset by one copy, read without any.
+    """A copy of ``module`` whose trainable parameters are views of ``vector``: one copy resets them all.
 
-    ``vector`` has the parameters in the order of ``module.parameters()``, each in memory order. Where ``channels_last``
-    is set that is torch's memory format of this name for the weights of convolutions; ``load`` and ``export`` translate
-    to and from the order that all else uses.
+    ``vector`` holds the parameters in the order of ``module.parameters()``. With ``channels_last``, the weights of
+    convolutions are stored in torch's memory format of that name; ``internal`` and ``export`` convert vectors between
+    that order and the common order, which the rest of coalmine uses.
     """
 
     def __init__(self, module: nn.Module, *, channels_last: bool = False, dtype: torch.dtype = torch.float32) -> None:
         try:
             self.module = stateless(copy.deepcopy(module)).train()
-        except RuntimeError as error:  # such as weight_norm of old, which keeps tensors that are no parameters
+        except RuntimeError as error:  # for instance the old weight_norm, which keeps tensors that are no parameters
             raise InputError(f"the model cannot be copied: {error}") from error
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
         self.names = [name for name, _ in named]
@@ -36,7 +36,7 @@ class FlatModel:
         self.module.to(dtype=dtype)
         self.vector = torch.empty(sum(value.numel() for _, value in named), dtype=dtype)
         self.parameters: list[Tensor] = [value for _, value in named]
-        self._own = list(self._views(self.vector, self.channels_last))
+        self._parameter_views = list(self._views(self.vector, self.channels_last))
         self.reattach()
         self._buffers = [
             (owner, name, buffer, buffer.clone())
@@ -46,21 +46,21 @@ class FlatModel:
         ]
 
     def reset_buffers(self) -> None:
-        """Set what the module keeps beside its parameters back to what it was: it is part of no update."""
+        """Restore the module's buffers, which are not part of any update."""
         for owner, name, buffer, start in self._buffers:
             owner._buffers[name] = buffer.copy_(start)
 
     @property
     def buffers_changed(self) -> bool:
-        """Whether a forward pass has changed what the module keeps beside its parameters."""
+        """Whether a forward pass has changed a buffer."""
         return any(
             owner._buffers.get(name) is not buffer or not torch.equal(buffer, start)
             for owner, name, buffer, start in self._buffers
         )
 
     def reattach(self) -> None:
-        """Bring parameters that the module has given memory of their own back into the vector, with their values."""
-        for value, view in zip(self.parameters, self._own, strict=True):
+        """Move parameters that the module has reallocated back into the vector, with their values."""
+        for value, view in zip(self.parameters, self._parameter_views, strict=True):
             if value.data_ptr() != view.data_ptr():
                 view.copy_(value.data)
                 value.data = view
@@ -75,28 +75,21 @@ class FlatModel:
         self.reattach()
         self.internal(vector, out=self.vector)
 
-    def borrow(self, vector: Tensor) -> None:
-        """Let the parameters be views of ``vector`` itself, for reading; where the orders differ, set them from it."""
-        if self.channels_last or vector.dtype != self.vector.dtype:
-            self.load(vector)
-            return
-        for value, view in zip(self.parameters, self._views(vector, False), strict=True):
-            value.data = view
-
     def internal(self, vector: Tensor, *, out: Tensor) -> Tensor:
-        """A vector in the common order, rewritten into ``out`` in this model's."""
-        return self._translate(vector, out, False, self.channels_last)
+        """Convert a vector from the common order to this model's, into ``out``."""
+        return self._convert(vector, out, False, self.channels_last)
 
     def export(self, vector: Tensor, *, out: Tensor) -> Tensor:
-        """A vector in this model's order, rewritten into ``out`` in the common order."""
-        return self._translate(vector, out, self.channels_last, False)
+        """Convert a vector from this model's order to the common one, into ``out``."""
+        return self._convert(vector, out, self.channels_last, False)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """The gradient of ``loss``, one tensor a parameter; zeros for those it does not depend on."""
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
+        """The gradient of ``loss``, one tensor per parameter; zeros for parameters it does not depend on."""
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
 
-    def _translate(self, vector: Tensor, out: Tensor, source_last: bool, out_last: bool) -> Tensor:
+    def _convert(self, vector: Tensor, out: Tensor, source_last: bool, out_last: bool) -> Tensor:
+        """Copy ``vector`` to ``out``, from one memory format to another."""
         if source_last == out_last:
             return out.copy_(vector)
         for source, target in zip(self._views(vector, source_last), self._views(out, out_last), strict=True):
@@ -104,10 +97,11 @@ class FlatModel:
         return out
 
     def views(self, vector: Tensor) -> Iterator[Tensor]:
-        """The pieces of a vector in the common order that belong to the parameters, in their shapes."""
+        """The slices of a vector in the common order that belong to each parameter, in the parameters' shapes."""
         return self._views(vector, False)
 
     def _views(self, vector: Tensor, channels_last: bool) -> Iterator[Tensor]:
+        """The parameters' slices of a vector, in either memory format."""
         start = 0
         for shape in self.shapes:
             size = torch.Size(shape).numel()
@@ -120,10 +114,10 @@ class FlatModel:
 
 
 def prefers_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """Whether ``channels_last`` is the faster memory format: on a CPU, for convolutions and pooling, up to ten times.
+    """Whether torch's memory format ``channels_last`` is faster: for convolutions and pooling on a CPU, about twice.
 
-    For the backward pass of GroupNorm it is ten times slower. A module that asks for a ``view`` of its images cannot
-    take it, and torch 2.13 crashes in it on some dilated convolutions that see much padding.
+    Not with GroupNorm, whose backward pass is ten times slower in that format. Modules that call ``view`` on images do
+    not support it, and torch 2.13 crashes in it on some dilated convolutions with much padding.
     """
     layers = list(module.modules())
     convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
@@ -131,7 +125,7 @@ def prefers_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bo
         return False
     if any(max(layer.dilation) > 1 for layer in convolutions):
         return False
-    images, outside = torch.zeros(2, *input_shape), torch.get_rng_state()
+    images, rng_state = torch.zeros(2, *input_shape), torch.get_rng_state()
     try:
         with torch.no_grad():
             trial = FlatModel(module, channels_last=True).module
@@ -139,22 +133,24 @@ def prefers_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bo
     except RuntimeError:
         return False
     finally:
-        torch.set_rng_state(outside)
+        torch.set_rng_state(rng_state)
     return True
 
 
 def parameter_vector(module: nn.Module) -> Tensor:
-    """The trainable parameters as one float32 vector, in the order of ``module.parameters()``; none is refused."""
+    """The trainable parameters as one float32 vector, in the order of ``module.parameters()``.
+
+    Raises:
+        InputError: If the module has no trainable parameters.
+    """
     pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
     if not pieces:
-        raise InputError(
-            "the model has no trainable parameters: it has none at all, or requires_grad is False for every one"
-        )
+        raise InputError("the model has no trainable parameters: set requires_grad to True for at least one")
     return torch.cat(pieces)
 
 
 def norms(rows: Tensor) -> Tensor:
-    """The ℓ₂ norm of each row of a matrix in float64, to a few parts in a million however long the rows are."""
+    """The ℓ₂ norm of each row of a matrix in float64, accurate to a few parts in a million for rows of any length."""
     whole = rows.shape[1] - rows.shape[1] % _BLOCK
     parts = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, _BLOCK)), dim=2) if whole else rows[:, :0]
     rest = torch.linalg.vector_norm(rows[:, whole:], dim=1)
@@ -163,23 +159,23 @@ def norms(rows: Tensor) -> Tensor:
 
 
 def check_module(module: nn.Module, *, private: bool) -> None:
-    """Refuse a module that cannot be trained here: parameters that are not real numbers, BatchNorm under privacy."""
+    """Raise `InputError` for a module that cannot be trained: bad parameters, or BatchNorm in a private training."""
     for name, value in module.named_parameters():
         if not value.is_floating_point():
-            raise InputError(f"parameter {name!r} must hold floating-point numbers, it holds {value.dtype}")
+            raise InputError(f"parameter {name!r} has dtype {value.dtype}; all parameters must be floating-point")
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"parameter {name!r} is not finite before training: check its initialization")
     parameter_vector(module)
     for name, layer in module.named_modules():
         if private and isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise InputError(
-                f"{type(layer).__name__} at {name!r} mixes a batch's examples and keeps statistics of them outside "
-                "the clipped update, where no noise protects them: use torch.nn.GroupNorm instead"
+                f"{type(layer).__name__} at {name!r} mixes the examples of a batch and keeps statistics outside the "
+                "clipped update, where no noise protects them: use torch.nn.GroupNorm instead"
             )
 
 
 def stateless(module: nn.Module) -> nn.Module:
-    """Let normalization layers use each batch's own statistics: running ones would not be part of any update."""
+    """Make normalization layers use batch statistics only: running statistics would not be part of any update."""
     for layer in module.modules():
         if isinstance(layer, _NormBase) and layer.track_running_stats:
             layer.track_running_stats = False

@@ -1,4 +1,4 @@
-"""Training with local privacy: every client randomizes its gradient itself (LDP-SGD, Erlingsson et al. 2020)."""
+"""Training with local privacy: every client randomizes its gradient itself (LDP-SGD, Erlingsson et al., 2020)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,40 @@ def train_locally_private(
     rng: np.random.Generator,
     track: Callable[[Iterable[Any]], Iterable[Any]] = iter,
 ) -> nn.Module:
-    """Algorithm 2 for many clients: in each round ``clients`` of them report the gradient of their own examples.
+    """Train a model from randomized gradient reports (Matsumoto et al., 2022, Algorithm 2, with many clients).
 
-    Algorithm 2 starts from θ₀ = 0, where a network's gradient is zero but for its last layer; this starts from the
-    module as it is. A copy is returned. Every report is ``mechanism``'s, so a client who comes in m rounds has m times
-    its ε.
+    Each report has the mechanism's ε; a client that takes part in m rounds spends m times that. The paper starts from
+    θ₀ = 0, where only the last layer of a network has a gradient; this starts from the given module.
+
+    Args:
+        module: The model to start from; it is not changed.
+        data: The clients' examples.
+        mechanism: How clients randomize their gradients.
+        server: What the server does with the mean report.
+        rounds: Number of rounds.
+        clients: Number of clients per round, drawn without replacement.
+        rng: Source of all randomness.
+        track: Wraps the iterable of rounds, for instance to show progress.
+
+    Returns:
+        A trained copy of the module.
+
+    Raises:
+        InputError: If there are fewer clients than a round needs, or a mechanism's report is not usable.
+
+    Example:
+        >>> from coalmine.simulation import models
+        >>> from coalmine.simulation.data import load
+        >>> from coalmine.simulation.mechanisms import LDPSGD, Server
+        >>> data = load("digits").train
+        >>> trained = train_locally_private(
+        ...     models.build("logistic", data.task), data, mechanism=LDPSGD(epsilon=2.0),
+        ...     server=Server(learning_rate=0.1), rounds=2, clients=5, rng=np.random.default_rng(0),
+        ... )
     """
     rounds, clients = check_count("rounds", rounds, least=0), check_count("clients", clients)
     if clients > len(data):
-        raise InputError(f"there are {len(data)} clients, so a round cannot have {clients}")
+        raise InputError(f"clients must be at most {len(data)}, the number of clients in the data, got {clients}")
     model = FlatModel(module)
     for _ in track(range(rounds)):
         total = np.zeros(model.dim, dtype=np.float64)

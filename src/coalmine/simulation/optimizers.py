@@ -1,6 +1,6 @@
-"""Optimizers as rules on lists of tensors: clients, the server and central training use the same ones.
+"""Optimizers as rules on lists of tensors, shared by clients, the server and central training.
 
-They give what ``torch.optim`` gives, without its objects: a client's training starts from nothing each time.
+They match ``torch.optim`` step by step, without its objects: a client's training starts from an empty state each time.
 """
 
 from __future__ import annotations
@@ -10,15 +10,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coalmine.errors import InputError, check_number, check_positive
+from coalmine.errors import InputError, check_kind, check_number, check_positive
 
 State = dict[str, list[Tensor]]
-"""An optimizer's memory: lists of tensors like the parameters; empty before the first step."""
+"""An optimizer's state: lists of tensors shaped like the parameters; empty before the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SGD:
-    """Stochastic gradient descent, with heavy-ball momentum where ``momentum`` is above 0."""
+    """Stochastic gradient descent, with heavy-ball momentum if ``momentum`` is positive.
+
+    Args:
+        learning_rate: The step size, positive.
+        momentum: The momentum factor, in [0, 1).
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    Example:
+        >>> SGD(learning_rate=0.1, momentum=0.9)
+        SGD(learning_rate=0.1, momentum=0.9)
+    """
 
     learning_rate: float
     momentum: float = 0.0
@@ -29,7 +41,7 @@ class SGD:
             raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
 
     def step(self, parameters: list[Tensor], gradients: list[Tensor], state: State) -> None:
-        """Move ``parameters`` in place, and ``state`` with them."""
+        """Update ``parameters`` and ``state`` in place."""
         if self.momentum:
             if not state:
                 state["momentum"] = [gradient.clone() for gradient in gradients]
@@ -42,7 +54,21 @@ class SGD:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Adam (Kingma and Ba 2015), with ``epsilon`` outside the root as there."""
+    """Adam (Kingma and Ba, 2015), with bias correction.
+
+    Args:
+        learning_rate: The step size, positive.
+        beta1: Decay rate of the mean of the gradients, in [0, 1).
+        beta2: Decay rate of the mean of their squares, in [0, 1).
+        epsilon: Added to the root of the second moment, as in the paper.
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    Example:
+        >>> Adam(learning_rate=0.001).beta2
+        0.999
+    """
 
     learning_rate: float
     beta1: float = 0.9
@@ -57,7 +83,7 @@ class Adam:
                 raise InputError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
     def step(self, parameters: list[Tensor], gradients: list[Tensor], state: State) -> None:
-        """Move ``parameters`` in place, and ``state`` with them."""
+        """Update ``parameters`` and ``state`` in place."""
         if not state:
             state["mean"] = [torch.zeros_like(gradient) for gradient in gradients]
             state["square"] = [torch.zeros_like(gradient) for gradient in gradients]
@@ -76,6 +102,12 @@ class Adam:
 Optimizer = SGD | Adam
 
 
+def check_optimizer(name: str, optimizer: object) -> None:
+    """Raise `InputError` unless ``optimizer`` is one of this module."""
+    check_kind(name, optimizer, (SGD, Adam), "SGD(...) or Adam(...) of coalmine.simulation")
+
+
 def _check_rate(learning_rate: float) -> None:
+    """Raise `InputError` unless a learning rate is positive and float32 can represent its products."""
     if check_positive("learning_rate", learning_rate) > 1e30:
         raise InputError(f"learning_rate must be at most 1e30, got {learning_rate}")

@@ -1,4 +1,4 @@
-"""What every training here has: rounds, checkpoints, evaluation, releases to audits."""
+"""What federated and central trainings share: rounds, checkpoints, evaluation, releases to audits."""
 
 from __future__ import annotations
 
@@ -23,19 +23,16 @@ from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.evaluation import evaluate
 from coalmine.simulation.models.tasks import check_fits
-from coalmine.simulation.optimizers import SGD, Optimizer
-from coalmine.simulation.pieces import Threads
 from coalmine.simulation.workers import one_thread
 
-_SPLIT = {"data": "train", "test": "test"}
-_SAMPLED_ROWS = 1000  # of large data, which need not be read whole to be recognized
+_SAMPLED_ROWS = 1000  # examples in the digest of the data, which may be too large to read in full
 
 Progress = Callable[[Metrics], None]
-"""Called after each round with what was measured in it."""
+"""Called after each round with its metrics."""
 
 
 class Rounds(ABC):
-    """A training that goes round by round. A round either counts whole or, where it fails, not at all."""
+    """A training in rounds. A round that fails is aborted: the state stays that of the round before."""
 
     def __init__(
         self,
@@ -49,53 +46,37 @@ class Rounds(ABC):
         seed: int,
         private: bool,
     ) -> None:
-        check_kind("model", model, nn.Module, "a torch.nn.Module, as models.build(name, task) gives")
-        for name, part in (("data", data), ("test", test)):
-            if part is not None or name == "data":
-                check_kind(name, part, FederatedData, f"FederatedData, such as {_SPLIT[name]} of what load gives")
-        check_kind("audits", audits, (list, tuple), "a list of audits")
-        for audit in audits:
-            check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.protocol.Audit")
-            check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
-        planted = [audit.plants_as for audit in audits if audit.plants_as is not None]
-        if len(set(planted)) < len(planted):
-            raise InputError(
-                f"two audits would plant the same {planted[0]}: give them different seeds, or let one look at the "
-                "other's canaries"
-            )
+        _check_arguments(model, data, test, audits)
         if test is None and evaluate_every is not None:
-            raise InputError("evaluate_every needs test data to evaluate on: give test=, or leave it out")
-        self.data, self.test, self.audits = data, test, tuple(audits)
+            raise InputError(f"evaluate_every is {evaluate_every}, but there is no test data: set test as well")
+        self.data, self.test, self.audits, self.private = data, test, tuple(audits), private
         self.rounds, self.seed = check_count("rounds", rounds, least=0), check_count("seed", seed, least=0)
         self.evaluate_every = None if evaluate_every is None else check_count("evaluate_every", evaluate_every)
         flat.check_module(model, private=private)
         check_fits(model, data.task, name=type(model).__name__)
         if test is not None and test.task != data.task:
-            raise InputError(f"the test data must have the task of the training data, {data.task}, got {test.task}")
+            raise InputError(f"test must have the same task as data, {data.task}, got {test.task}")
         self._model = flat.FlatModel(model)
         self.state = TrainingState(model=flat.parameter_vector(model))
         self._start = _digest(self.state.model.numpy())
 
     @abstractmethod
     def theory(self, delta: float) -> Theory:
-        """What an accountant promises for this configuration."""
+        """The claimed guarantee of this configuration at ``delta``, from an accountant."""
 
     @abstractmethod
     def _round(self) -> tuple[TrainingState, Tensor, float | None]:
-        """Compute the next round: the state after it, the update that led there, what that was divided by.
-
-        It changes nothing.
-        """
+        """Compute the next round without side effects: the new state, the update, and the divisor of its sum."""
 
     @abstractmethod
     def _settings(self) -> dict[str, object]:
-        """What makes it this training: a checkpoint of other settings would not resume to the same bits."""
+        """The settings that determine the results: a checkpoint with other settings is rejected."""
 
     def _before_round(self) -> None:  # noqa: B027
-        """Whatever is held before a round that does not change the model."""
+        """Do what precedes a round and does not change the model, such as frozen rounds."""
 
-    def _rest(self) -> None:  # noqa: B027
-        """Let go of what only a running training needs."""
+    def _release_resources(self) -> None:  # noqa: B027
+        """Release what only a running training needs, such as worker processes."""
 
     @property
     def dim(self) -> int:
@@ -104,14 +85,14 @@ class Rounds(ABC):
 
     @property
     def history(self) -> list[Metrics]:
-        """What was measured in each round done, such as the training loss, and the test metrics where evaluated.
+        """The metrics of each completed round: training loss, median norm, test metrics in evaluated rounds, …
 
-        It is for the one who simulates; the mechanism releases none of it.
+        For whoever runs the simulation: none of it is released by the mechanism, so none of it is private.
         """
         return self.state.history
 
     def module(self) -> nn.Module:
-        """A copy of the model as it is now."""
+        """A copy of the current model, in ``eval`` mode."""
         self._model.load(self.state.model)
         return copy.deepcopy(self._model.module).eval()
 
@@ -123,10 +104,21 @@ class Rounds(ABC):
         checkpoints: Path | str | None = None,
         checkpoint_every: int = 10,
     ) -> list[Metrics]:
-        """Go on to round ``until`` (to the end if not given); returns the history.
+        """Run the training, or continue it.
 
-        With ``checkpoints`` the state is saved there after every ``checkpoint_every`` rounds and at the end. Where a
-        checkpoint of this very training is there already, it goes on from it, since it would come to the same bits.
+        The same arguments give the same bits, whether or not the training was interrupted.
+
+        Args:
+            until: Stop after this many rounds; None runs to the end.
+            progress: Called after each round with its metrics.
+            checkpoints: Directory for checkpoints. If it holds one of this training, the run continues from there.
+            checkpoint_every: Rounds between checkpoints; there is always one at the end.
+
+        Returns:
+            The history: the metrics of each completed round.
+
+        Raises:
+            InputError: If the loss or the model diverges, a worker process dies, or a checkpoint does not match.
         """
         end = self.rounds if until is None else min(check_count("until", until, least=0), self.rounds)
         directory = None if checkpoints is None else Path(checkpoints)
@@ -142,45 +134,48 @@ class Rounds(ABC):
                     if progress:
                         progress(self.state.history[-1])
         finally:
-            self._rest()
+            self._release_resources()
         return self.history
 
     def evaluate(self) -> Metrics:
-        """The model as it is now on the test data."""
+        """The test metrics of the current model (see `coalmine.simulation.evaluate`)."""
         if self.test is None:
-            raise InputError("there is no test data to evaluate on: give test=")
+            raise InputError("there is no test data to evaluate on: set test")
         return self._evaluate(self.state.model)
 
     def _evaluate(self, model: Tensor) -> Metrics:
+        """The test metrics of a parameter vector."""
         assert self.test is not None
         with one_thread():
             self._model.load(model)
             return evaluate(self._model.module, self.data.task, self.test)
 
     def save(self, directory: Path | str) -> None:
-        """Write a checkpoint: the whole state, with that of the audits."""
+        """Write a checkpoint: the state of the training and of its audits."""
         self.state.audits = [
             {name: torch.from_numpy(np.array(value)) for name, value in audit.state().items()} for audit in self.audits
         ]
         checkpoint.save(self.state, Path(directory), self._fingerprint())
 
     def load(self, directory: Path | str) -> Self:
-        """Go back to a checkpoint of this very training; another's is refused."""
+        """Restore a checkpoint of this training; raises `InputError` if it is of another one."""
         self.state = checkpoint.load(Path(directory), self._fingerprint())
-        for audit, kept in zip(self.audits, self.state.audits, strict=False):
-            audit.restore({name: value.numpy() for name, value in kept.items()})
+        for audit, saved in zip(self.audits, self.state.audits, strict=False):
+            audit.restore({name: value.numpy() for name, value in saved.items()})
         return self
 
     def _resume(self, directory: Path, end: int) -> None:
-        found = checkpoint.load(directory, self._fingerprint()).round
-        if found > end:
+        """Load a checkpoint if it is ahead of the current state."""
+        saved_rounds = checkpoint.load(directory, self._fingerprint()).round
+        if saved_rounds > end:
             raise InputError(
-                f"{directory} holds a checkpoint of {found} rounds, which is past round {end}: choose another"
+                f"{directory} holds a checkpoint after {saved_rounds} rounds, past round {end}: use another directory"
             )
-        if found > self.state.round:
+        if saved_rounds > self.state.round:
             self.load(directory)
 
     def _fingerprint(self) -> dict[str, str]:
+        """Everything that determines the results, as text: a checkpoint must match all of it."""
         common = {
             "kind": type(self).__name__,
             "rounds": self.rounds,
@@ -194,6 +189,7 @@ class Rounds(ABC):
         return {name: str(value) for name, value in (common | self._settings()).items()}
 
     def _advance(self) -> None:
+        """Run one round and show the audits what their views release of it."""
         number = self.state.round
         self._before_round()
         try:
@@ -211,52 +207,54 @@ class Rounds(ABC):
                     audit.observe(Release(round=number, kind=view.kind, vector=read_only(shown), divisor=divisor))
 
     def _measure(self, state: TrainingState, number: int) -> None:
-        """Evaluate the model of round ``number`` where it is time to, and refuse one that has diverged."""
+        """Add test metrics to the history if this round is evaluated; raise `InputError` if the model diverged."""
         last = number + 1 == self.rounds
-        finite = math.isfinite(state.model @ state.model) or math.isfinite(flat.norms(state.model[None]))
+        finite = math.isfinite(flat.norms(state.model[None]))
         if finite and self.test is not None and (last or (number + 1) % (self.evaluate_every or self.rounds) == 0):
             state.history[-1].update(self._evaluate(state.model))
         if not finite or not math.isfinite(state.history[-1].get("loss", 0.0)):
             raise InputError(
-                f"the model diverged in round {number}, which does not count: lower the learning rates or the noise"
+                f"the model diverged in round {number}, which was aborted: lower the learning rates or the noise"
             )
 
 
-def optimized(
-    server: Optimizer, state: TrainingState, update: Tensor, threads: Threads
-) -> tuple[Tensor, dict[str, list[Tensor]]]:
-    """The model and the optimizer's memory after a step along ``update``; ``state`` stays what it is."""
-    if isinstance(server, SGD) and not server.momentum:  # one pass over the model instead of four
-
-        def step(piece: slice) -> None:
-            torch.add(state.model[piece], update[piece], alpha=server.learning_rate, out=moved[piece])
-
-        moved = torch.empty_like(state.model)
-        threads.each(len(moved), step)
-        return moved, {}
-    model = state.model.clone()
-    memory = {key: [tensor.clone() for tensor in some] for key, some in state.optimizer.items()}
-    server.step([model], [update.neg_()], memory)
-    update.neg_()
-    return model, memory
-
-
 def read_only(vector: Tensor) -> Vector:
-    """A copy as a NumPy array that cannot be written to: whatever an audit does with it, the training goes on."""
-    shown = vector.numpy().copy()
-    shown.flags.writeable = False
-    return shown
+    """A read-only NumPy copy, so that nothing an audit does can change the training."""
+    copied = vector.numpy().copy()
+    copied.flags.writeable = False
+    return copied
+
+
+def _check_arguments(
+    model: nn.Module, data: FederatedData, test: FederatedData | None, audits: Sequence[Audit]
+) -> None:
+    """Raise `InputError` if an argument has the wrong type, or if two audits would insert the same canaries."""
+    check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
+    check_kind("data", data, FederatedData, "FederatedData, such as load(name).train")
+    if test is not None:
+        check_kind("test", test, FederatedData, "FederatedData, such as load(name).test")
+    check_kind("audits", audits, (list, tuple), "a list of audits")
+    for audit in audits:
+        check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.protocol.Audit")
+        check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
+    inserted = [audit.plants_as for audit in audits if audit.plants_as is not None]
+    if len(set(inserted)) < len(inserted):
+        raise InputError(
+            f"two audits would insert the same {inserted[0]}: give them different seeds, or let one observe the "
+            "other's canaries"
+        )
 
 
 def _digest(*arrays: npt.NDArray[Any]) -> str:
-    found = hashlib.blake2b(digest_size=6)
+    """A short hash of arrays."""
+    digest = hashlib.blake2b(digest_size=6)
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _digest_of_data(data: FederatedData) -> str:
-    """Who holds what, in full, and some of the examples."""
-    some = np.unique(np.linspace(0, len(data.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
+    """A short hash of who holds which rows, and of a sample of the examples."""
+    sample = np.unique(np.linspace(0, len(data.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
     rows = np.empty(0, dtype=np.int64) if data.rows is None else data.rows
-    return _digest(data.bounds, rows, data.inputs[some], data.targets[some])
+    return _digest(data.bounds, rows, data.inputs[sample], data.targets[sample])

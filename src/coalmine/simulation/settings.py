@@ -1,4 +1,7 @@
-"""The training under audit, as settings."""
+"""The training under audit, as settings of ``audit.toml`` and of ``coalmine run --set``.
+
+Every ``description`` is help text: of the command line and of ``docs/config.md``.
+"""
 
 from __future__ import annotations
 
@@ -23,37 +26,37 @@ if TYPE_CHECKING:
 
 
 class OptimizerSettings(Settings):
-    """A rule by which parameters move."""
+    """An optimizer and its step size."""
 
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="sgd or adam")
-    learning_rate: float = Field(0.5, gt=0, description="the step size")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer: sgd or adam")
+    learning_rate: float = Field(0.5, gt=0, description="step size")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
 
     def rule(self) -> Optimizer:
-        """The optimizer."""
+        """The optimizer; raises `InputError` if Adam is combined with momentum."""
         from coalmine.simulation import SGD, Adam
 
         if self.optimizer == "sgd":
             return SGD(learning_rate=self.learning_rate, momentum=self.momentum)
         if self.momentum:
-            raise InputError("momentum goes with sgd; adam has its own")
+            raise InputError(f"momentum is {self.momentum}, but only sgd has momentum: set it to 0 for adam")
         return Adam(learning_rate=self.learning_rate)
 
 
 class ServerSettings(OptimizerSettings):
-    """What the server does with a round's average."""
+    """The server's optimizer, which applies a round's noisy mean update."""
 
-    momentum: float = Field(0.5, ge=0, lt=1, description="of sgd")
+    momentum: float = Field(0.5, ge=0, lt=1, description="momentum of SGD")
 
 
 class ClientSettings(OptimizerSettings):
-    """What a client does with the global model."""
+    """The clients' local training."""
 
-    epochs: int = Field(3, ge=1, description="passes over the client's examples")
-    batch_size: int | Literal["all"] = Field(5, description="examples a step, or all")
+    epochs: int = Field(3, ge=1, description="passes over a client's examples per round")
+    batch_size: int | Literal["all"] = Field(5, description="examples per step, or all")
 
     def local(self) -> LocalTraining:
-        """The client's training."""
+        """The clients' local training."""
         from coalmine.simulation import LocalTraining
 
         size = None if self.batch_size == "all" else self.batch_size
@@ -61,59 +64,68 @@ class ClientSettings(OptimizerSettings):
 
 
 class TrainingSettings(Settings):
-    """A federated training: data, model, who comes, what they do, what the mechanism adds."""
+    """A federated training: data, model, participation, local training, and privacy mechanism."""
 
-    data: str = Field("digits", description="a name (digits, mnist, stackexchange, …) or a file")
+    data: str = Field("digits", description="data set: a name (digits, mnist, stackexchange, …) or a file")
     partition: str | None = Field(
-        None, examples=["iid:100"], description="natural, iid:N, dirichlet:A/N or balanced:N; as usual if not given"
+        None,
+        examples=["iid:100"],
+        description="how examples are divided among clients: natural, iid:N, dirichlet:A/N or balanced:N; by default "
+        "as is usual for the data set",
     )
     test_fraction: float | None = Field(
-        None, examples=[0.2], gt=0, lt=1, description="share of the users kept for testing"
+        None, examples=[0.2], gt=0, lt=1, description="fraction of users held out for testing"
     )
-    min_examples: int = Field(1, ge=1, description="users with fewer examples are left out")
+    min_examples: int = Field(1, ge=1, description="skip users with fewer examples")
     level: Literal["words", "characters"] | None = Field(
-        None, examples=["words"], description="what texts are split into"
+        None, examples=["words"], description="tokens of text: words or characters"
     )
-    positions: int | None = Field(None, examples=[20], ge=1, description="length of a sequence of text")
-    vocabulary_size: int | None = Field(None, examples=[1000], ge=1, description="number of different tokens")
+    positions: int | None = Field(None, examples=[20], ge=1, description="tokens per text sequence")
+    vocabulary_size: int | None = Field(None, examples=[1000], ge=1, description="number of distinct tokens")
     clients: int | None = Field(
-        None, examples=[100], ge=1, description="only so many of the training clients, the first; all if not given"
+        None, examples=[100], ge=1, description="use only the first N training clients; by default all"
     )
     model: str | None = Field(
         None,
         examples=["mlp"],
-        description="a name (mlp, word-lstm, …) or path.py:function; as fits the data if not given",
+        description="model: a name (mlp, word-lstm, …) or path.py:function; by default one that fits the data",
     )
     model_settings: dict[str, float] = Field(
-        default_factory=dict, description="the model's own: --set model_settings.hidden=64"
+        default_factory=dict, description="arguments of the model, for example --set model_settings.hidden=64"
     )
-    rounds: int = Field(40, ge=0, description="number of rounds")
+    rounds: int = Field(40, ge=0, description="number of training rounds")
     cohort: str = Field(
-        "poisson:0.5", description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once in so many)"
+        "poisson:0.5",
+        description="who takes part in a round: poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (every "
+        "client once in ROUNDS rounds)",
     )
-    client: ClientSettings = Field(default_factory=ClientSettings, description="what a client does")
-    server: ServerSettings = Field(default_factory=ServerSettings, description="what the server does")
-    clip_norm: str = Field("1.0", description="clip norm; or none, or adaptive:START (follows the median norm)")
-    noise_multiplier: float = Field(2.0, ge=0, description="noise multiplier: noise on the sum over the clip norm")
-    weights: str = Field("equal", description="how clients are weighed: equal, size, or size:CAP, which noise needs")
+    client: ClientSettings = Field(default_factory=ClientSettings, description="local training of a client")
+    server: ServerSettings = Field(default_factory=ServerSettings, description="optimizer of the server")
+    clip_norm: str = Field("1.0", description="clip norm: a number, adaptive:START (tracks the median norm) or none")
+    noise_multiplier: float = Field(
+        2.0, ge=0, description="noise multiplier: standard deviation of the noise on the sum, in units of the clip norm"
+    )
+    weights: str = Field(
+        "equal", description="how clients are weighted: equal, size or size:CAP; with noise, size needs a CAP"
+    )
     evaluate_every: int | None = Field(
-        None, examples=[10], ge=1, description="rounds between evaluations; the last only if not given"
+        None, examples=[10], ge=1, description="rounds between evaluations; by default only the last round is evaluated"
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
-    workers: int = Field(1, ge=1, description="processes")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed for all random choices")
+    workers: int = Field(1, ge=1, description="number of worker processes")
 
     @field_validator("clip_norm", "cohort", "weights")
     @classmethod
     def _readable(cls, value: str, info: ValidationInfo) -> str:
-        """Refuse here, where its line is known, what could not be read later."""
+        """Check the syntax here, where the error can name the line of the file."""
         {"clip_norm": _clipping, "cohort": _cohorts, "weights": _weighting}[str(info.field_name)](value)
         return value
 
     def splits(self, *, pool_fraction: float = 0.0) -> Splits:
-        """Training and test clients, and with ``pool_fraction`` that share of the users set aside."""
+        """Training and test clients, and a pool of users set aside if ``pool_fraction`` is positive."""
         from coalmine.simulation.data import load
 
-        found = load(
+        splits = load(
             self.data,
             partition=self.partition,
             seed=self.seed,
@@ -125,13 +137,13 @@ class TrainingSettings(Settings):
             vocabulary_size=self.vocabulary_size,
         )
         if self.clients is None:
-            return found
-        if not 1 <= self.clients <= len(found.train):
-            raise InputError(f"clients must be between 1 and {len(found.train)}, got {self.clients}")
-        return replace(found, train=found.train.subset(range(self.clients)))
+            return splits
+        if not 1 <= self.clients <= len(splits.train):
+            raise InputError(f"clients must be between 1 and {len(splits.train)}, got {self.clients}")
+        return replace(splits, train=splits.train.subset(range(self.clients)))
 
     def module(self, splits: Splits) -> nn.Module:
-        """The model at its start."""
+        """The model before training."""
         from coalmine.simulation import models
 
         task = splits.train.task
@@ -142,7 +154,10 @@ class TrainingSettings(Settings):
         from coalmine.simulation import Mechanism
 
         if self.clip_norm == "none" and self.noise_multiplier > 0:
-            raise InputError("noise is measured by the clip norm: set clip_norm to a number, or noise_multiplier to 0")
+            raise InputError(
+                f"noise_multiplier is {self.noise_multiplier}, but clip_norm is none: set clip_norm to a number, or "
+                "noise_multiplier to 0"
+            )
         return Mechanism(
             clipping=_clipping(self.clip_norm),
             noise_multiplier=self.noise_multiplier,
@@ -150,7 +165,7 @@ class TrainingSettings(Settings):
         )
 
     def cohorts(self) -> Cohorts:
-        """Who comes."""
+        """The rule for who takes part in a round."""
         return _cohorts(self.cohort)
 
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
@@ -174,7 +189,7 @@ class TrainingSettings(Settings):
 
 
 def build_model(name: str, task: Task, settings: Mapping[str, float], *, seed: int = 0) -> nn.Module:
-    """The model ``name`` with settings as they are read, all of them numbers; whole ones become integers."""
+    """Build a model with numeric settings as read from a file; whole numbers become integers."""
     from coalmine.simulation import models
 
     numbers: dict[str, Any] = {key: int(value) if value == int(value) else value for key, value in settings.items()}
@@ -182,6 +197,7 @@ def build_model(name: str, task: Task, settings: Mapping[str, float], *, seed: i
 
 
 def _clipping(text: str) -> Clipping:
+    """Parse the setting ``clip_norm``."""
     from coalmine.simulation import AdaptiveClipping, FixedClipping, NoClipping
 
     kind, _, start = text.partition(":")
@@ -194,10 +210,11 @@ def _clipping(text: str) -> Clipping:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"clip_norm must be a norm such as 1.0, adaptive:START or none, got {text!r}") from error
+        raise InputError(f"clip_norm must be a number such as 1.0, adaptive:START or none, got {text!r}") from error
 
 
 def _weighting(text: str) -> Weighting:
+    """Parse the setting ``weights``."""
     from coalmine.simulation import EqualWeights, WeightsBySize
 
     kind, _, cap = text.partition(":")
@@ -213,6 +230,7 @@ def _weighting(text: str) -> Weighting:
 
 
 def _cohorts(text: str) -> Cohorts:
+    """Parse the setting ``cohort``."""
     from coalmine.simulation import FixedSizeCohorts, PoissonCohorts, ShuffledCohorts, WithReplacementCohorts
 
     kinds: dict[str, Callable[[str], Cohorts]] = {

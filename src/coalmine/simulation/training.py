@@ -1,4 +1,8 @@
-"""Federated training: cohorts of clients, a mechanism, a server."""
+"""Federated training: cohorts of clients, a privacy mechanism, a server.
+
+``Training._noisy_mean`` is one round's release: the kernel clips and sums the updates (`coalmine.simulation.kernels`),
+audits add their canaries, and the mechanism's noise is added to the sum (`coalmine.simulation.mechanisms.central`).
+"""
 
 from __future__ import annotations
 
@@ -24,18 +28,47 @@ from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.partial_sum import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
-from coalmine.simulation.optimizers import SGD, Adam, Optimizer
-from coalmine.simulation.rounds import Rounds, optimized, read_only
+from coalmine.simulation.optimizers import SGD, Optimizer, State, check_optimizer
+from coalmine.simulation.rounds import Rounds, read_only
 from coalmine.simulation.workers import ClientWork, Job, Workers, one_thread
 
 
 class Training(Rounds):
-    """DP-FedAvg and its relatives on one machine (McMahan et al. 2018).
+    """DP-FedAvg on one machine (McMahan et al., 2018).
 
-    In each round a cohort of clients trains from the global model; their updates are clipped, weighed, summed and
-    noised by ``mechanism``, divided, and given to the server's optimizer ``server`` as the direction to go. The same
-    arguments give the same bits: with any number of ``workers``, with or without ``audits`` that only look, and from
-    any checkpoint.
+    In each round a cohort of clients trains from the global model. Their updates are clipped, weighted and summed; the
+    mechanism adds noise to the sum and divides it; the server's optimizer moves the model along the result. The same
+    arguments give the same bits: with any number of workers, with or without audits that only observe, and from any
+    checkpoint.
+
+    Args:
+        model: The model to start from; it is not changed.
+        data: The clients and their examples.
+        rounds: Number of rounds.
+        cohorts: Which clients take part in each round, for instance ``PoissonCohorts(0.1)``.
+        client: What a client does with the global model; by default one full-batch step of SGD.
+        mechanism: Clipping, weights and noise; by default none of them.
+        server: The server's optimizer; by default SGD with learning rate 1, which is federated averaging.
+        test: Test data, evaluated after the last round.
+        evaluate_every: Evaluate after every this many rounds as well.
+        audits: Audits that insert canaries and observe releases (`coalmine.protocol.Audit`).
+        seed: Seed for cohorts, batches and noise.
+        workers: Number of worker processes.
+
+    Raises:
+        InputError: If the arguments do not fit each other, or the model cannot be trained privately.
+
+    Example:
+        >>> from coalmine.simulation import FixedClipping, PoissonCohorts, models
+        >>> from coalmine.simulation.data import load
+        >>> splits = load("digits")
+        >>> training = Training(
+        ...     model=models.build("logistic", splits.train.task), data=splits.train, test=splits.test, rounds=2,
+        ...     cohorts=PoissonCohorts(0.1), mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0),
+        ... )
+        >>> history = training.run()
+        >>> round(training.theory(delta=1e-5).epsilon, 2)
+        1.92
     """
 
     def __init__(
@@ -59,8 +92,8 @@ class Training(Rounds):
         if mechanism is not None:
             check_kind("mechanism", mechanism, Mechanism, "Mechanism(...)")
         if server is not None:
-            check_kind("server", server, (SGD, Adam), "SGD(...) or Adam(...) of coalmine.simulation")
-        check_kind("cohorts", cohorts, Cohorts, "such as PoissonCohorts(0.1)")
+            check_optimizer("server", server)
+        check_kind("cohorts", cohorts, Cohorts, "a rule such as PoissonCohorts(0.1)")
         self.cohorts, self.client = cohorts, client or LocalTraining()
         self.mechanism, self.server = mechanism or Mechanism(), server or SGD(learning_rate=1.0)
         super().__init__(
@@ -85,16 +118,24 @@ class Training(Rounds):
 
     @property
     def kernel(self) -> str:
-        """How the clients' updates are computed: it is chosen by the shape of the work."""
+        """The name of the kernel that computes the clients' updates (`coalmine.simulation.kernels`)."""
         return type(self._work.kernel).__name__
 
     def theory(self, delta: float, *, sampling: Sampling | None = None, accountant: str | None = None) -> Theory:
-        """What the accountant promises for all ``rounds`` of this configuration; ε is infinite without noise.
+        """The claimed guarantee for all rounds of this configuration; ε is infinite without noise.
 
-        ``sampling`` is that of the cohorts if not given, and must otherwise be an upper bound on it: ``EveryRound()``,
-        or ``AtMost`` as often as anybody comes. Cohorts that have no known analysis are refused; the message says which
-        sampling gives an upper bound. A cohort of fixed size is accounted for replacing one client, which moves the sum
-        by two clip norms: half the noise multiplier.
+        With cohorts of fixed size, adjacent data sets differ in one client being replaced by another. That moves the
+        sum by up to two clip norms, which is accounted for as half the noise multiplier.
+
+        Args:
+            delta: The δ at which to state ε.
+            sampling: How to account for sampling; by default as the cohorts draw. Anything else must be an upper bound:
+                ``EveryRound()``, or ``AtMost`` with the rounds of the most frequent client.
+            accountant: Name of the accountant; None takes the tightest available.
+
+        Raises:
+            InputError: If ``sampling`` is not an upper bound, or if there is no analysis of how the cohorts draw; the
+                message then says which sampling is an upper bound.
         """
         if sampling is not None:
             self._check_bound(sampling)
@@ -103,49 +144,52 @@ class Training(Rounds):
         else:
             sampling = EveryRound()
         noise = self.mechanism.noise_multiplier / (2 if isinstance(sampling, FixedSize) else 1)
-        # Coming m times in one round counts as m² rounds, which may be more than there are.
+        # A client drawn m times in one round counts as m² rounds, which can exceed the number of rounds.
         rounds = max(self.rounds, sampling.times) if isinstance(sampling, AtMost) else self.rounds
-        found = accounting.theory(
+        theory = accounting.theory(
             noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant
         )
-        return replace(found, rounds=self.rounds)
+        return replace(theory, rounds=self.rounds)
 
     def _check_bound(self, sampling: Sampling) -> None:
-        """Refuse a sampling that promises more than these cohorts keep."""
-        most = self.cohorts.exposures(len(self.data), self.rounds, self.seed)
+        """Raise `InputError` for a sampling that claims less participation than the cohorts have."""
+        exposures = self.cohorts.exposures(len(self.data), self.rounds, self.seed)
         match sampling:
             case AtMost():
-                holds = sampling.times >= most
+                holds = sampling.times >= exposures
             case EveryRound():
-                holds = most <= self.rounds
+                holds = exposures <= self.rounds
             case _:
                 holds = sampling == self.cohorts.sampling(len(self.data), self.rounds, self.seed)
         if not holds:
-            raise InputError(f"{sampling} is no upper bound for {self.cohorts}: AtMost(times={most}) is")
+            raise InputError(f"{sampling} is not an upper bound for {self.cohorts}: use AtMost(times={exposures})")
 
     def _settings(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in ("cohorts", "client", "mechanism", "server")}
 
-    def _rest(self) -> None:
+    def _release_resources(self) -> None:
         self._workers.close()
 
     def _before_round(self) -> None:
+        """Run the frozen rounds that audits ask for: they release updates and leave the model as it is."""
         for index, audit in enumerate(self.audits):
             frozen = check_count("the number of frozen rounds", audit.frozen_rounds(self.state.round), least=0)
             for trial in track(range(frozen), f"frozen rounds before round {self.state.round}"):
                 planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
-                own = (index << 32) + trial + 1  # each audit's are numbered apart; 0 is the training's own round
-                update, divisor, _, _ = self._noisy_mean([] if planted is None else [planted], trial=own)
-                shown = read_only(update)
+                # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
+                stream = (index << 32) + trial + 1
+                update, divisor, _, _ = self._noisy_mean([] if planted is None else [planted], trial=stream)
+                vector = read_only(update)
                 audit.observe(
-                    Release(round=self.state.round, kind="update", vector=shown, trial=trial, divisor=divisor)
+                    Release(round=self.state.round, kind="update", vector=vector, trial=trial, divisor=divisor)
                 )
 
     def _round(self) -> tuple[TrainingState, Tensor, float]:
         state, number = self.state, self.state.round
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
-        update, divisor, norms, losses = self._noisy_mean([found for found in planted if found is not None])
-        model, memory = optimized(self.server, state, update, self._workers.threads)
+        contributions = [contribution for contribution in planted if contribution is not None]
+        update, divisor, norms, losses = self._noisy_mean(contributions)
+        model, optimizer_state = _server_step(self.server, state, update)
         metrics: Metrics = {"round": number, "clients": len(norms)}
         if len(norms):
             metrics |= {"train_loss": float(losses.mean()), "median_norm": float(np.median(norms))}
@@ -154,7 +198,7 @@ class Training(Rounds):
         expected = self.cohorts.expected(len(self.data), number)
         after = TrainingState(
             model=model,
-            optimizer=memory,
+            optimizer=optimizer_state,
             clip_norm=self.mechanism.next_clip_norm(state.clip_norm, norms, expected, self.seed, number),
             round=number + 1,
             history=[*state.history, metrics],
@@ -162,38 +206,48 @@ class Training(Rounds):
         return after, update, divisor
 
     def _noisy_mean(self, planted: Sequence[Contribution], trial: int = 0) -> tuple[Tensor, float, Floats, Floats]:
-        """What the mechanism makes of a round, what the sum was divided by, the norms and losses of its clients."""
+        """One round's release: the noisy mean update, its divisor, and the clients' norms and losses (not released)."""
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
-        threads = self._workers.threads
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
         jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
-        found = self._workers.sum(self.state.model, jobs)
-        self._check_finite(jobs, found)
-        total = found.total
+        clients = self._workers.sum(self.state.model, jobs)
+        self._check_finite(jobs, clients)
+        total = clients.total
         for contribution in planted:
             checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)
             total += torch.from_numpy(np.array(contribution.total, dtype=np.float32))
         divisor = sum(contribution.clients for contribution in planted)
         if self.mechanism.private:
             expected = self.cohorts.expected(population, number)
-            noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial, threads=threads)
-            threads.each(self.dim, lambda piece: total[piece].add_(torch.from_numpy(noise[piece])))
+            noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial)
+            total += torch.from_numpy(noise)
+            # The number of clients that took part is private; the expected number is not.
             divisor += expected
         else:
             divisor += float(weights.sum())
         divisor = divisor or 1.0
-        threads.each(self.dim, lambda piece: total[piece].div_(divisor))
-        return total, divisor, found.norms, found.losses
+        total /= divisor
+        return total, divisor, clients.norms, clients.losses
 
-    def _check_finite(self, jobs: Sequence[Job], found: PartialSum) -> None:
-        bad = np.flatnonzero(~(np.isfinite(found.norms) & np.isfinite(found.losses)))
+    def _check_finite(self, jobs: Sequence[Job], clients: PartialSum) -> None:
+        """Raise `InputError` that names the first client whose loss or update is not finite."""
+        bad = np.flatnonzero(~(np.isfinite(clients.norms) & np.isfinite(clients.losses)))
         if len(bad):
             first = int(bad[0])
             name = self.data.names[int(np.concatenate([job.clients for job in jobs])[first])]
-            loss, norm, number = found.losses[first], found.norms[first], self.state.round
+            loss, norm, number = clients.losses[first], clients.norms[first], self.state.round
             raise InputError(
-                f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {number}: "
-                "the round does not count. Lower the clients' learning rate, look at this client's examples, or, if "
-                "the model itself has diverged, lower the server's learning rate or the noise"
+                f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {number}, which "
+                "was aborted: lower the clients' learning rate, check this client's examples, or, if the global model "
+                "has diverged, lower the server's learning rate or the noise"
             )
+
+
+def _server_step(server: Optimizer, state: TrainingState, update: Tensor) -> tuple[Tensor, State]:
+    """The new model and optimizer state after a server step along ``update``; ``state`` is not changed."""
+    model = state.model.clone()
+    optimizer_state = {key: [tensor.clone() for tensor in tensors] for key, tensors in state.optimizer.items()}
+    # Optimizers descend along gradients; the update already points downhill.
+    server.step([model], [-update], optimizer_state)
+    return model, optimizer_state

@@ -1,12 +1,11 @@
-"""Client work in this process or in several: the same sums, to the bit.
+"""Client work in one process or in several, with the same results to the last bit.
 
-Clients are cut into chunks by the kernel; each chunk's sum is computed by whoever is free, and the sums are added in
-the chunks' order. So the number of workers changes nothing but the time.
+The kernel cuts a cohort into chunks. Whichever worker is free computes the next chunk's sum, and the sums are added in
+the order of the chunks. The number of workers therefore changes the running time and nothing else.
 """
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -26,19 +25,12 @@ from coalmine.seeds import generator
 from coalmine.simulation.client import Client
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.partial_sum import Kernel, PartialSum
-from coalmine.simulation.pieces import Threads
-
-# When glibc's malloc gives memory back to the system: blocks of so many bytes, so many free bytes at the end; and how
-# many blocks it may take from the system each by itself. With the usual limits every step of a training fetches and
-# clears the same pages again, a third of a small net's time, and so does every new model of over 32 MB. The usual bytes
-# grow to those given here by themselves, in a process that uses large blocks.
-_KEPT_MEMORY, _USUAL_MEMORY = (1 << 25, 1 << 29, 0), (1 << 25, 1 << 26, 1 << 16)
-_MMAP_THRESHOLD, _TRIM_THRESHOLD, _MMAP_MAX = -3, -1, -4
+from coalmine.simulation.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)
 class Job:
-    """Some clients' part in a round."""
+    """A chunk of a round's cohort: which clients, their weights in the sum, and the clip norm."""
 
     round: int
     trial: int
@@ -49,14 +41,14 @@ class Job:
 
 @dataclass(frozen=True)
 class ClientWork:
-    """All that is needed to do a job but the global model."""
+    """Everything a job needs except the global model."""
 
     data: FederatedData
     kernel: Kernel
     seed: int
 
     def do(self, model: Tensor, job: Job, out: Tensor) -> PartialSum:
-        """The clipped sum of the job's clients from ``model``, in ``out``."""
+        """The clipped sum of the job's clients, trained from ``model`` and written to ``out``."""
         clients = [
             Client(
                 self.data.client(i), float(weight), partial(generator, self.seed, "batches", i, job.round, job.trial)
@@ -66,38 +58,33 @@ class ClientWork:
         return self.kernel.clipped_sum(model, clients, job.clip_norm, out)
 
     def jobs(self, round: int, trial: int, clients: Ints, weights: Floats, clip_norm: float) -> list[Job]:
-        """A cohort cut into jobs: largest clients first, so that those in a chunk are alike and none comes last."""
+        """Cut a cohort into jobs."""
+        if not len(clients):
+            return []
+        # Largest clients first: chunks then hold clients of similar size, and no large one is left for the end.
         order = np.argsort(-self.data.sizes[clients], kind="stable")
         clients, weights = clients[order], weights[order]
-        found, start = [], 0
-        for count in self.kernel.chunks(self.data.sizes[clients].tolist()):
-            some = slice(start, start + count)
-            found.append(Job(round, trial, clients[some], weights[some], clip_norm))
-            start += count
-        return found
+        stops = np.cumsum(self.kernel.chunks(self.data.sizes[clients].tolist()))[:-1]
+        chunks = zip(np.split(clients, stops), np.split(weights, stops), strict=True)
+        return [Job(round, trial, chunk, chunk_weights, clip_norm) for chunk, chunk_weights in chunks]
 
 
 class Workers:
-    """Does jobs; with ``count`` above 1 in as many processes, started at the first use and ended by ``close``.
+    """Computes jobs in this process or, with a ``count`` above 1, in that many worker processes.
 
-    While the processes rest, as many ``threads`` of this one may work on its vectors.
+    Processes are started at the first use and ended by ``close``.
     """
 
     def __init__(self, work: ClientWork, count: int) -> None:
         self._work, self._count = work, check_count("workers", count)
-        self.threads = Threads(count)
         self._processes: list[_Process] = []
-        self._sums: list[Tensor] = []  # the first job's and another's, for all rounds: fresh memory is slow
 
     def sum(self, model: Tensor, jobs: Sequence[Job]) -> PartialSum:
-        """The sum of the jobs' sums, added in their order, for use until the next; norms and losses in their order."""
+        """The sum of the jobs' sums, and their clients' norms and losses, all in the order of the jobs."""
         norms, losses = [np.empty(0)], [np.empty(0)]
         total: Tensor | None = None
         for part in self._parts(model, jobs):
-            if total is None:
-                total = part.total
-            else:
-                self.threads.each(len(total), partial(_add, total, part.total))
+            total = part.total if total is None else total.add_(part.total)
             norms.append(part.norms)
             losses.append(part.losses)
         if total is None:
@@ -105,106 +92,101 @@ class Workers:
         return PartialSum(total, np.concatenate(norms), np.concatenate(losses))
 
     def _parts(self, model: Tensor, jobs: Sequence[Job]) -> Iterator[PartialSum]:
-        """The jobs' sums in their order: the first for good, each other one until the next."""
+        """The jobs' sums in their order; only the first stays valid when the next is asked for."""
         if self._count == 1:
-            for number, job in enumerate(jobs):
-                yield self._work.do(model, job, self._own(min(number, 1), model))
+            for job in jobs:
+                yield self._work.do(model, job, torch.empty_like(model))
             return
         if not self._processes:
             self._model = torch.empty_like(model).share_memory_()
             self._processes = [_Process(self._work, self._model) for _ in range(self._count)]
-        self.threads.each(len(model), lambda piece: self._model[piece].copy_(model[piece]))
+        self._model.copy_(model)
         finished = False
         try:
-            yield from self._shared_out(jobs)
+            yield from self._distribute(jobs)
             finished = True
         finally:
-            if not finished:  # answers may be under way that nobody waits for
+            if not finished:  # replies may still be on their way that the next round must not read
                 self.close()
 
-    def _own(self, number: int, like: Tensor) -> Tensor:
-        while len(self._sums) <= number:
-            self._sums.append(torch.empty_like(like))
-        return self._sums[number]
-
-    def _shared_out(self, jobs: Sequence[Job]) -> Iterator[PartialSum]:
+    def _distribute(self, jobs: Sequence[Job]) -> Iterator[PartialSum]:
+        """Hand jobs to idle processes, and yield their sums in the order of the jobs."""
         idle, busy = list(self._processes), {}
         waiting: dict[int, PartialSum] = {}
-        given = taken = 0
-        while taken < len(jobs):
-            # Nobody runs far ahead of the sum that is needed next: what waits stays a few vectors.
-            while idle and given < min(len(jobs), taken + 3 * self._count):
+        started = yielded = 0
+        while yielded < len(jobs):
+            # Nobody runs far ahead of the sum that is needed next, so that only a few vectors are waiting.
+            while idle and started < min(len(jobs), yielded + 3 * self._count):
                 process = idle.pop()
-                process.send(jobs[given])
-                busy[process.connection] = (process, given)
-                given += 1
+                process.send(jobs[started])
+                busy[process.connection] = (process, started)
+                started += 1
             for connection in wait(list(busy)):
                 process, number = busy.pop(connection)
-                found = process.receive()
-                if given < len(jobs) and (number == 0 or number != taken):  # its worker may soon write the next
-                    kept = self._own(0, found.total).copy_(found.total) if number == 0 else found.total.clone()
-                    found = PartialSum(kept, found.norms, found.losses)
-                if number == taken:
-                    yield found
-                    taken += 1
+                part = process.receive()
+                # The process writes its next sum to the same shared memory: copy what must outlive that.
+                if number == 0 or (started < len(jobs) and number != yielded):
+                    part = PartialSum(part.total.clone(), part.norms, part.losses)
+                if number == yielded:
+                    yield part
+                    yielded += 1
                 else:
-                    waiting[number] = found
+                    waiting[number] = part
                 idle.append(process)
-            while taken in waiting:
-                yield waiting.pop(taken)
-                taken += 1
+            while yielded in waiting:
+                yield waiting.pop(yielded)
+                yielded += 1
 
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:
             process.stop()
         self._processes = []
-        self.threads.close()
-
-
-def _add(total: Tensor, part: Tensor, piece: slice) -> None:
-    total[piece] += part[piece]
 
 
 class _Process:
-    """A worker process: it shares two vectors with this one, the model that all read and the sum that it writes."""
+    """A worker process, which shares two vectors with its parent: the model, to read, and its sum, to write."""
 
     def __init__(self, work: ClientWork, model: Tensor) -> None:
-        # fork shares the data without a copy; where there is none the work is pickled
+        # fork shares the data without copying it; on systems without fork the work is pickled
         method = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
         context: Any = multiprocessing.get_context(method)
         self._total = torch.empty_like(model).share_memory_()
-        self.connection, theirs = context.Pipe()
+        self.connection, child_end = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(work, model, self._total, theirs, os.getpid()), daemon=True
+            target=_serve, args=(work, model, self._total, child_end, os.getpid()), daemon=True
         )
         self._process.start()
-        theirs.close()
+        child_end.close()
 
     def send(self, job: Job) -> None:
-        with self._alive():
+        """Start a job."""
+        with self._explain_death():
             self.connection.send(job)
 
     def receive(self) -> PartialSum:
-        with self._alive():
+        """The result of the job, or its exception."""
+        with self._explain_death():
             answer = self.connection.recv()
         if isinstance(answer, Exception):
             raise answer
         return PartialSum(self._total, *answer)
 
     @contextmanager
-    def _alive(self) -> Iterator[None]:
-        """Say what has happened where nobody is at the other end."""
+    def _explain_death(self) -> Iterator[None]:
+        """Turn a broken connection into an error that says what happened."""
         try:
             yield
         except (EOFError, ConnectionError):
             self._process.join(5)
             raise InputError(
-                f"a worker process ended by itself with exit code {self._process.exitcode} (was memory short?): the "
-                "round does not count, and the training can go on from the last checkpoint"
+                f"a worker process died with exit code {self._process.exitcode}, perhaps for lack of memory. The "
+                "current round was aborted; run again to continue from the last checkpoint, with fewer workers if "
+                "memory is short"
             ) from None
 
     def stop(self) -> None:
+        """End the process, by force if it does not end by itself."""
         with suppress(OSError):
             self.connection.send(None)
         self.connection.close()
@@ -215,54 +197,46 @@ class _Process:
 
 
 def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connection[Any, Any], parent: int) -> None:
+    """The main loop of a worker process: do jobs until told to stop or until the parent is gone."""
     torch.set_num_threads(1)
-    _keep_memory(_KEPT_MEMORY)
-    with suppress(AttributeError, OSError):  # on Linux: do not take the core of the one who is giving out the jobs
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    keep_freed_memory(True)
     while True:
         try:
-            # Brothers hold the other end open too, so that a parent's death does not close it.
+            # Sibling processes inherit the other end of the pipe, so the parent's death does not close it.
             while not connection.poll(1):
                 if os.getppid() != parent:
                     return
             job = connection.recv()
             if job is None:
                 return
-            found = work.do(model, job, total)
-            connection.send((found.norms, found.losses))
+            part = work.do(model, job, total)
+            connection.send((part.norms, part.losses))
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             return
         except Exception as error:
             connection.send(error)
 
 
-_alone = False  # whether the process is within one_thread: both torch's threads and malloc's limits are the process's
+_in_one_thread = False  # whether this process is inside `one_thread`: its settings are those of the whole process
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one torch thread and kept memory, and leave torch as it was; within another, nothing changes."""
-    global _alone  # noqa: PLW0603
-    if _alone:
+    """Compute with a single torch thread and keep freed memory; nested uses change nothing.
+
+    More threads would change the order of summation, and with it the last bits of results.
+    """
+    global _in_one_thread  # noqa: PLW0603
+    if _in_one_thread:
         yield
         return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    _keep_memory(_KEPT_MEMORY)
-    _alone = True
+    keep_freed_memory(True)
+    _in_one_thread = True
     try:
         yield
     finally:
-        _alone = False
-        _keep_memory(_USUAL_MEMORY)
+        _in_one_thread = False
+        keep_freed_memory(False)
         torch.set_num_threads(threads)
-
-
-def _keep_memory(limits: tuple[int, int, int]) -> None:
-    """Tell malloc when to give memory back; where there is no glibc, nothing."""
-    with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        for option, limit in zip((_MMAP_THRESHOLD, _TRIM_THRESHOLD, _MMAP_MAX), limits, strict=True):
-            library.mallopt(option, limit)
-        if limits == _USUAL_MEMORY:
-            library.malloc_trim(0)

@@ -1,11 +1,19 @@
-"""Scores → ε. NumPy and SciPy only.
+"""Statistics: from canary scores to lower bounds on ε, estimates and p-values. NumPy and SciPy only.
 
-`estimate` runs every estimator that applies; each is also a function of its own. An `Estimate` says whether it is a
-bound that holds, or only an estimate.
+`estimate` runs every estimator that applies, and each is also available as a function. An `Estimate` says whether it is
+a valid lower bound or only an estimate, and what it assumes.
+
+Example:
+    >>> import numpy as np
+    >>> from coalmine.stats import estimate
+    >>> rng = np.random.default_rng(0)
+    >>> best = estimate(rng.normal(1, 1, 500), rng.normal(0, 1, 500), delta=1e-5)[0]
+    >>> best.method, best.valid
+    ('simultaneous', True)
 """
 
 from coalmine.stats.epsilon import Estimate
-from coalmine.stats.estimators import METHODS, estimate, estimates_from_counts, estimates_from_guesses
+from coalmine.stats.estimators import CAVEATS, METHODS, estimate, estimates_from_counts, estimates_from_guesses
 from coalmine.stats.fit import gaussian_fit, gaussian_shift, moments
 from coalmine.stats.gaussian import (
     epsilon_between_gaussians,
@@ -16,6 +24,7 @@ from coalmine.stats.gaussian import (
 )
 from coalmine.stats.normality import AndersonDarling, anderson_darling
 from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null
+from coalmine.stats.rank_tests import Design
 from coalmine.stats.rates import (
     Counts,
     epsilon_from_counts,
@@ -38,11 +47,13 @@ from coalmine.stats.single_run import (
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, group_parameters
 
 __all__ = [
+    "CAVEATS",
     "METHODS",
     "AndersonDarling",
     "ApproximateDP",
     "CosineNull",
     "Counts",
+    "Design",
     "Estimate",
     "GaussianDP",
     "Guesses",

@@ -1,4 +1,4 @@
-"""What every estimator returns."""
+"""`Estimate`, the result of every estimator, and the assumptions that estimators share."""
 
 from __future__ import annotations
 
@@ -7,27 +7,44 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-INDEPENDENT = "the scores are independent of one another and members were picked at random among like canaries"
-COIN_FLIPS = "each canary was planted by its own fair coin flip"
-GAUSSIAN = "the mechanism is Gaussian (its trade-off curve is that of two shifted normals)"
+INDEPENDENT = "the scores are independent of one another and members were picked at random among exchangeable canaries"
+COIN_FLIPS = "each canary was inserted by its own fair coin flip"
+GAUSSIAN = "the mechanism is Gaussian (its trade-off curve is that of two shifted normal distributions)"
 
-_HALVINGS = 10  # enough for a thousand bounds to be judged together
+_HALVINGS = 10  # enough to correct for about a thousand bounds that are tested together
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """An ε, and what may be believed of it.
+    """An estimate of ε at δ, or a lower bound on it, with the assumptions it rests on.
 
-    ``valid`` is True only where ``lower`` is a confidence bound that holds whatever the mechanism is: with
-    probability at least ``confidence`` it does not exceed the true ε at ``delta``, provided that ``assumes`` is true
-    of how the scores came about. ``epsilon`` is then that bound. Everything else is an estimate: informative, and never
-    to be called a bound.
+    If ``valid`` is True, ``lower`` is a confidence bound for every mechanism: provided that ``assumes`` holds, it
+    exceeds the true ε at ``delta`` with probability at most ``1 - confidence``. Its ``epsilon`` is then that bound.
+    Every other result is an estimate: informative, but never a bound.
 
-    ``upper`` is the upper end of an interval for what this attack at this threshold shows. It never bounds the
-    mechanism's ε from above: no audit can, since a better attack may exist.
+    No field bounds the mechanism's ε from above, and no audit can: a better attack may exist.
 
-    ``stricter`` is what ``lower`` is at higher confidences, as pairs: bounds that are judged together need them.
-    ``doubtful`` says that a check of what an estimate rests on has failed: it is not to be relied on.
+    Attributes:
+        method: Name of the estimator, one of `coalmine.stats.METHODS` or an estimator of an audit.
+        epsilon: The value to report.
+        lower: Lower end of the confidence interval.
+        upper: Upper end of the interval for what *this attack at this threshold* shows.
+        confidence: Confidence level of ``lower`` and ``upper``.
+        delta: The δ at which ε is stated.
+        valid: Whether ``lower`` is a bound for every mechanism, as described above.
+        threshold: The score at or above which canaries are guessed to be members, if the method uses one.
+        assumes: What must hold for ``valid``, in words.
+        stricter: Pairs (confidence, lower) at higher confidences, for bounds that are tested together.
+        doubtful: Whether a check of the assumptions failed, so that the estimate should not be relied on.
+
+    Raises:
+        ValueError: If a number is negative or NaN, or a valid bound has no ``lower`` or another ``epsilon``.
+
+    Example:
+        >>> Estimate.bound("simultaneous", 1.2, delta=1e-5, confidence=0.95, assumes=INDEPENDENT).valid
+        True
+        >>> Estimate("plug-in", 2.5, delta=1e-5).valid
+        False
     """
 
     method: str
@@ -46,9 +63,9 @@ class Estimate:
         for name in ("epsilon", "lower", "upper"):
             value = getattr(self, name)
             if value is not None and (math.isnan(value) or value < 0):
-                raise ValueError(f"{name} of {self.method} must be a number of at least 0, got {value}")
+                raise ValueError(f"{name} of {self.method} must be at least 0, got {value}")
         if self.valid and (self.lower is None or self.confidence is None):
-            raise ValueError(f"{self.method} claims to be a valid bound without a lower bound and a confidence")
+            raise ValueError(f"{self.method} is marked as a valid bound but has no lower bound or no confidence")
         if self.valid and self.epsilon != self.lower:
             raise ValueError(f"{self.method} is a valid bound of {self.lower}, so its ε cannot be {self.epsilon}")
 
@@ -64,21 +81,29 @@ class Estimate:
         threshold: float | None = None,
         valid: bool = True,
     ) -> Self:
-        """A lower bound, which is then also the ε reported."""
+        """Return a lower bound, which is also the reported ε."""
         return cls(method, lower, lower, None, confidence, delta, valid, threshold, assumes)
 
-    def judged(self, again: Callable[[float], float | None]) -> Self:
-        """The same bound, with what ``again`` gives at higher confidences: each halves the significance before it."""
+    def with_stricter(self, lower_at: Callable[[float], float | None]) -> Self:
+        """Return this bound together with its values at higher confidences, each halving the significance.
+
+        Args:
+            lower_at: Computes the lower bound at a confidence; None counts as 0.
+        """
         if self.confidence is None:
             raise ValueError(f"{self.method} has no confidence to raise")
         levels = [1 - (1 - self.confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
-        return replace(self, stricter=tuple((level, again(level) or 0.0) for level in levels))
+        return replace(self, stricter=tuple((level, lower_at(level) or 0.0) for level in levels))
+
+    judged = with_stricter  # earlier name, until every caller uses the new one
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; an infinite ε becomes the string ``"inf"``."""
-        found = {k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k not in ("stricter", "doubtful")}
+        """Return a JSON-ready dictionary, in which an infinite ε is the string ``"inf"``."""
+        record = {
+            k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k not in ("stricter", "doubtful")
+        }
         if self.doubtful:
-            found["doubtful"] = True
+            record["doubtful"] = True
         if self.stricter:
-            found["stricter"] = [[level, "inf" if lower == math.inf else lower] for level, lower in self.stricter]
-        return found
+            record["stricter"] = [[level, "inf" if lower == math.inf else lower] for level, lower in self.stricter]
+        return record

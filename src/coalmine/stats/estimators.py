@@ -1,12 +1,16 @@
-"""All estimators by name, and which of them apply to given scores."""
+"""All estimators by name: which of them apply to given scores, and what their results are worth.
+
+docs/estimators.md compares them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from numpy.typing import ArrayLike
 
@@ -28,8 +32,6 @@ from coalmine.stats.single_run import (
     one_run_from_guesses,
 )
 
-Method = Callable[[], Estimate]
-
 METHODS = (
     "simultaneous",
     "exact-null",
@@ -47,13 +49,82 @@ METHODS = (
     "best-threshold",
     "published-lower-bound",
 )
-"""Every method name; the recommended first, valid bounds before estimates."""
+"""Names of all estimators that `estimate` can run, the recommended one first and valid bounds before estimates."""
 
+CAVEATS: Mapping[str, str] = MappingProxyType(
+    {
+        "simultaneous": (
+            "Runs many tests, fixed before the scores were seen, at one joint error rate. A valid lower bound if the "
+            "canaries' scores do not influence one another."
+        ),
+        "exact-null": (
+            "Runs many tests at one joint error rate against the known score distribution of a held-out canary, so "
+            "false positives are computed rather than counted. A valid lower bound if that distribution is exact and "
+            "the inserted canaries' scores do not influence one another."
+        ),
+        "split": (
+            "Chooses one test on half of the canaries and runs it on the other half. A valid lower bound, but often a "
+            "weak one."
+        ),
+        "one-run": (
+            "Counts correct membership guesses in a single training run; canaries may influence one another. A valid "
+            "lower bound if each canary was inserted by its own fair coin flip."
+        ),
+        "clopper-pearson": (
+            "Exact confidence intervals for TPR and FPR at one threshold. A valid lower bound if the threshold was "
+            "fixed before the scores were seen."
+        ),
+        "jeffreys": (
+            "Approximate confidence intervals for TPR and FPR at one threshold. An estimate: the interval is slightly "
+            "too narrow for some rates."
+        ),
+        "katz-log": (
+            "Normal approximation of the log ratio of TPR and FPR at one threshold. An estimate: the interval is "
+            "slightly too narrow for some rates."
+        ),
+        "joint-beta": "Bayesian credible interval at one threshold. An estimate that depends on its prior.",
+        "plug-in": (
+            "Log ratio of the observed TPR and FPR, without error bars. An estimate that exceeds 0 by chance alone."
+        ),
+        "gdp": (
+            "The tests of simultaneous, assuming a Gaussian mechanism. A lower bound for Gaussian mechanisms; an "
+            "estimate for any other."
+        ),
+        "one-run-fdp": (
+            "The one-run test, assuming a Gaussian mechanism. A lower bound for Gaussian mechanisms; an estimate for "
+            "any other."
+        ),
+        "gaussian-shift": (
+            "Assumes that inserted and held-out scores are bell-shaped with the same spread. A good estimate for "
+            "Gaussian scores, meaningless for others."
+        ),
+        "gaussian-fit": (
+            "Fits a bell curve of its own spread to the inserted and to the held-out scores. An estimate, biased "
+            "upward: a small error in a fitted spread changes ε a lot."
+        ),
+        "best-threshold": (
+            "The largest log ratio of TPR and FPR over all thresholds, evaluated on the scores that chose the "
+            "threshold, as papers publish it. An estimate, biased upward."
+        ),
+        "published-lower-bound": (
+            "The one-shot paper's lower bound, whose threshold is chosen on the same scores. It exceeds the true ε in "
+            "a fifth of audits or more, so treat it as an estimate."
+        ),
+        "median-exposure": (
+            "ε from the median rank of the inserted canaries among references that were held out. A point estimate "
+            "without error bars."
+        ),
+        "low-fpr": "Log ratio of TPR and FPR at a low false positive rate. A point estimate without error bars.",
+    }
+)
+"""What each estimator's result is worth, in one or two sentences for readers of a report."""
+
+Method = Callable[[], Estimate]
 
 _INTERVALS: tuple[Interval, ...] = ("clopper-pearson", "jeffreys", "katz-log", "joint-beta")
 _NEEDS = {
     **dict.fromkeys((*_INTERVALS, "plug-in"), ": it needs a threshold fixed in advance"),
-    **dict.fromkeys(("one-run", "one-run-fdp"), ": it needs canaries planted by coin flips (design coin-flips)"),
+    **dict.fromkeys(("one-run", "one-run-fdp"), ": it needs canaries inserted by coin flips (design coin-flips)"),
     "exact-null": ": it needs a known null distribution",
 }
 
@@ -71,17 +142,44 @@ def estimate(
     methods: Sequence[str] | None = None,
     lower_is_member: bool = False,
 ) -> list[Estimate]:
-    """ε from anybody's scores (higher = more likely a member) by every applicable estimator, the recommended first.
+    """Estimate ε from the scores of inserted and held-out canaries, by every estimator that applies.
 
-    ``null`` replaces the non-members where their distribution is known. ``threshold`` is one that was fixed before the
-    scores were seen; only with it do the intervals of counts apply. ``design`` says how members were chosen (see
-    `simultaneous`), ``copies`` how often each was planted. ``methods`` picks some by name. ``lower_is_member`` is for
-    losses.
+    The first result is the one to quote: a lower bound that exceeds the true ε with probability at most
+    ``1 - confidence``, provided that the scores are independent of one another and members were picked at random among
+    exchangeable canaries. Each result states its own assumptions, and `CAVEATS` says what it is worth.
+
+    Args:
+        members: Scores of inserted canaries, shape (m,); higher means more likely a member.
+        nonmembers: Scores of held-out canaries, shape (n,). Omit them if ``null`` is given.
+        null: Known distribution of a held-out canary's score, instead of ``nonmembers``.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of bounds and intervals, in [0.5, 1).
+        threshold: A threshold that was fixed before the scores were seen. It adds the estimators that need one.
+        design: How members were chosen: in ``"fixed"`` numbers, or by ``"coin-flips"``, one for each canary. The
+            latter adds the one-run estimators.
+        copies: How often each member was inserted; only the estimators that account for copies are then run.
+        methods: Names of the estimators to run, in this order; see `METHODS`. By default all that apply.
+        lower_is_member: Whether *lower* scores mean more likely a member, as for losses.
+
+    Returns:
+        One result per estimator, the recommended one first.
+
+    Raises:
+        InputError: If scores are not finite, an option is out of range, or a requested estimator does not apply.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> results = estimate(rng.normal(1, 1, 500), rng.normal(0, 1, 500))
+        >>> results[0].method, results[0].valid
+        ('simultaneous', True)
+        >>> [result.method for result in results if not result.valid]
+        ['gdp', 'gaussian-shift', 'gaussian-fit', 'best-threshold', 'published-lower-bound']
     """
     if lower_is_member:
         if null is not None:
-            raise InputError("with a known null, negate the losses and give the null of the negated ones")
-        found = estimate(
+            raise InputError("lower_is_member does not work with a null: negate the losses and pass the negated null")
+        estimates = estimate(
             -finite_list("members", members),
             None if nonmembers is None else -finite_list("nonmembers", nonmembers),
             delta=delta,
@@ -91,15 +189,17 @@ def estimate(
             copies=copies,
             methods=methods,
         )
-        return [e if e.threshold is None else replace(e, threshold=-e.threshold) for e in found]
+        return [e if e.threshold is None else replace(e, threshold=-e.threshold) for e in estimates]
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
     if threshold is not None:
         if not math.isfinite(check_number("threshold", threshold)):
             raise InputError(f"threshold must be finite, got {threshold}")
         if scores.null is not None:
-            raise InputError("a fixed threshold needs observed non-members; with a known null leave it out")
+            raise InputError("a fixed threshold needs observed non-members: drop the threshold or the null")
         if copies > 1:
-            raise InputError("the intervals of a fixed threshold do not divide out copies: leave out one of the two")
+            raise InputError(
+                f"estimators at a fixed threshold do not account for copies, got {copies}: drop one of both"
+            )
     applicable = _applicable(scores, delta, confidence, threshold, design, check_count("copies", copies))
     return _run(applicable, methods)
 
@@ -107,39 +207,82 @@ def estimate(
 def estimates_from_counts(
     counts: Counts, *, delta: float = 1e-5, confidence: float = 0.95, methods: Sequence[str] | None = None
 ) -> list[Estimate]:
-    """ε from what an attack got right and wrong at one threshold fixed in advance, by each kind of interval."""
+    """Estimate ε from the confusion matrix of an attack at one threshold.
+
+    The first result, ``"clopper-pearson"``, is a valid lower bound if the scores are independent and the threshold was
+    fixed before they were seen; see `epsilon_from_counts`.
+
+    Args:
+        counts: Confusion matrix at the threshold.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of bounds and intervals, in [0.5, 1).
+        methods: Names of the estimators to run, in this order. By default all that apply.
+
+    Returns:
+        One result per estimator.
+
+    Raises:
+        InputError: If an option is out of range, or a requested estimator does not apply.
+
+    Example:
+        >>> results = estimates_from_counts(Counts(tp=300, fn=700, fp=50, tn=950))
+        >>> [result.method for result in results]
+        ['clopper-pearson', 'jeffreys', 'katz-log', 'joint-beta', 'plug-in']
+    """
     return _run(_intervals(counts, delta, confidence, None), methods)
 
 
 def estimates_from_guesses(
     guesses: Guesses, *, delta: float = 1e-5, confidence: float = 0.95, methods: Sequence[str] | None = None
 ) -> list[Estimate]:
-    """ε from how many guesses about one run's coin flips were right."""
+    """Estimate ε from the number of right guesses about one run's coin flips.
+
+    The first result, ``"one-run"``, is a valid lower bound if each canary was inserted by its own fair coin flip and
+    the number of guesses was fixed in advance.
+
+    Args:
+        guesses: The guesses.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bounds, in [0.5, 1).
+        methods: Names of the estimators to run, in this order. By default both.
+
+    Returns:
+        One result per estimator.
+
+    Raises:
+        InputError: If an option is out of range, or a requested estimator does not apply.
+
+    Example:
+        >>> [result.valid for result in estimates_from_guesses(Guesses(canaries=1000, guesses=100, correct=90))]
+        [True, False]
+    """
     return _run(
         {
-            "one-run": lambda: one_run_from_guesses(guesses, delta=delta, confidence=confidence),
-            "one-run-fdp": lambda: one_run_fdp_from_guesses(guesses, delta=delta, confidence=confidence),
+            "one-run": partial(one_run_from_guesses, guesses, delta=delta, confidence=confidence),
+            "one-run-fdp": partial(one_run_fdp_from_guesses, guesses, delta=delta, confidence=confidence),
         },
         methods,
     )
 
 
-def _run(applicable: dict[str, Method], methods: Sequence[str] | None) -> list[Estimate]:
+def _run(applicable: Mapping[str, Method], methods: Sequence[str] | None) -> list[Estimate]:
+    """Return the results of the named estimators, or of all that turn out to apply."""
     if isinstance(methods, str):
         methods = [methods]
     if methods is not None:
         return [_named(name, applicable)() for name in methods]
-    found = []
+    estimates = []
     for method in applicable.values():
         try:
-            found.append(method())
+            estimates.append(method())
         except NotApplicableError:
             continue
-    return found
+    return estimates
 
 
 def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Method]:
-    found: dict[str, Method] = {
+    """Return the estimators that need one fixed threshold, by name."""
+    intervals: dict[str, Method] = {
         interval: partial(
             epsilon_from_counts,
             counts,
@@ -150,41 +293,43 @@ def _intervals(counts: Counts, delta: float, confidence: float, threshold: float
         )
         for interval in _INTERVALS
     }
-    return {**found, "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold)}
+    return {**intervals, "plug-in": partial(plug_in, counts, delta=delta, threshold=threshold)}
 
 
 def _applicable(
     scores: Scores, delta: float, confidence: float, threshold: float | None, design: Design, copies: int
 ) -> dict[str, Method]:
-    def bound() -> Estimate:
-        return simultaneous(scores, delta=delta, confidence=confidence, design=design, copies=copies)
-
-    main = "simultaneous" if scores.null is None else "exact-null"
+    """Return the estimators that apply to these scores by name, in the order of `METHODS`."""
+    recommended = "simultaneous" if scores.null is None else "exact-null"
+    methods: dict[str, Method] = {
+        recommended: partial(simultaneous, scores, delta=delta, confidence=confidence, design=design, copies=copies)
+    }
     if copies > 1:
-        # Group privacy is divided out by the simultaneous bounds alone; the others would speak of the whole group.
-        return {main: bound}
-    methods = [gdp, gaussian_shift, gaussian_fit, published_lower_bound]
-    names = ["gdp", "gaussian-shift", "gaussian-fit", "published-lower-bound"]
-    found: dict[str, Method] = {main: bound}
+        return methods  # the others would bound the ε of all copies together
+    on_scores: dict[str, Callable[..., Estimate]] = {
+        "gdp": gdp,
+        "gaussian-shift": gaussian_shift,
+        "gaussian-fit": gaussian_fit,
+        "published-lower-bound": published_lower_bound,
+    }
     if scores.null is None:
-        methods += [split, best_threshold]
-        names += ["split", "best-threshold"]
+        on_scores |= {"split": split, "best-threshold": best_threshold}
         if design == "coin-flips":
-            methods += [one_run, one_run_fdp]
-            names += ["one-run", "one-run-fdp"]
-    for name, method in zip(names, methods, strict=True):
-        found[name] = partial(method, scores, delta=delta, confidence=confidence)
+            on_scores |= {"one-run": one_run, "one-run-fdp": one_run_fdp}
+    for name, method in on_scores.items():
+        methods[name] = partial(method, scores, delta=delta, confidence=confidence)
     if threshold is not None:
-        found |= _intervals(scores.counts(threshold), delta, confidence, threshold)
-    return {name: found[name] for name in METHODS if name in found}
+        methods |= _intervals(scores.counts(threshold), delta, confidence, threshold)
+    return {name: methods[name] for name in METHODS if name in methods}
 
 
-def _named(name: str, applicable: dict[str, Method]) -> Method:
+def _named(name: str, applicable: Mapping[str, Method]) -> Method:
+    """Return an estimator by name, or raise an `InputError` that says why it is not available."""
     if name in applicable:
         return applicable[name]
     if name in METHODS:
-        why = _NEEDS.get(name, "")
-        raise InputError(f"method {name} does not apply here{why}; what applies: {', '.join(applicable)}")
-    near = difflib.get_close_matches(name, METHODS, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(METHODS)}"
-    raise InputError(f"there is no method {name!r}{hint}")
+        reason = _NEEDS.get(name, "")
+        raise InputError(f"method {name} does not apply here{reason}; applicable: {', '.join(applicable)}")
+    matches = difflib.get_close_matches(name, METHODS, n=1)
+    hint = f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(METHODS)}"
+    raise InputError(f"unknown method {name!r}. {hint}")

@@ -1,8 +1,9 @@
-"""Exposure of canaries: what it is, what it would be by chance, and the ε it speaks of.
+"""Exposure of canaries, the ε that it suggests, and conversions between losses, ranks and scores.
 
-m canaries were trained on, n references from the same distribution were not; the lower a loss, the more exposed its
-canary (Carlini et al. 2019; Jagielski 2023). Nothing in this file is a confidence bound on ε: for one, give the losses,
-or the scores of `scores_from_ranks`, to a bound.
+The exposure of a canary is log2(n) − log2(rank) of its loss among n references from the same distribution that were
+held out of training; the lower the loss, the more exposed the canary (Carlini et al., 2019; Jagielski, 2023). Nothing
+in this module is a confidence bound on ε: for one, pass the losses, or the scores of `scores_from_ranks`, to
+`coalmine.stats.simultaneous`. Baselines for canaries that were not memorized are in `coalmine.stats.random_guessing`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,23 @@ LN2 = math.log(2)
 
 
 def ranks(canaries: ArrayLike, references: ArrayLike, *, ties: Literal["middle", "worst", "best"] = "middle") -> Floats:
-    """Rank in 1…n+1 of each canary's loss among the n reference losses: 1 + the number of references below it.
+    """Rank each canary's loss among the losses of the references: 1 + the number of references below it.
 
-    A reference with the same loss counts a half (``middle``: a constant loss gets the median of random guessing),
-    as below (``worst``: against exposure, what a bound needs) or not at all (``best``). Shapes (m,) and (n,) to (m,).
+    Args:
+        canaries: Losses of inserted canaries, shape (m,).
+        references: Losses of held-out references, shape (n,).
+        ties: How to count references with the same loss: as one half (``"middle"``, so that a constant loss gets the
+            median of random guessing), as below (``"worst"``, which valid bounds need), or not at all (``"best"``).
+
+    Returns:
+        Ranks from 1 to n + 1, shape (m,).
+
+    Raises:
+        InputError: If a loss is not finite, a side is empty, or ``ties`` is unknown.
+
+    Example:
+        >>> ranks([0.5, 2.5], [3.0, 1.0, 2.0])
+        array([1., 3.])
     """
     losses = finite_list("canaries", canaries)
     ordered = np.sort(finite_list("references", references))
@@ -42,26 +56,66 @@ def ranks(canaries: ArrayLike, references: ArrayLike, *, ties: Literal["middle",
 
 
 def exposure(ranks: ArrayLike, references: int) -> Floats:
-    """Exposure in bits, log2(n) − log2(rank), of ranks among n references: from log2(n/(n+1)) to log2(n)."""
+    """Compute the exposure of ranks among n references, log2(n) − log2(rank).
+
+    Args:
+        ranks: Ranks from 1 to n + 1, any shape.
+        references: Number n of references.
+
+    Returns:
+        Exposures in bits, from log2(n/(n+1)) to log2(n), in the shape of ``ranks``.
+
+    Raises:
+        InputError: If a rank is out of range, or ``references`` is not a whole number of at least 1.
+
+    Example:
+        >>> exposure([1, 2, 512], references=1024)
+        array([10.,  9.,  1.])
+    """
     n = check_count("references", references)
     return np.asarray(math.log2(n) - np.log2(_ranks(ranks, n)))
 
 
 def extrapolated_exposure(canaries: ArrayLike, references: ArrayLike) -> Floats:
-    """Exposure beyond log2(n): −log2 of the chance that a new reference has no higher loss, by a skew-normal fit.
+    """Extrapolate exposure beyond log2(n) with a skew-normal distribution fitted to the references.
 
-    Only as good as the fit, which no reference confirms so far out (Carlini et al. 2019, Section 4.3). Compare it with
-    ``RandomGuessing(math.inf, m)``. Shapes (m,) and (n,) to (m,).
+    −log2 of the probability that a new reference has at most the canary's loss (Carlini et al., 2019, Section 4.3). It
+    is only as good as the fit, which no reference confirms that far out. ``RandomGuessing(math.inf, m)`` is its
+    baseline.
+
+    Args:
+        canaries: Losses of inserted canaries, shape (m,).
+        references: Losses of at least 10 held-out references that are not all equal, shape (n,).
+
+    Returns:
+        Exposures in bits, shape (m,).
+
+    Raises:
+        InputError: If a loss is not finite, or the references are too few or all equal.
     """
     losses = finite_list("canaries", canaries)
     return -SkewNormal.fit(references).logcdf(losses) / LN2
 
 
 def epsilon_from_exposure(exposure: float, quantile: float = 0.5) -> float:
-    """The ε that an exposure at this quantile of the canaries speaks of; a point estimate at δ = 0, not a bound.
+    """Estimate ε at δ = 0 from the exposure at a quantile of the canaries (Jagielski, 2023, Section 2.2).
 
-    The attack that accepts whatever is as exposed has TPR 1 − quantile and FPR 2^−exposure, so that ε is
-    ln 2 · exposure + ln(1 − quantile), or 0 (Jagielski 2023, Section 2.2).
+    The attack that flags everything at least as exposed has TPR 1 − quantile and FPR 2^−exposure, so ε is
+    ln 2 · exposure + ln(1 − quantile), or 0 if that is negative. A point estimate, not a bound.
+
+    Args:
+        exposure: Exposure in bits, at that quantile.
+        quantile: Quantile of the canaries in (0, 1); 0.5 for the median exposure.
+
+    Returns:
+        The ε of that attack.
+
+    Raises:
+        InputError: If the exposure is not finite or the quantile is out of range.
+
+    Example:
+        >>> round(epsilon_from_exposure(5.0), 3)  # 4 ln 2
+        2.773
     """
     if not math.isfinite(exposure):
         raise InputError(f"exposure must be a finite number, got {exposure}")
@@ -69,37 +123,80 @@ def epsilon_from_exposure(exposure: float, quantile: float = 0.5) -> float:
 
 
 def exposure_for_epsilon(epsilon: float, quantile: float = 0.5) -> float:
-    """The exposure at this quantile of the canaries from which `epsilon_from_exposure` gives ``epsilon``."""
+    """Compute the exposure at a quantile of the canaries that suggests ``epsilon``; inverts `epsilon_from_exposure`.
+
+    Args:
+        epsilon: A finite ε of at least 0.
+        quantile: Quantile of the canaries in (0, 1).
+
+    Returns:
+        Exposure in bits.
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    Example:
+        >>> round(exposure_for_epsilon(2.773), 2)
+        5.0
+    """
     return (_epsilon(epsilon) - math.log1p(-check_probability("quantile", quantile))) / LN2
 
 
 def low_fpr_epsilon(ranks: ArrayLike, references: int, fpr: float) -> Estimate:
-    """ln(TPR/FPR) of the attack that lets k = floor(fpr · n) references pass: a point estimate at δ = 0, not a bound.
+    """Estimate ε at δ = 0 as ln(TPR/FPR) of the attack that flags k = floor(fpr · n) references.
 
-    TPR is the share of canaries with rank ≤ 1 + k (the threshold) and FPR is k/n; no canary gives ε = 0. With k = 0
-    the quotient would be infinite whatever the canaries, so that fpr · n must be at least 1.
+    TPR is the share of canaries with rank at most 1 + k, and FPR is k/n. A point estimate, not a bound.
+
+    Args:
+        ranks: Ranks of canaries from 1 to n + 1.
+        references: Number n of references.
+        fpr: Highest false positive rate, in (0, 1] and at least 1/n: with k = 0, ε would be infinite for any canaries.
+
+    Returns:
+        The estimate ``"low-fpr"``, with the highest flagged rank as its threshold; 0 if no canary is flagged.
+
+    Raises:
+        InputError: If a rank or ``fpr`` is out of range.
+
+    Example:
+        >>> round(low_fpr_epsilon([1, 11, 12, 900], references=1000, fpr=0.01).epsilon, 3)  # ln(0.5/0.01)
+        3.912
     """
     n = check_count("references", references)
     if not 0 < fpr <= 1:
         raise InputError(f"fpr must be in (0, 1], got {fpr}")
-    # A share of n given in decimals, such as 0.29 of 100, must not lose a reference to rounding.
-    passing = math.floor(fpr * n * (1 + 1e-12))
-    if passing < 1:
+    # Rounding must not lose a reference: 0.29 * 100 < 29.
+    flagged = math.floor(fpr * n * (1 + 1e-12))
+    if flagged < 1:
         raise InputError(f"fpr * references must be at least 1, got {fpr} * {n}")
-    tpr = float(np.mean(_ranks(ranks, n) <= 1 + passing))
-    epsilon = max(0.0, math.log(tpr * n / passing)) if tpr > 0 else 0.0
-    return Estimate(method="low-fpr", epsilon=epsilon, valid=False, threshold=1.0 + passing)
+    tpr = float(np.mean(_ranks(ranks, n) <= 1 + flagged))
+    epsilon = max(0.0, math.log(tpr * n / flagged)) if tpr > 0 else 0.0
+    return Estimate(method="low-fpr", epsilon=epsilon, valid=False, threshold=1.0 + flagged)
 
 
 def per_copy_epsilon(epsilon: float, copies: int) -> float:
-    """The ε of one copy of a canary that was planted ``copies`` times, at δ = 0, by group privacy."""
+    """Return the ε of one copy of a canary that was inserted ``copies`` times: ε/copies, by group privacy at δ = 0."""
     return _epsilon(epsilon) / check_count("copies", copies)
 
 
 def calibrate(losses: ArrayLike, reference_model_losses: ArrayLike) -> Floats:
-    """Each loss less the mean loss of the same example under models that never saw it (Watson et al. 2021).
+    """Subtract from each loss the example's mean loss under models that never saw it (Watson et al., 2021).
 
-    Shapes (n,) and (n,) or (models, n) to (n,). Canaries and references must be calibrated alike.
+    Canaries and references must both be calibrated, with the same models.
+
+    Args:
+        losses: Losses under the audited model, shape (n,).
+        reference_model_losses: Losses of the same examples under reference models, shape (n,) or (models, n).
+
+    Returns:
+        Calibrated losses, shape (n,).
+
+    Raises:
+        InputError: If a loss is not finite or the shapes do not match.
+
+    Example:
+        >>> calibrate([5.0, 1.0], [[4.0, 1.0], [2.0, 3.0]])
+        array([ 2., -1.])
     """
     raw = finite_list("losses", losses)
     difficulty = finite_array("reference_model_losses", reference_model_losses)
@@ -111,20 +208,35 @@ def calibrate(losses: ArrayLike, reference_model_losses: ArrayLike) -> Floats:
 
 
 def scores_from_ranks(ranks: ArrayLike, references: int) -> tuple[Floats, Floats]:
-    """Scores of canaries (m,) and references (n,), higher for members, in the order that the ranks tell.
+    """Convert ranks into scores of canaries and references in the same order, higher for members.
 
-    So every bound on scores works on ranks, if they were made with ``ties="worst"``. A half in a rank is taken as a
-    tie with one reference. Middle ranks forget how many references tied, and a bound on them does not hold: under a
-    constant loss they put every canary ahead of half the references, which would pass for a large ε.
+    This makes every bound on scores available for ranks, provided that they were computed with ``ties="worst"``. A
+    half-integer rank counts as a tie with one reference. Bounds on middle ranks are not valid, because middle ranks
+    forget how many references tied: a constant loss would put every canary ahead of half of the references.
+
+    Args:
+        ranks: Ranks of canaries from 1 to n + 1, whole or half numbers, shape (m,).
+        references: Number n of references.
+
+    Returns:
+        Scores of the canaries, shape (m,), and of the references, shape (n,).
+
+    Raises:
+        InputError: If a rank is out of range or not a multiple of one half.
+
+    Example:
+        >>> scores_from_ranks([1, 3], references=2)
+        (array([-0.5, -2.5]), array([-1., -2.]))
     """
     n = check_count("references", references)
-    placed = _ranks(ranks, n)
-    if np.any(2 * placed % 1):
-        raise InputError(f"ranks must be whole or half numbers, got {placed[2 * placed % 1 != 0].flat[0]}")
-    return 0.5 - placed, -np.arange(1.0, n + 1)
+    checked = _ranks(ranks, n)
+    if np.any(2 * checked % 1):
+        raise InputError(f"ranks must be whole or half numbers, got {checked[2 * checked % 1 != 0].flat[0]}")
+    return 0.5 - checked, -np.arange(1.0, n + 1)
 
 
 def _ranks(values: ArrayLike, references: int) -> Floats:
+    """Return ranks as an array after checking their range."""
     array = finite_array("ranks", values)
     if array.size == 0:
         raise InputError(f"ranks must hold at least one rank, got an array of shape {array.shape}")
@@ -135,6 +247,7 @@ def _ranks(values: ArrayLike, references: int) -> Floats:
 
 
 def _epsilon(value: float) -> float:
+    """Return a finite ε of at least 0."""
     if not 0 <= value < math.inf:
         raise InputError(f"epsilon must be a finite number of at least 0, got {value}")
     return float(value)

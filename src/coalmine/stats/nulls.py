@@ -1,4 +1,8 @@
-"""Closed-form distributions of a non-member's score."""
+"""Null distributions: the known distribution of a held-out canary's score.
+
+With a known null the false positive rate is computed instead of counted, so the bound on ε is not limited by the
+number of held-out canaries (the ``exact-null`` estimator).
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,31 @@ from coalmine.errors import InputError, NotApplicableError, check_count, check_n
 
 
 class Null(Protocol):
-    """The known distribution of a non-member's score: tails as logarithms, mean and standard deviation.
+    """The known distribution of a non-member's score.
 
-    The two tails are of P(null ≥ score) and P(null < score); for a continuous distribution < or ≤ makes no difference.
+    Tail probabilities are logarithms, since the interesting ones underflow. Implement this protocol to use a
+    custom null; bounds stay valid for a null that is stochastically larger than the true one.
+
+    Example:
+        >>> from coalmine.stats import estimate
+        >>> class UniformNull:
+        ...     mean, std = 0.5, 12**-0.5
+        ...
+        ...     def log_sf(self, score):
+        ...         return np.log(1 - np.clip(score, 0, 1 - 1e-12))
+        ...
+        ...     def log_cdf(self, score):
+        ...         return np.log(np.clip(score, 1e-12, 1))
+        >>> estimate(np.full(50, 0.99), null=UniformNull())[0].method
+        'exact-null'
     """
 
     def log_sf(self, score: ArrayLike) -> Floats:
-        """ln P(null ≥ score)."""
+        """Return ln P(null ≥ score)."""
         ...
 
     def log_cdf(self, score: ArrayLike) -> Floats:
-        """ln P(null < score)."""
+        """Return ln P(null < score)."""
         ...
 
     @property
@@ -41,7 +59,19 @@ class Null(Protocol):
 
 @dataclass(frozen=True)
 class NormalNull:
-    """Non-members score N(mean, std²)."""
+    """A normal null distribution: non-members score N(mean, std²).
+
+    Args:
+        mean: Mean score of a non-member.
+        std: Standard deviation of a non-member's score, above 0.
+
+    Raises:
+        InputError: If the mean is not finite or the standard deviation is not positive.
+
+    Example:
+        >>> float(np.exp(NormalNull(mean=1.0, std=2.0).log_sf(1.0)))
+        0.5
+    """
 
     mean: float = 0.0
     std: float = 1.0
@@ -52,22 +82,36 @@ class NormalNull:
         check_positive("std", self.std)
 
     def log_sf(self, score: ArrayLike) -> Floats:
-        """ln P(null ≥ score)."""
+        """Return ln P(null ≥ score)."""
         result: Floats = special.log_ndtr((self.mean - np.asarray(score, dtype=float)) / self.std)
         return result
 
     def log_cdf(self, score: ArrayLike) -> Floats:
-        """ln P(null ≤ score)."""
+        """Return ln P(null ≤ score)."""
         result: Floats = special.log_ndtr((np.asarray(score, dtype=float) - self.mean) / self.std)
         return result
 
 
 @dataclass(frozen=True)
 class CosineNull:
-    """The cosine between a fixed direction and a random one, uniform on the unit sphere of ℝᵈ, d ≥ 2.
+    """The cosine between a fixed vector and a uniformly random direction in ℝᵈ.
 
-    Exact for every d: P(cos ≥ t) = ½ I₁₋ₜ²((d−1)/2, ½) for t ≥ 0. d = 2 is the arcsine law, d = 3 is uniform, large d
-    is close to N(0, 1/d) in the middle and lighter in the tails.
+    This is the null of random update canaries (Andrew et al., 2023, Section 3), exact for every d:
+    P(cos ≥ t) = ½ I₁₋ₜ²((d−1)/2, ½) for t ≥ 0. It is the arcsine law for d = 2, uniform for d = 3, and for large d
+    close to N(0, 1/d) with lighter tails.
+
+    Args:
+        dim: Dimension d of the space, at least 2.
+
+    Raises:
+        InputError: If ``dim`` is not a whole number of at least 2, or a score is outside [-1, 1].
+
+    Example:
+        >>> null = CosineNull(10_000)
+        >>> null.std
+        0.01
+        >>> round(float(null.log_sf(0.5)))  # far beyond the smallest float
+        -1443
     """
 
     dim: int
@@ -77,16 +121,16 @@ class CosineNull:
 
     @property
     def mean(self) -> float:
-        """0."""
+        """Mean cosine: 0."""
         return 0.0
 
     @property
     def std(self) -> float:
-        """1/√d, exactly."""
+        """Standard deviation of the cosine: exactly 1/√d."""
         return 1 / math.sqrt(self.dim)
 
     def log_sf(self, score: ArrayLike) -> Floats:
-        """ln P(cos ≥ score), also where the probability itself underflows."""
+        """Return ln P(cos ≥ score), also where the probability itself underflows."""
         t = np.asarray(score, dtype=float)
         if np.any(np.abs(t) > 1):
             raise InputError(f"a cosine must be in [-1, 1], got {t[np.abs(t) > 1].flat[0]}")
@@ -95,18 +139,17 @@ class CosineNull:
             return np.where(t >= 0, tail, np.log1p(-np.exp(tail)))
 
     def log_cdf(self, score: ArrayLike) -> Floats:
-        """ln P(cos ≤ score)."""
+        """Return ln P(cos ≤ score)."""
         return self.log_sf(-np.asarray(score, dtype=float))
 
     def _log_tail(self, t: Floats) -> Floats:
-        """ln(½ I_x(a, ½)) with x = 1 − t², a = (d−1)/2.
-
-        Where the incomplete beta function nears underflow, the logarithm of its continued fraction is taken instead.
-        """
+        """Return ln(½ I_x(a, ½)) with x = 1 − t² and a = (d−1)/2."""
         a = (self.dim - 1) / 2
         x = (1 - t) * (1 + t)
         with np.errstate(divide="ignore"):
             tail = np.log(special.betainc(a, 0.5, x)) - math.log(2)
+            # Near underflow (e^−745) the incomplete beta function loses digits: use the logarithm of its continued
+            # fraction instead.
             far = tail < -600
             if np.any(far):
                 front = a * (np.log1p(-t) + np.log1p(t)) + np.log(t) - math.log(2 * a) - special.betaln(a, 0.5)
@@ -115,13 +158,38 @@ class CosineNull:
         return result
 
 
-@dataclass(frozen=True)
-class LargestOfNull:
-    """Never below the largest of ``count`` scores that each follow ``each``, however they depend on one another.
+class _NoMoments:
+    """Raises `NotApplicableError` for the moments of a null that bounds the true distribution, so has none to fit."""
 
-    P(largest ≥ t) is at most P(null ≥ t) = min(1, count · P(one ≥ t)). A claim allows more true positives where there
-    are more false ones, so bounds on ε that take this null for the true one hold. Its mean and standard deviation say
-    nothing of the scores, and are refused.
+    @property
+    def mean(self) -> float:
+        """Unknown."""
+        raise NotApplicableError(f"the mean of {type(self).__name__} is unknown: it only bounds tail probabilities")
+
+    @property
+    def std(self) -> float:
+        """Unknown."""
+        raise NotApplicableError(f"the std of {type(self).__name__} is unknown: it only bounds tail probabilities")
+
+
+@dataclass(frozen=True)
+class LargestOfNull(_NoMoments):
+    """An upper bound on the largest of several scores with the same null, however they depend on one another.
+
+    By the union bound, P(largest ≥ t) ≤ min(1, count · P(score ≥ t)), and this null attains the right-hand side.
+    Overstating false positives only weakens the evidence against a claim, so lower bounds on ε stay valid. The mean and
+    the standard deviation are unknown, so Gaussian estimators do not apply.
+
+    Args:
+        each: Null distribution of one score.
+        count: Number of scores of which the largest is taken.
+
+    Raises:
+        InputError: If ``count`` is not a whole number of at least 1.
+
+    Example:
+        >>> round(float(np.exp(LargestOfNull(NormalNull(), 3).log_sf(2.0))), 4)  # 3 · 0.02275
+        0.0683
     """
 
     each: Null
@@ -131,58 +199,43 @@ class LargestOfNull:
         check_count("count", self.count)
 
     def log_sf(self, score: ArrayLike) -> Floats:
-        """ln P(null ≥ score)."""
+        """Return ln P(null ≥ score)."""
         return np.minimum(0.0, self.each.log_sf(score) + math.log(self.count))
 
     def log_cdf(self, score: ArrayLike) -> Floats:
-        """ln P(null < score)."""
+        """Return ln P(null < score)."""
         with np.errstate(divide="ignore"):
             return np.log1p(-np.exp(self.log_sf(score)))
 
-    @property
-    def mean(self) -> float:
-        """Not known."""
-        raise NotApplicableError("the mean of the largest of several dependent scores is not known")
-
-    @property
-    def std(self) -> float:
-        """Not known."""
-        raise NotApplicableError("the standard deviation of the largest of several dependent scores is not known")
-
 
 @dataclass(frozen=True)
-class LikelihoodRatioNull:
-    """Never below the logarithm of a likelihood ratio where the first hypothesis is true.
+class LikelihoodRatioNull(_NoMoments):
+    """An upper bound on the log-likelihood ratio of "member" to "non-member" for non-members.
 
-    The ratio itself has a mean of at most 1 there, so P(ln ratio ≥ t) is at most P(null ≥ t) = min(1, e⁻ᵗ) by Markov's
-    inequality. Mean and standard deviation say nothing of the scores, and are refused.
+    The ratio has mean at most 1 for non-members, so P(ln ratio ≥ t) ≤ min(1, e⁻ᵗ) by Markov's inequality, and this null
+    attains the right-hand side. Lower bounds on ε stay valid. The mean and the standard deviation are unknown, so
+    Gaussian estimators do not apply.
+
+    Example:
+        >>> float(LikelihoodRatioNull().log_sf(5.0))
+        -5.0
     """
 
     def log_sf(self, score: ArrayLike) -> Floats:
-        """ln P(null ≥ score)."""
+        """Return ln P(null ≥ score)."""
         result: Floats = np.minimum(0.0, -np.asarray(score, dtype=float))
         return result
 
     def log_cdf(self, score: ArrayLike) -> Floats:
-        """ln P(null < score)."""
+        """Return ln P(null < score)."""
         with np.errstate(divide="ignore"):
             return np.log(-np.expm1(self.log_sf(score)))
 
-    @property
-    def mean(self) -> float:
-        """Not known."""
-        raise NotApplicableError("the mean of a log-likelihood ratio is not known")
-
-    @property
-    def std(self) -> float:
-        """Not known."""
-        raise NotApplicableError("the standard deviation of a log-likelihood ratio is not known")
-
 
 def _fraction(a: float, b: float, x: Floats) -> Floats:
-    """The continued fraction 1 + d₁/(1 + d₂/(1 + …)) of x^a (1−x)^b / (a B(a, b) I_x(a, b)), by Lentz's method.
+    """Return the continued fraction 1 + d₁/(1 + d₂/(1 + …)) of x^a (1−x)^b / (a B(a, b) I_x(a, b)).
 
-    Converges fast for x well below the mean a/(a+b), where the callers need it.
+    Lentz's method; it converges fast for x well below the mean a/(a+b), which is where it is needed.
     """
     value, c, d = np.ones_like(x), np.ones_like(x), np.zeros_like(x)
     for m in range(10_000):

@@ -1,4 +1,4 @@
-"""What exposures look like when nothing was memorized."""
+"""Baselines for exposure: its exact distribution if no canary was memorized (Jagielski, 2023, Section 2.1)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LN2 = math.log(2)
 
 
 def random_mean(references: float) -> float:
-    """Expected exposure of a canary that was not memorized, exact; ``math.inf`` references give 1/ln 2."""
+    """Return the exact mean exposure of a canary that was not memorized; 1/ln 2 for infinitely many references."""
     n = _references(references)
     if n == math.inf:
         return 1 / LN2
@@ -23,11 +23,11 @@ def random_mean(references: float) -> float:
 
 
 def random_quantile(references: float, probability: float) -> float:
-    """The least e such that a canary that was not memorized has exposure ≤ e with at least this probability."""
+    """Return the least e such that a canary that was not memorized has exposure ≤ e with at least this probability."""
     n, p = _references(references), check_probability("probability", probability)
     if n == math.inf:
         return -math.log1p(-p) / LN2
-    # The quotient, not the rounded product, says whether `count` of the n + 1 equally likely ranks are enough.
+    # The product is rounded, so check with the quotient whether `count` of the n + 1 equally likely ranks suffice.
     count = max(math.ceil(p * (n + 1)) - 1, 1)
     while count / (n + 1) < p:
         count += 1
@@ -36,10 +36,23 @@ def random_quantile(references: float, probability: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class OrderStatistic:
-    """Exposure of the ``position``-th most exposed of m canaries that share n references, when none was memorized.
+    """Distribution of the exposure of the k-th most exposed of m canaries, if none was memorized.
 
-    Exact: canaries and references are then exchangeable, and the number of references ahead is beta-binomial. Loss
-    ties are left out. ``references`` may be ``math.inf``; the time is linear in it otherwise.
+    Exact for losses without ties: canaries and references are then exchangeable, and the number of references ahead of
+    the canary is beta-binomial.
+
+    Args:
+        references: Number of references that the canaries share; `math.inf` is allowed. Time is linear in it.
+        canaries: Number m of canaries.
+        position: Position k of the canary, from 1 for the most exposed.
+
+    Raises:
+        InputError: If a number is out of range.
+
+    Example:
+        >>> top = OrderStatistic(references=1000, canaries=100, position=1)
+        >>> round(top.mean(), 1), round(top.quantile(0.5), 1)
+        (7.2, 7.0)
     """
 
     references: float
@@ -53,20 +66,20 @@ class OrderStatistic:
             raise InputError(f"position must be at most the {self.canaries} canaries, got {self.position}")
 
     def mean(self) -> float:
-        """Expected exposure."""
+        """Return the mean exposure."""
         if self.references == math.inf:
             return float(special.digamma(self.canaries + 1) - special.digamma(self.position)) / LN2
         ahead = self._ahead()
         return float(math.log2(self.references) - ahead @ np.log2(np.arange(1, ahead.size + 1)))
 
     def quantile(self, probability: float) -> float:
-        """The least e such that the exposure is ≤ e with at least this probability."""
+        """Return the least e such that the exposure is ≤ e with at least this probability."""
         p = check_probability("probability", probability)
         if self.references == math.inf:
             return float(-np.log2(special.betainccinv(self.position, self.canaries - self.position + 1, p)))
         ahead = self._ahead()
-        # Each tail is summed from its own end, so that far quantiles are right; the slack forgives rounding where a
-        # probability is met exactly, as a median is by symmetry.
+        # Each tail is summed from its own end to keep far quantiles accurate. The slack absorbs rounding where a
+        # probability is met exactly, as for a median by symmetry.
         if p < 0.5:
             rank = ahead.size - np.searchsorted(np.cumsum(ahead[::-1]), p * (1 - 1e-9))
         else:
@@ -74,12 +87,12 @@ class OrderStatistic:
         return math.log2(self.references) - math.log2(rank)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Holds the exposure with at least this probability; at most half of the rest lies on either side."""
+        """Return an equal-tailed interval that contains the exposure with at least this probability."""
         tail = (1 - check_confidence(confidence)) / 2
         return self.quantile(tail), self.quantile(1 - tail)
 
     def _ahead(self) -> Floats:
-        """Probabilities of 0…n references ahead, shape (n + 1,)."""
+        """Return the probabilities of 0…n references ahead of the canary, shape (n + 1,)."""
         n, after = int(self.references), self.canaries - self.position
         k = np.arange(n + 1.0)
         log = special.gammaln(k + self.position) - special.gammaln(k + 1)
@@ -90,11 +103,25 @@ class OrderStatistic:
 
 @dataclass(frozen=True)
 class RandomGuessing:
-    """What exposures look like when nothing was memorized: m canaries exchangeable with n shared references.
+    """Distribution of exposures if nothing was memorized: m canaries exchangeable with n shared references.
 
-    ``mean``, ``median`` and ``quantile`` are those of any one canary (Jagielski 2023, Section 2.1). What m canaries
-    give scatters around them: compare a most exposed canary with ``order_statistic(1)``, and the median exposure of
-    all canaries with ``sample_median_mean`` and ``sample_median_interval``. ``references`` may be ``math.inf``.
+    ``mean``, ``median`` and ``quantile`` are for a single canary (Jagielski, 2023, Section 2.1). Compare the most
+    exposed of m canaries with ``order_statistic(1)``, and the median exposure of all of them with
+    ``sample_median_mean`` and ``sample_median_interval``.
+
+    Args:
+        references: Number n of references; `math.inf` is the baseline of extrapolated exposure.
+        canaries: Number m of canaries.
+
+    Raises:
+        InputError: If a number is out of range.
+
+    Example:
+        >>> baseline = RandomGuessing(references=1000, canaries=101)
+        >>> round(baseline.mean(), 2), round(baseline.median(), 2)
+        (1.43, 1.0)
+        >>> [round(end, 2) for end in baseline.sample_median_interval()]
+        [0.73, 1.32]
     """
 
     references: float
@@ -105,36 +132,42 @@ class RandomGuessing:
         check_count("canaries", self.canaries)
 
     def mean(self) -> float:
-        """Expected exposure of one canary, and of the average over all of them."""
+        """Return the mean exposure of one canary, which is also that of the average over all of them."""
         return random_mean(self.references)
 
     def median(self) -> float:
-        """Median exposure of one canary: about 1."""
+        """Return the median exposure of one canary: about 1 bit."""
         return random_quantile(self.references, 0.5)
 
     def quantile(self, probability: float) -> float:
-        """Quantile of the exposure of one canary: about −log2(1 − probability)."""
+        """Return a quantile of the exposure of one canary: about −log2(1 − probability)."""
         return random_quantile(self.references, probability)
 
     def order_statistic(self, position: int) -> OrderStatistic:
-        """Law of the exposure of the ``position``-th most exposed canary."""
+        """Return the distribution of the exposure of the ``position``-th most exposed canary."""
         return OrderStatistic(references=self.references, canaries=self.canaries, position=position)
 
     def sample_median_mean(self) -> float:
-        """Expected median of the m exposures; of an even number, the mean of the two in the middle."""
+        """Return the mean of the median of the m exposures."""
         return (self._upper_middle().mean() + self._lower_middle().mean()) / 2
 
     def sample_median_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Holds the median of the m exposures with at least this probability, and both middle ones of an even m."""
+        """Return an interval that contains the median of the m exposures with at least this probability.
+
+        For an even m it contains both of the middle exposures.
+        """
         tail = (1 - check_confidence(confidence)) / 2
         return self._lower_middle().quantile(tail), self._upper_middle().quantile(1 - tail)
 
     def _upper_middle(self) -> OrderStatistic:
+        """Return the distribution of the larger of the two middle exposures; of the middle one for an odd m."""
         return self.order_statistic((self.canaries + 1) // 2)
 
     def _lower_middle(self) -> OrderStatistic:
+        """Return the distribution of the smaller of the two middle exposures; of the middle one for an odd m."""
         return self.order_statistic(self.canaries // 2 + 1)
 
 
 def _references(value: float) -> float:
+    """Return a number of references, which may be infinite."""
     return math.inf if value == math.inf else check_count("references", value)

@@ -1,6 +1,6 @@
-"""Tests of a privacy claim at ranks that were fixed before the scores were seen, each with a p-value that holds.
+"""Tests of a privacy claim at ranks fixed before the scores were seen, each with a valid p-value.
 
-The mathematics is in docs/simultaneous-bound.md.
+Theorems 1 and 2, which the p-values rest on, are proved in docs/simultaneous-bound.md.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from coalmine.stats.scores import Scores
 from coalmine.stats.tradeoff import ApproximateDP, BetaPair, Curve
 
 Design = Literal["fixed", "coin-flips"]
+"""How members were chosen: in fixed numbers, or each canary by its own fair coin flip."""
 
-# Guesses in both tails see twice the evidence when the mechanism is symmetric; single thresholds, of weight 1, are what
-# is left when it is not.
+# Guesses in both tails see twice the evidence if the mechanism is symmetric, as Gaussian noise is, so they get more of
+# the significance than the single thresholds (weight 1), which also work for asymmetric mechanisms.
 TWO_TAILS_WEIGHT = 1.5
 
 
 class Tests(Protocol):
-    """A family of tests fixed in advance: the threshold that each looks at, and which of them reject a claim."""
+    """A family of tests fixed before the scores were seen."""
 
     @property
     def thresholds(self) -> Floats:
-        """One a test."""
+        """The score at which each test looks, shape (tests,)."""
         ...
 
     @property
     def weight(self) -> float:
-        """How much of the significance the family gets, relative to others."""
+        """The family's share of the significance, relative to other families."""
         ...
 
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
+    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
+        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
         ...
 
 
 @dataclass(frozen=True)
 class ObservedThresholds:
-    """Thresholds at the scores of members of given ranks; how many non-members reach them is counted.
+    """Tests at single thresholds, each the score of the v-th best of m members.
 
-    a of the n non-members score at least as high as the v-th best of the m members. Under a claim the chance of so few
-    is at most P(Beta(v, m−v+1) ≤ curve(Beta(a+1, n−a))), and that value is attained (docs/simultaneous-bound.md,
-    Theorem 1).
+    If a of the n non-members score at least as high, the p-value is P(Beta(v, m−v+1) ≤ curve(Beta(a+1, n−a))), which is
+    attained by the least favorable scores that the claim allows (docs/simultaneous-bound.md, Theorem 1).
     """
 
     thresholds: Floats
@@ -60,7 +60,7 @@ class ObservedThresholds:
 
     @classmethod
     def at(cls, scores: Scores) -> Self:
-        """The tests at the ranks of `member_ranks`."""
+        """Return the tests at the ranks of `member_ranks`."""
         m, n = scores.members.size, scores.observed.size
         rank = member_ranks(m)
         thresholds = scores.members[m - rank]
@@ -68,18 +68,18 @@ class ObservedThresholds:
         v, a = rank.astype(np.float64), above.astype(np.float64)
         return cls(thresholds, BetaPair(v, m - v + 1, a + 1, np.maximum(n - a, 1)), above == n)
 
-    def p_values(self, claim: Curve, which: Ints) -> Floats:
-        """One p-value for each test in ``which``; 1 where every non-member scores at least as high."""
-        return np.where(self.beaten[which], 1.0, self.pairs.probability_below(claim, which))
+    def p_values(self, claim: Curve, indices: Ints) -> Floats:
+        """Return the p-values of the tests at ``indices``; 1 if every non-member scores at least as high."""
+        return np.where(self.beaten[indices], 1.0, self.pairs.probability_below(claim, indices))
 
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        return self.p_values(claim, which) <= level
+    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
+        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
+        return self.p_values(claim, indices) <= level
 
 
 @dataclass(frozen=True)
 class KnownNullThresholds:
-    """The same thresholds where the false positive rate is known exactly: P(Beta(v, m−v+1) ≤ curve(FPR))."""
+    """The same tests with an exact false positive rate; the p-value is P(Beta(v, m−v+1) ≤ curve(FPR))."""
 
     thresholds: Floats
     rank: Ints
@@ -88,20 +88,20 @@ class KnownNullThresholds:
     log_tnr: Floats
     weight: float = 1.0
 
-    def p_values(self, claim: Curve, which: Ints) -> Floats:
-        """One p-value for each test in ``which``."""
-        allowed = claim.tpr_at_tails(self.log_fpr[which], self.log_tnr[which])
-        v = self.rank[which]
+    def p_values(self, claim: Curve, indices: Ints) -> Floats:
+        """Return the p-values of the tests at ``indices``."""
+        allowed = claim.tpr_at_tails(self.log_fpr[indices], self.log_tnr[indices])
+        v = self.rank[indices]
         result: Floats = special.betainc(v, self.members - v + 1, allowed)
         return result
 
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        return self.p_values(claim, which) <= level
+    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
+        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
+        return self.p_values(claim, indices) <= level
 
 
 def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
-    """Single thresholds at the ranks of `member_ranks`."""
+    """Return the tests at single thresholds, at the ranks of `member_ranks`."""
     if scores.null is None:
         return ObservedThresholds.at(scores)
     members = scores.members.size
@@ -114,12 +114,12 @@ def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
 
 @dataclass(frozen=True)
 class TwoTails:
-    """Guess "member" for the r top scores of all canaries and "non-member" for the r bottom ones, none in between.
+    """Tests that guess "member" for the r top scores of all canaries and "non-member" for the r bottom ones.
 
-    ``right`` of ``guesses`` = 2r guesses were right, among ``canaries``. Under (ε, δ)-DP each guess is right with
-    probability at most e^ε/(1+e^ε), but for the canaries that the δ part gives away. With coin flips the guesses are
-    independent; with fixed numbers of members and non-members they are not, which costs at most the factor
-    `fixed_numbers_factor` (docs/simultaneous-bound.md, Theorem 2).
+    ``right`` of the ``guesses`` = 2r guesses are right. Under (ε, δ)-DP each guess is right with probability at most
+    e^ε/(1+e^ε), except for canaries that the δ part gives away. With coin flips the guesses are independent. With fixed
+    numbers of members and non-members they are not, which costs at most the factor `fixed_numbers_factor`
+    (docs/simultaneous-bound.md, Theorem 2).
     """
 
     thresholds: Floats
@@ -129,30 +129,32 @@ class TwoTails:
     design: Design
     weight: float = TWO_TAILS_WEIGHT
 
-    def p_values(self, claim: Curve, which: Ints) -> Floats:
-        """One p-value for each test in ``which``; the claim must be an `ApproximateDP`."""
+    def p_values(self, claim: Curve, indices: Ints) -> Floats:
+        """Return the p-values of the tests at ``indices``; the claim must be an `ApproximateDP`."""
         if not isinstance(claim, ApproximateDP):
             raise TypeError(f"two-tailed guesses test (ε, δ)-DP only, got {claim}")
-        guesses, right = self.guesses[which].astype(np.float64)[:, None], self.right[which].astype(np.float64)[:, None]
+        guesses = self.guesses[indices].astype(np.float64)[:, None]
+        right = self.right[indices].astype(np.float64)[:, None]
         q = float(special.expit(claim.epsilon))
         given_away, weight = _binomial_steps(self.canaries, claim.delta)
+        # Canaries that are given away are guessed right for free; the others must account for the rest.
         needed = right - given_away
         tail = np.where(needed > 0, special.betainc(np.maximum(needed, 1), guesses - right + 1, q), 1.0)
         if self.design == "fixed":
             tail = tail * fixed_numbers_factor(self.canaries, guesses, given_away, q)
         return np.minimum(tail @ weight, 1.0)
 
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        return self.p_values(claim, which) <= level
+    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
+        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
+        return self.p_values(claim, indices) <= level
 
 
 def fixed_numbers_factor(canaries: int, guesses: Floats, given_away: Floats, q: float) -> Floats:
-    """How much likelier a number of right two-tailed guesses can be when exactly half of the canaries are members.
+    """Bound how much likelier a number of right guesses is if exactly half of the canaries are members.
 
-    At most [B(N − 4q(1−q)·R − G) + 4·P(Bin(N, ½) < R/2)] / B(N), where B(x) = Γ((x+1)/2) / (√π Γ(x/2 + 1)), for N
-    canaries, R guesses and G canaries given away. Close to 1 while R is small beside N; exact for one member and one
-    non-member at ε = 0 (it is 2).
+    [B(N − 4q(1−q)·R − G) + 4·P(Bin(N, ½) < R/2)] / B(N) with B(x) = Γ((x+1)/2) / (√π Γ(x/2 + 1)), for N canaries, R
+    guesses and G canaries given away (docs/simultaneous-bound.md, Theorem 2). Close to 1 as long as R is much smaller
+    than N.
     """
     n = float(canaries)
     few = binomial_cdf(guesses / 2 - 1, n, 0.5)
@@ -162,14 +164,14 @@ def fixed_numbers_factor(canaries: int, guesses: Floats, given_away: Floats, q: 
 
 
 def _central(x: Floats) -> Floats:
-    """B(x) = Γ((x+1)/2) / (√π Γ(x/2+1)): for even whole x the middle probability of Binomial(x, ½)."""
+    """Return B(x) = Γ((x+1)/2) / (√π Γ(x/2+1)), which for even x is the central probability of Binomial(x, ½)."""
     result: Floats = np.exp(special.gammaln((x + 1) / 2) - special.gammaln(x / 2 + 1)) / np.sqrt(np.pi)
     return result
 
 
 @lru_cache(maxsize=64)
 def _binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, Floats]:
-    """Binomial(trials, rate) as at most ``most`` values with weights, rounded up: never stochastically smaller."""
+    """Return at most ``most`` values and weights of Binomial(trials, rate), rounded up: stochastically not smaller."""
     if rate == 0:
         return np.zeros(1), np.ones(1)
     mean, spread = trials * rate, np.sqrt(trials * rate * (1 - rate))
@@ -180,23 +182,23 @@ def _binomial_steps(trials: int, rate: float, most: int = 128) -> tuple[Floats, 
 
 
 def check_coin_flips(members: int, nonmembers: int) -> None:
-    """Refuse numbers of members and non-members that fair coin flips give less than once in a million times."""
+    """Raise `InputError` if fair coin flips give such numbers of members less than once in a million times."""
     if 2 * float(binomial_cdf(min(members, nonmembers), members + nonmembers, 0.5)) < 1e-6:
         raise InputError(
-            f"{members} members and {nonmembers} non-members did not come about by fair coin flips;"
-            " for numbers that were fixed, use the design fixed"
+            f"{members} members and {nonmembers} non-members cannot be the outcome of fair coin flips; use the design "
+            "'fixed' if the numbers were fixed"
         )
 
 
 def two_tailed_tests(scores: Scores, design: Design) -> TwoTails:
-    """Two-tailed guesses at the numbers of `both_tails`; with fixed numbers, about equally many of both sides."""
+    """Return the two-tailed tests; for the design ``fixed``, on equally many members and non-members."""
     members, nonmembers = scores.members, scores.observed
     if design == "coin-flips":
         check_coin_flips(members.size, nonmembers.size)
     else:
-        members, nonmembers = balanced(members, nonmembers)  # the theorem wants equal numbers
+        members, nonmembers = balanced(members, nonmembers)  # Theorem 2 requires equal numbers
     canaries = members.size + nonmembers.size
-    # What had to be left out of the larger side makes these tests weaker than those that use everything.
+    # Leaving out part of the larger side makes these tests weaker than the thresholds, which use all scores.
     kept = canaries / (scores.members.size + scores.observed.size)
     tails = both_tails(members, nonmembers, most=canaries // 2)
     return TwoTails(*tails, canaries, design, TWO_TAILS_WEIGHT * kept)

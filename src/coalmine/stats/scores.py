@@ -1,4 +1,4 @@
-"""Canary scores: sorted once, counted exactly."""
+"""Canary scores, sorted once, and the exact counts and rates derived from them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,27 @@ from coalmine.stats.nulls import Null
 from coalmine.stats.rates import Counts
 
 
-def _sorted(name: str, values: ArrayLike) -> Floats:
-    scores = np.sort(finite_list(name, values))
-    scores.flags.writeable = False
-    return scores
-
-
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of members and of non-members (higher = more likely a member).
+    """Scores of members and of non-members, or of members and a known null; higher means more likely a member.
 
-    Non-members are either observed, or replaced by the closed-form distribution ``null`` of their scores. The arrays
-    are kept sorted in ascending order.
+    The arrays are copied, sorted in ascending order and read-only.
+
+    Args:
+        members: Scores of inserted canaries, shape (m,).
+        nonmembers: Scores of held-out canaries, shape (n,). Omit them if ``null`` is given.
+        null: Known distribution of a held-out canary's score, instead of ``nonmembers``.
+
+    Raises:
+        InputError: If a score is not finite, a side is empty, or ``nonmembers`` and ``null`` are both given or both
+            missing.
+
+    Example:
+        >>> scores = Scores([3.0, 1.0, 2.0], [0.0, 1.5])
+        >>> scores.counts(threshold=1.2)
+        Counts(tp=2, fn=1, fp=1, tn=1)
+        >>> round(scores.auroc, 3)
+        0.917
     """
 
     members: Floats
@@ -43,22 +52,22 @@ class Scores:
 
     @property
     def observed(self) -> Floats:
-        """The observed non-members; refused where there is a closed-form null instead."""
+        """Scores of the non-members; raises `InputError` if a known null replaces them."""
         if self.nonmembers is None:
-            raise InputError("this needs observed non-members, but the scores have a closed-form null")
+            raise InputError("this needs observed non-members, but the scores have a known null distribution")
         return self.nonmembers
 
     def counts(self, threshold: float) -> Counts:
-        """What the guess "member if score ≥ threshold" gets right and wrong."""
+        """Return the confusion matrix of guessing "member" for every score ≥ threshold."""
         tp = self.members.size - int(np.searchsorted(self.members, threshold, side="left"))
         fp = self.observed.size - int(np.searchsorted(self.observed, threshold, side="left"))
         return Counts(tp=tp, fn=self.members.size - tp, fp=fp, tn=self.observed.size - fp)
 
     @cached_property
     def all_counts(self) -> tuple[Floats, Ints, Ints]:
-        """Every distinct threshold from the highest down, with TP and FP for "score ≥ threshold".
+        """Every distinct threshold from the highest down, with TP and FP of "score ≥ threshold".
 
-        Equal scores share a threshold, so no count ever splits a tie.
+        Equal scores share a threshold, so no count splits a tie.
         """
         pooled = np.concatenate([self.members, self.observed])
         # Two sorted runs: a stable sort merges them in linear time.
@@ -71,12 +80,13 @@ class Scores:
 
     @cached_property
     def hull_counts(self) -> tuple[Floats, Ints, Ints]:
-        """Thresholds, TP and FP at the corners of the ROC curve's upper hull, from no guess at all (+∞) to all.
+        """Thresholds, TP and FP at the corners of the ROC curve's convex hull, from threshold +∞ down.
 
-        The hull is what guesses that randomize between two thresholds can reach.
+        The hull is what an attacker reaches by randomizing between two thresholds.
         """
         thresholds, tp, fp = self.all_counts
         thresholds, tp, fp = np.append(np.inf, thresholds), np.append(0, tp), np.append(0, fp)
+        # Drop every corner at which the curve does not turn right, for all of them at once, until none is left.
         while True:
             dx, dy = np.diff(fp), np.diff(tp)
             keep = np.concatenate([[True], dy[:-1] * dx[1:] > dy[1:] * dx[:-1], [True]])
@@ -86,26 +96,33 @@ class Scores:
 
     @property
     def roc(self) -> tuple[Floats, Floats]:
-        """(FPR, TPR) at the corners of the ROC curve's upper hull, from (0, 0) to (1, 1)."""
+        """(FPR, TPR) at the corners of the ROC curve's convex hull, from (0, 0) to (1, 1)."""
         _, tp, fp = self.hull_counts
         return fp / self.observed.size, tp / self.members.size
 
     @property
     def auroc(self) -> float:
-        """Area under the ROC curve's hull."""
+        """Area under the convex hull of the ROC curve."""
         fpr, tpr = self.roc
         return float(np.trapezoid(tpr, fpr))
 
     def tpr_at(self, fpr: ArrayLike) -> Floats:
-        """The highest TPR at a given FPR, on the ROC curve's hull."""
-        corners = self.roc
-        # At FPR 0 the hull may rise at once: its last corner there counts.
-        first = np.searchsorted(corners[0], 0.0, side="right") - 1
-        return np.asarray(np.interp(np.asarray(fpr, dtype=float), corners[0][first:], corners[1][first:]))
+        """Return the highest TPR at an FPR, on the convex hull of the ROC curve, elementwise."""
+        hull_fpr, hull_tpr = self.roc
+        # At FPR 0 the hull may rise vertically: its last corner there is the one that counts.
+        first = np.searchsorted(hull_fpr, 0.0, side="right") - 1
+        return np.asarray(np.interp(np.asarray(fpr, dtype=float), hull_fpr[first:], hull_tpr[first:]))
 
     @property
     def max_accuracy(self) -> float:
-        """The best share of right guesses over all thresholds, members and non-members weighted by their numbers."""
+        """Highest share of right guesses over all thresholds, among members and non-members together."""
         _, tp, fp = self.all_counts
         right = np.append(0, tp - fp).max() + self.observed.size
         return float(right / (self.members.size + self.observed.size))
+
+
+def _sorted(name: str, values: ArrayLike) -> Floats:
+    """Return a read-only, sorted copy of finite values."""
+    scores = np.sort(finite_list(name, values))
+    scores.flags.writeable = False
+    return scores

@@ -1,4 +1,4 @@
-"""The largest parameter for which something still holds."""
+"""Bisection for the largest parameter at which a condition still holds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 def largest(
     holds: Callable[[float], bool], *, floor: float = 0.0, start: float = 1.0, relative: float = 1e-10
 ) -> float:
-    """The largest x ≥ ``floor`` with ``holds(x)``, for a ``holds`` that is true up to some point and false after it.
+    """Return the largest x ≥ ``floor`` with ``holds(x)``, for a condition that holds up to some point and fails beyond.
 
-    ``floor`` where it does not hold there, infinity where it always does (beyond 10³⁰⁰). Any other answer holds itself:
-    rounding goes down, so that a bound found this way stays a bound.
+    ``floor`` if the condition already fails there, infinity if it still holds beyond 10³⁰⁰. Any other result satisfies
+    the condition itself: rounding goes down, so that a confidence bound found this way remains one.
     """
     if not holds(floor):
         return floor

@@ -1,8 +1,8 @@
-"""Lower bounds on ε that hold for all their thresholds at once. The mathematics is in docs/simultaneous-bound.md.
+"""Lower bounds on ε that hold for all of their thresholds at once. Proofs are in docs/simultaneous-bound.md.
 
-A claim (a trade-off curve) is put to a small family of tests that were fixed before the scores were seen: at which
-ranks to look. Each test has an exact p-value under the least favorable pair of score distributions that the claim
-allows; the significance is shared out among the tests, and the bound is the largest claim that any of them rejects.
+A claim (a trade-off curve) is put to a small family of tests at ranks that were fixed before the scores were seen. Each
+test has an exact p-value under the least favorable pair of score distributions that the claim allows. The significance
+is divided among the tests, and the bound is the largest claim that any of them rejects.
 """
 
 from __future__ import annotations
@@ -38,12 +38,31 @@ def simultaneous(
     design: Design = "fixed",
     copies: int = 1,
 ) -> Estimate:
-    """Lower bound on ε at ``delta``, valid for every threshold it looked at.
+    """Compute a lower bound on ε that is valid for every threshold it looks at: the recommended estimator.
 
-    Coverage is at least ``confidence`` for every mechanism, provided that the scores are independent of one another.
-    With ``design="fixed"`` nothing is assumed of how the numbers of members and non-members came about; with
-    ``"coin-flips"`` each canary was planted by its own fair coin flip, which makes the two-tailed tests slightly
-    sharper. ``copies`` is the number of times that each member was planted, divided out by group privacy.
+    For every mechanism, the bound exceeds the true ε at ``delta`` with probability at most ``1 - confidence``, provided
+    that the scores are independent of one another and members were picked at random among exchangeable canaries.
+
+    Args:
+        scores: Scores of members and of non-members, or with a known null.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+        design: How members were chosen. ``"fixed"`` assumes nothing about their number. ``"coin-flips"`` says that
+            each canary was inserted by its own fair coin flip, which makes the two-tailed tests slightly sharper.
+        copies: How often each member was inserted; the bound is for one copy, by group privacy.
+
+    Returns:
+        A valid bound, ``"simultaneous"`` or, with a known null, ``"exact-null"``.
+
+    Raises:
+        InputError: If an argument is out of range, or the numbers of scores contradict fair coin flips.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(rng.normal(1, 1, 1000), rng.normal(0, 1, 1000))
+        >>> bound = simultaneous(scores, delta=1e-5)
+        >>> bound.valid, 1.5 < bound.lower < 4.377  # the true ε
+        (True, True)
     """
     check_delta(delta)
     check_count("copies", copies)
@@ -67,7 +86,30 @@ def simultaneous(
 def refutes(
     scores: Scores, epsilon: float, *, delta: float = 0.0, confidence: float = 0.95, design: Design = "fixed"
 ) -> bool:
-    """Whether the scores refute a claim of (ε, δ)-DP: whether `simultaneous` is at least ε, at a tenth of its cost."""
+    """Return whether the scores refute a claim of (ε, δ)-DP.
+
+    Equivalent to asking whether the `simultaneous` bound is at least ε, at a tenth of the cost. A true claim is refuted
+    with probability at most ``1 - confidence``, under the same assumptions.
+
+    Args:
+        scores: Scores of members and of non-members, or with a known null.
+        epsilon: The claimed ε.
+        delta: The claimed δ, in [0, 1).
+        confidence: Confidence of the test, in [0.5, 1).
+        design: How members were chosen, as in `simultaneous`.
+
+    Returns:
+        True if the claim is refuted. False is no evidence that it is true.
+
+    Raises:
+        InputError: If an argument is out of range, or the numbers of scores contradict fair coin flips.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(rng.normal(2, 1, 500), rng.normal(0, 1, 500))
+        >>> refutes(scores, 1.0, delta=1e-5), refutes(scores, 10.0, delta=1e-5)
+        (True, False)
+    """
     claim = ApproximateDP(check_number("epsilon", epsilon), check_delta(delta))
     return any_rejects(_families(scores, design), 1 - check_confidence(confidence), claim)
 
@@ -81,20 +123,57 @@ def ceiling(
     design: Design = "fixed",
     copies: int = 1,
 ) -> float:
-    """The largest bound that `simultaneous` can give with so many scores: that of scores which separate perfectly.
+    """Compute the largest bound that `simultaneous` can give with this many scores.
 
-    An ε beyond it cannot be shown, however leaky the mechanism.
+    It is reached if the scores separate perfectly. No larger ε can be shown, however much the mechanism leaks; a bound
+    near its ceiling means that more canaries would show more.
+
+    Args:
+        members: Number of members, at least 1.
+        nonmembers: Number of non-members, at least 1.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+        design: How members were chosen, as in `simultaneous`.
+        copies: How often each member was inserted.
+
+    Returns:
+        The largest possible lower bound on ε.
+
+    Raises:
+        InputError: If an argument is out of range, or the numbers contradict fair coin flips.
+
+    Example:
+        >>> ceiling(50, 50) < ceiling(500, 500)
+        True
     """
     m, n = check_count("members", members), check_count("nonmembers", nonmembers)
-    apart = Scores(np.arange(n, n + m, dtype=float), np.arange(n, dtype=float))
-    return simultaneous(apart, delta=delta, confidence=confidence, design=design, copies=copies).epsilon
+    separated = Scores(np.arange(n, n + m, dtype=float), np.arange(n, dtype=float))
+    return simultaneous(separated, delta=delta, confidence=confidence, design=design, copies=copies).epsilon
 
 
 def gdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
-    """Lower bound on ε(δ) of a mechanism that is μ-GDP: the largest rejected μ, converted exactly.
+    """Compute a lower bound on the ε of a Gaussian mechanism.
 
-    The same simultaneous tests at single thresholds, against the Gaussian trade-off curve. It extrapolates along that
-    curve far beyond the rates that were seen, and is wrong for mechanisms that are not Gaussian.
+    The simultaneous tests at single thresholds, against the trade-off curve of μ-GDP; the largest rejected μ is
+    converted to ε exactly. It extrapolates along that curve far beyond the observed rates, so it is a bound for
+    Gaussian mechanisms only, and not marked valid.
+
+    Args:
+        scores: Scores of members and of non-members, or with a known null.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+
+    Returns:
+        The bound, valid only if the mechanism is Gaussian.
+
+    Raises:
+        InputError: If ``delta`` or ``confidence`` is out of range.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(rng.normal(1, 1, 1000), rng.normal(0, 1, 1000))
+        >>> simultaneous(scores, delta=1e-5).lower < gdp(scores, delta=1e-5).lower < 4.377  # the true ε
+        True
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
@@ -112,22 +191,45 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
 
 
 def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed: int = 0) -> Estimate:
-    """Lower bound on ε from one test: chosen on a random half of the scores, carried out on the other half."""
+    """Compute a lower bound on ε from a single test, chosen on one half of the scores and carried out on the other.
+
+    Valid for every mechanism under the assumptions of `simultaneous`, but usually weaker: half of the scores are
+    spent on choosing the test.
+
+    Args:
+        scores: Scores of members and of observed non-members, at least two each.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+        seed: Seed of the random halves.
+
+    Returns:
+        A valid bound.
+
+    Raises:
+        NotApplicableError: If a side has fewer than two scores.
+        InputError: If ``delta`` or ``confidence`` is out of range, or the scores have a known null.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(rng.normal(2, 1, 500), rng.normal(0, 1, 500))
+        >>> split(scores, delta=1e-5).valid
+        True
+    """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
     if min(scores.members.size, scores.observed.size) < 2:
-        raise NotApplicableError("split needs at least two scores a side")
+        raise NotApplicableError("split needs at least two members and two non-members")
     first, second = halves(scores.members, scores.observed, seed)
 
     def claim(epsilon: float) -> Curve:
         return ApproximateDP(epsilon, delta)
 
-    chosen = _families(Scores(*first), "fixed")
-    _, best = search(chosen, [alpha] * len(chosen), claim, relative=1e-3)
+    candidates = _families(Scores(*first), "fixed")
+    _, best = _search(candidates, [alpha] * len(candidates), claim, relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
         family = _families(Scores(*second), "fixed")[best[0]]
-        # The halves differ by one score at most, and their grids by one test.
+        # The halves differ in size by at most one score, and their grids by at most one test.
         i = min(best[1], family.thresholds.size - 1)
         lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([i]), alpha)[0]))
         threshold = float(family.thresholds[i])
@@ -137,27 +239,27 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
 def largest_rejected(
     families: Sequence[Tests], alpha: float, claim: Callable[[float], Curve]
 ) -> tuple[float, float | None]:
-    """The largest claim that some test rejects, and the threshold of that test (None where none rejects anything).
+    """Return the largest claim that some test rejects, and that test's threshold (None if no test rejects anything).
 
-    With probability at least 1 − ``alpha`` it is not above the truth: the tests' significances sum to ``alpha``.
+    It exceeds the truth with probability at most ``alpha``, by a union bound: the significances of all tests sum to it.
     """
-    bound, best = search(families, test_levels(families, alpha), claim)
+    bound, best = _search(families, _test_levels(families, alpha), claim)
     return bound, None if best is None else float(families[best[0]].thresholds[best[1]])
 
 
 def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
-    """Whether some test rejects the claim, at significance ``alpha`` for all of them together."""
+    """Return whether some test rejects the claim, at a joint significance of ``alpha``."""
     return any(
         bool(np.any(family.rejects(claim, np.arange(family.thresholds.size), level)))
-        for family, level in zip(families, test_levels(families, alpha), strict=True)
+        for family, level in zip(families, _test_levels(families, alpha), strict=True)
         if family.thresholds.size
     )
 
 
-def search(
+def _search(
     families: Sequence[Tests], levels: Sequence[float], claim: Callable[[float], Curve], *, relative: float = 1e-10
 ) -> tuple[float, tuple[int, int] | None]:
-    """The largest claim that some test rejects at its family's level, and that test: (family, index in it)."""
+    """Return the largest claim that some test rejects at its family's level, and that test as (family, index)."""
     bound, best = 0.0, None
     for f, (family, level) in enumerate(zip(families, levels, strict=True)):
         live = np.arange(family.thresholds.size)
@@ -166,11 +268,11 @@ def search(
             nonlocal live
             rejecting = live[family.rejects(claim(parameter), live, level)] if live.size else live
             if rejecting.size:
-                # A test that does not reject a weak claim will not reject a stronger one: no need to ask it again.
+                # A test that does not reject this claim rejects no larger one either, so it is never asked again.
                 live = rejecting
             return bool(rejecting.size)
 
-        # What no test of this family rejects at the bound so far, it cannot raise.
+        # Starting at the bound of earlier families: a family that rejects nothing there cannot raise it.
         reached = largest(rejects, floor=bound, relative=relative)
         if reached > bound:
             bound, best = reached, (f, int(live[0]))
@@ -178,6 +280,7 @@ def search(
 
 
 def _families(scores: Scores, design: Design) -> list[Tests]:
+    """Return the families of tests for these scores."""
     if design not in ("fixed", "coin-flips"):
         raise InputError(f"design must be 'fixed' or 'coin-flips', got {design!r}")
     if scores.null is not None:
@@ -185,8 +288,8 @@ def _families(scores: Scores, design: Design) -> list[Tests]:
     return [two_tailed_tests(scores, design), threshold_tests(scores)]
 
 
-def test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
-    """The significance of one test of each family: ``alpha`` is shared by weight, and evenly within a family."""
+def _test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
+    """Return the significance of one test of each family: ``alpha`` split by weight, then evenly within a family."""
     sizes = [family.thresholds.size for family in families]
     total = sum(family.weight for family, size in zip(families, sizes, strict=True) if size)
     return [alpha * family.weight / total / size if size else 0.0 for family, size in zip(families, sizes, strict=True)]

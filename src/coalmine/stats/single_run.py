@@ -1,6 +1,7 @@
-"""Bounds from a single training run in which many canaries were planted by coin flips.
+"""Bounds from a single training run with many canaries, each inserted by its own coin flip.
 
-The canaries' scores may depend on each other in any way; only the coin flips must be independent.
+The scores may depend on one another in any way, since only the coin flips need to be independent (Steinke, Nasr &
+Jagielski, 2023; Mahloujifar, Melis & Chaudhuri, 2024).
 """
 
 from __future__ import annotations
@@ -16,16 +17,33 @@ from coalmine.errors import InputError, check_confidence, check_count, check_del
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, Tests, check_coin_flips
-from coalmine.stats.ranks import both_tails, top_ranks
+from coalmine.stats.ranks import Tails, both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
 from coalmine.stats.simultaneous_bound import largest_rejected
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
+# These bounds lose much more from dividing the significance than those for independent scores, so their grids have
+# fewer numbers of guesses: half of the canaries, an eighth, and so on.
+_MAX_SHARE, _RATIO = 0.5, 4
+
 
 @dataclass(frozen=True)
 class Guesses:
-    """``correct`` of ``guesses`` guesses about ``canaries`` coin flips were right; the rest was abstained from."""
+    """Outcome of guessing which canaries were inserted, with the option to abstain.
+
+    Args:
+        canaries: Number of canaries, each inserted by its own fair coin flip.
+        guesses: Number of canaries guessed about; the attacker abstained on the rest.
+        correct: Number of right guesses.
+
+    Raises:
+        InputError: If a number is negative or not whole, or they are not in decreasing order.
+
+    Example:
+        >>> Guesses(canaries=1000, guesses=100, correct=80)
+        Guesses(canaries=1000, guesses=100, correct=80)
+    """
 
     canaries: int
     guesses: int
@@ -43,9 +61,23 @@ class Guesses:
 
 
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Largest probability of so many right guesses under (ε, δ)-DP (Steinke, Nasr & Jagielski 2023, Theorem 5.2).
+    """Compute the p-value of an (ε, δ)-DP claim from guesses about one run (Steinke et al., 2023, Theorem 5.2).
 
-    β + 2mδ·max over i of P(v − i ≤ W < v)/i, where W ~ Binomial(r, e^ε/(1+e^ε)) and β = P(W ≥ v).
+    β + 2mδ·max over i of P(v − i ≤ W < v)/i, where W ~ Binomial(r, e^ε/(1+e^ε)) and β = P(W ≥ v), for m canaries, r
+    guesses and v right ones. Valid for any dependence between the scores if each canary was inserted by its own fair
+    coin flip and the number of guesses was fixed in advance.
+
+    Args:
+        guesses: The guesses.
+        epsilon: The claimed ε.
+        delta: The claimed δ.
+
+    Returns:
+        An upper bound on the probability of at least this many right guesses if the claim is true.
+
+    Example:
+        >>> round(one_run_p_value(Guesses(100, 10, 9), 0.0, 0.0), 4)  # P(Binomial(10, ½) ≥ 9)
+        0.0107
     """
     r, v = guesses.guesses, guesses.correct
     if v == 0:
@@ -54,8 +86,8 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     beta = float(special.betainc(v, r - v + 1, q))
     if delta == 0:
         return beta
-    # P(v − i ≤ W < v)/i is the mean of the i values of W's unimodal probabilities just below v. It grows until the
-    # next value lies below the mean, which happens within a few deviations left of the mode: no need to look further.
+    # P(v − i ≤ W < v)/i is the mean of the i probabilities of W just below v. W is unimodal, so the mean grows until
+    # the next probability falls below it, within a few standard deviations left of the mode: stop there.
     mode, spread = r * q, math.sqrt(r * q * (1 - q))
     k = np.arange(v - 1, max(-1, min(v, math.floor(mode)) - math.ceil(12 * spread) - 12), -1.0)
     log_choose = special.gammaln(r + 1) - special.gammaln(k + 1) - special.gammaln(r - k + 1)
@@ -65,10 +97,9 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> bool:
-    """Whether so many right guesses are less likely than ``significance`` under μ-GDP.
+    """Return whether so many right guesses are less likely than ``significance`` under μ-GDP.
 
-    The recursion of Mahloujifar, Melis & Chaudhuri (2024) for general trade-off curves, with the Gaussian one. Both
-    sums only grow, so it ends as soon as the answer is known.
+    The recursion of Mahloujifar, Melis & Chaudhuri (2024) for general trade-off curves, with the Gaussian curve.
     """
     m, total, correct = guesses.canaries, guesses.guesses, guesses.correct
     if correct == 0:
@@ -76,6 +107,7 @@ def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> boo
     right, wrong = significance * correct / m, significance * (total - correct) / m
     goal = total / m
     for i in range(correct - 1, -1, -1):
+        # Both sums only grow, so the recursion can stop as soon as they reach the goal.
         if right + wrong >= goal:
             return True
         reachable = _normal_cdf(float(special.ndtri(right)) - mu)
@@ -87,11 +119,32 @@ def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> boo
 
 
 def _normal_cdf(z: float) -> float:
+    """Return Φ(z), much faster for a single float than SciPy's."""
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
 def one_run_from_guesses(guesses: Guesses, *, delta: float = 0.0, confidence: float = 0.95) -> Estimate:
-    """Lower bound on ε from a number of guesses fixed in advance (Steinke, Nasr & Jagielski 2023)."""
+    """Compute a lower bound on ε from the guesses about one run (Steinke, Nasr & Jagielski, 2023).
+
+    Valid for every mechanism and any dependence between the scores, if each canary was inserted by its own fair coin
+    flip and the number of guesses was fixed in advance.
+
+    Args:
+        guesses: The guesses.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+
+    Returns:
+        A valid bound.
+
+    Raises:
+        InputError: If ``delta`` or ``confidence`` is out of range.
+
+    Example:
+        >>> bound = one_run_from_guesses(Guesses(canaries=1000, guesses=100, correct=90), delta=1e-5)
+        >>> bound.valid, round(bound.lower, 2)
+        (True, 1.63)
+    """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
     lower = largest(lambda epsilon: one_run_p_value(guesses, epsilon, delta) <= alpha)
@@ -100,7 +153,27 @@ def one_run_from_guesses(guesses: Guesses, *, delta: float = 0.0, confidence: fl
 
 
 def one_run_fdp_from_guesses(guesses: Guesses, *, delta: float, confidence: float = 0.95) -> Estimate:
-    """Lower bound on the ε(δ) of a Gaussian mechanism from a number of guesses fixed in advance (f-DP)."""
+    """Compute a lower bound on the ε of a Gaussian mechanism from the guesses about one run.
+
+    Mahloujifar, Melis & Chaudhuri (2024) with the Gaussian trade-off curve. A bound for Gaussian mechanisms only, under
+    the assumptions of `one_run_from_guesses`.
+
+    Args:
+        guesses: The guesses.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+
+    Returns:
+        The bound, valid only if the mechanism is Gaussian.
+
+    Raises:
+        InputError: If ``delta`` or ``confidence`` is out of range.
+
+    Example:
+        >>> bound = one_run_fdp_from_guesses(Guesses(canaries=1000, guesses=100, correct=90), delta=1e-5)
+        >>> bound.valid, round(bound.lower, 2)
+        (False, 2.46)
+    """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
     mu = largest(lambda mu: one_run_rejects_gdp(guesses, mu, alpha))
@@ -110,10 +183,29 @@ def one_run_fdp_from_guesses(guesses: Guesses, *, delta: float, confidence: floa
 
 
 def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> Estimate:
-    """Lower bound on ε from one run, simultaneous over numbers of guesses in one tail or in both.
+    """Compute a lower bound on ε from one run, whatever the dependence between the scores.
 
-    Steinke, Nasr & Jagielski (2023), for any dependence between the scores. The numbers of guesses are a grid fixed in
-    advance; the significance is shared out among them.
+    Steinke, Nasr & Jagielski (2023), at a grid of numbers of guesses that is fixed in advance, in both tails and in the
+    upper one alone; the significance is divided among them. Valid for every mechanism if each canary was inserted by
+    its own fair coin flip. Its cost for δ grows with the number of canaries.
+
+    Args:
+        scores: Scores of members and of observed non-members.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+
+    Returns:
+        A valid bound.
+
+    Raises:
+        InputError: If an argument is out of range, or the numbers of scores contradict fair coin flips.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(rng.normal(1, 1, 1000), rng.normal(0, 1, 1000))
+        >>> bound = one_run(scores, delta=1e-5)
+        >>> bound.valid, 1 < bound.lower < 4.377  # the true ε
+        (True, True)
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
@@ -123,10 +215,33 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> 
 
 
 def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
-    """Lower bound on the ε(δ) of a Gaussian mechanism from one run (Mahloujifar, Melis & Chaudhuri 2024)."""
+    """Compute a lower bound on the ε of a Gaussian mechanism from one run, whatever the dependence between the scores.
+
+    Mahloujifar, Melis & Chaudhuri (2024) with the Gaussian trade-off curve, at a grid of numbers of guesses that is
+    fixed in advance. A bound for Gaussian mechanisms only, if each canary was inserted by its own fair coin flip.
+
+    Args:
+        scores: Scores of members and of observed non-members.
+        delta: The δ at which ε is stated, in [0, 1).
+        confidence: Confidence of the bound, in [0.5, 1).
+
+    Returns:
+        The bound, valid only if the mechanism is Gaussian.
+
+    Raises:
+        InputError: If an argument is out of range, or the numbers of scores contradict fair coin flips.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(rng.normal(1, 1, 300), rng.normal(0, 1, 300))
+        >>> 1 < one_run_fdp(scores, delta=1e-5).lower < 4.377  # the true ε
+        True
+    """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected(gaussian_families(scores), alpha, GaussianDP)
+    # Two-tailed guesses only: Gaussian mechanisms are symmetric.
+    tails = both_tails(scores.members, scores.observed, *_grid(scores))
+    mu, threshold = largest_rejected([GuessTests.at(scores, tails)], alpha, GaussianDP)
     lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound(
         "one-run-fdp",
@@ -139,61 +254,47 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
     )
 
 
-# These bounds pay dearly for significance, so they look at fewer numbers of guesses than those for independent scores.
-_MOST, _RATIO = 0.5, 4
-
-
-def _canaries(scores: Scores) -> int:
-    check_coin_flips(scores.members.size, scores.observed.size)
-    return scores.members.size + scores.observed.size
-
-
 def dp_families(scores: Scores) -> list[Tests]:
-    """Guesses in both tails and in the top alone, to be tested against (ε, δ)-DP."""
-    canaries = _canaries(scores)
-    families: list[Tests] = []
-    for grid, weight in ((both_tails, TWO_TAILS_WEIGHT), (top_ranks, 1.0)):
-        thresholds, guesses, right = grid(scores.members, scores.observed, int(_MOST * canaries), _RATIO)
-        families.append(DPGuesses(thresholds, _rows(canaries, guesses, right), weight))
-    return families
+    """Return tests of (ε, δ)-DP from guesses in both tails and from guesses in the upper tail alone."""
+    grid = _grid(scores)
+    return [
+        GuessTests.at(scores, both_tails(scores.members, scores.observed, *grid), TWO_TAILS_WEIGHT),
+        GuessTests.at(scores, top_ranks(scores.members, scores.observed, *grid)),
+    ]
 
 
-def gaussian_families(scores: Scores) -> list[Tests]:
-    """Guesses in both tails, to be tested against μ-GDP: Gaussian mechanisms are symmetric."""
-    canaries = _canaries(scores)
-    thresholds, guesses, right = both_tails(scores.members, scores.observed, int(_MOST * canaries), _RATIO)
-    return [GaussianGuesses(thresholds, _rows(canaries, guesses, right))]
-
-
-def _rows(canaries: int, guesses: Ints, right: Ints) -> list[Guesses]:
-    return [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
+def _grid(scores: Scores) -> tuple[int, int]:
+    """Return the largest number of guesses and the ratio between consecutive ones, after checking the coin flips."""
+    members, nonmembers = scores.members.size, scores.observed.size
+    check_coin_flips(members, nonmembers)
+    return int(_MAX_SHARE * (members + nonmembers)), _RATIO
 
 
 @dataclass(frozen=True)
-class DPGuesses:
-    """Numbers of guesses fixed in advance, put to the test of (ε, δ)-DP."""
+class GuessTests:
+    """Tests of a claim by the numbers of right guesses, at numbers of guesses fixed in advance."""
 
     thresholds: Floats
     rows: list[Guesses]
     weight: float = 1.0
 
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        if not isinstance(claim, ApproximateDP):
-            raise TypeError(f"these guesses test (ε, δ)-DP, got {claim}")
-        return np.array([one_run_p_value(self.rows[i], claim.epsilon, claim.delta) <= level for i in which])
+    @classmethod
+    def at(cls, scores: Scores, tails: Tails, weight: float = 1.0) -> GuessTests:
+        """Return one test per number of guesses in ``tails``."""
+        canaries = scores.members.size + scores.observed.size
+        thresholds, guesses, right = tails
+        rows = [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
+        return cls(thresholds, rows, weight)
+
+    def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
+        """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
+        return np.array([_rejects(self.rows[i], claim, level) for i in indices], dtype=bool)
 
 
-@dataclass(frozen=True)
-class GaussianGuesses:
-    """Numbers of guesses fixed in advance, put to the test of μ-GDP."""
-
-    thresholds: Floats
-    rows: list[Guesses]
-    weight: float = 1.0
-
-    def rejects(self, claim: Curve, which: Ints, level: float) -> Bools:
-        """Which of the tests in ``which`` reject the claim at significance ``level``."""
-        if not isinstance(claim, GaussianDP):
-            raise TypeError(f"these guesses test μ-GDP, got {claim}")
-        return np.array([one_run_rejects_gdp(self.rows[i], claim.mu, level) for i in which])
+def _rejects(guesses: Guesses, claim: Curve, level: float) -> bool:
+    """Return whether the guesses reject a claim of (ε, δ)-DP or of μ-GDP."""
+    if isinstance(claim, ApproximateDP):
+        return one_run_p_value(guesses, claim.epsilon, claim.delta) <= level
+    if isinstance(claim, GaussianDP):
+        return one_run_rejects_gdp(guesses, claim.mu, level)
+    raise TypeError(f"guesses about one run test (ε, δ)-DP or μ-GDP, got {claim}")

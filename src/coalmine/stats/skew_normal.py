@@ -1,4 +1,7 @@
-"""The skew-normal law: fitted to reference losses, and evaluated arbitrarily far in its lower tail."""
+"""The skew-normal distribution: maximum likelihood fit to losses, and its lower tail to any distance.
+
+Used to extrapolate exposure beyond the number of references (Carlini et al., 2019, Section 4.3).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ MIN_FIT = 10
 
 @dataclass(frozen=True)
 class SkewNormal:
-    """The skew-normal law, density 2/scale · φ(z) Φ(shape · z) at z = (x − location)/scale (Azzalini 1985)."""
+    """The skew-normal distribution: density 2/scale · φ(z) Φ(shape · z) at z = (x − location)/scale (Azzalini 1985)."""
 
     location: float
     scale: float
@@ -35,10 +38,11 @@ class SkewNormal:
 
     @classmethod
     def fit(cls, references: ArrayLike) -> Self:
-        """Maximum likelihood among the shapes in ±`MAX_SHAPE`: without a limit the best shape can be infinite.
+        """Return the maximum likelihood fit among shapes within ±`MAX_SHAPE`.
 
-        For a fixed shape the problem is concave in (1/scale, location/scale), so only the shape needs a search. The
-        search is over the skewness, in which the likelihood has no false stationary point at the normal law.
+        Without a limit the most likely shape can be infinite. For a fixed shape the log-likelihood is concave in
+        (1/scale, location/scale), so only the shape needs a search. The search is over the skewness, in which the
+        likelihood has no spurious stationary point at the normal distribution.
         """
         from scipy.optimize import minimize_scalar  # slow to import
 
@@ -49,7 +53,7 @@ class SkewNormal:
         spread = high - low
         if not 0 < spread < math.inf:
             raise InputError(
-                f"references must differ, and by a finite amount, for a skew-normal fit, got {losses.size} losses "
+                f"a skew-normal fit needs references that differ, and by a finite amount, got {losses.size} losses "
                 f"from {low} to {high}"
             )
         unit = (losses - low) / spread
@@ -59,28 +63,28 @@ class SkewNormal:
         grid = np.linspace(-1, 1, 7) * _skewness(MAX_SHAPE)
         costs = [_best_given_skewness(x, skewness)[0] for skewness in grid]
         best = int(np.argmin(costs))
-        found = minimize_scalar(
+        refined = minimize_scalar(
             lambda skewness: _best_given_skewness(x, skewness)[0],
             bounds=(grid[max(best - 1, 0)], grid[min(best + 1, grid.size - 1)]),
             method="bounded",
             options={"xatol": 1e-8},
         )
-        skewness = float(found.x if found.fun < costs[best] else grid[best])
+        skewness = float(refined.x if refined.fun < costs[best] else grid[best])
         _, inverse_scale, shift = _best_given_skewness(x, skewness)
         location = low + spread * (mean + deviation * shift / inverse_scale)
         return cls(location, spread * deviation / inverse_scale, _shape(skewness)[0])
 
     def logpdf(self, x: ArrayLike) -> Floats:
-        """Log density at ``x``."""
+        """Return the log density at ``x``."""
         z = (np.asarray(x, dtype=np.float64) - self.location) / self.scale
         constant = LN2 - math.log(self.scale) - math.log(2 * math.pi) / 2
         return np.asarray(constant - z * z / 2 + special.log_ndtr(self.shape * z))
 
     def logcdf(self, x: ArrayLike) -> Floats:
-        """Log of P(X ≤ x), to about 1e-13 of itself however far ``x`` lies in the lower tail."""
+        """Return ln P(X ≤ x), with a relative accuracy of about 1e-13 however far ``x`` is in the lower tail."""
         z = (np.asarray(x, dtype=np.float64) - self.location) / self.scale
-        # |Z| is half-normal whatever the shape, so the other three quadrants of (z, shape) follow without cancellation
-        # from a non-negative shape at −|z|.
+        # |Z| is half-normal for every shape. So the values for the other three sign combinations of z and shape follow
+        # from the tail of the non-negative shape at −|z|, without cancellation.
         tail = _log_lower_tail(np.abs(z), abs(self.shape))
         if self.shape >= 0:
             return np.where(z <= 0, tail, np.minimum(np.log(special.erf(np.abs(z) / math.sqrt(2)) + np.exp(tail)), 0))
@@ -89,21 +93,22 @@ class SkewNormal:
 
 
 def _skewness(shape: float) -> float:
+    """Return the skewness of a shape."""
     mean = math.sqrt(2 / math.pi) * shape / math.hypot(1, shape)
     return (4 - math.pi) / 2 * (mean / math.sqrt(1 - mean**2)) ** 3
 
 
 def _shape(skewness: float) -> tuple[float, float]:
-    """Shape of the skew-normal law with this skewness, and the mean of its standard form."""
+    """Return the shape with this skewness, and the mean of its standard form."""
     ratio = float(np.cbrt(2 * skewness / (4 - math.pi)))
     mean = ratio / math.hypot(1, ratio)
     return mean / math.sqrt(2 / math.pi - mean**2), mean
 
 
 def _best_given_skewness(x: Floats, skewness: float) -> tuple[float, float, float]:
-    """Least mean negative log-likelihood (constants dropped) of standardized ``x``, 1/scale and location/scale there.
+    """Return the least mean negative log-likelihood of standardized ``x``, with 1/scale and location/scale there.
 
-    Newton's method with step halving: the cost is convex, and smooth.
+    Constants are dropped. Newton's method with step halving, since the cost is convex and smooth.
     """
     shape, mean = _shape(skewness)
 
@@ -113,7 +118,7 @@ def _best_given_skewness(x: Floats, skewness: float) -> tuple[float, float, floa
         z = inverse_scale * x - shift
         return float(np.mean(z * z / 2 - special.log_ndtr(shape * z))) - math.log(inverse_scale)
 
-    # The moments of x are 0 and 1: start at the law that has them.
+    # x has mean 0 and variance 1: start at the distribution with these moments.
     at = np.array([math.sqrt(1 - mean**2), -mean])
     value = cost(*at)
     for _ in range(100):
@@ -136,11 +141,11 @@ def _best_given_skewness(x: Floats, skewness: float) -> tuple[float, float, floa
 
 
 def _log_lower_tail(distance: Floats, shape: float) -> Floats:
-    """log P(Z ≤ −distance) of the standard law, for ``distance`` and ``shape`` of at least 0.
+    """Return ln P(Z ≤ −distance) of the standard form, for ``distance`` and ``shape`` of at least 0.
 
-    With c = distance·√(1 + shape²) and δ = shape/√(1 + shape²) it is
-    φ(c)/√(1 + shape²) · ∫ exp(−cv − v²/2) erfcx(δ(c + v)/√2) dv over v > 0, of which the integrand falls from its
-    start within a few 1/(1 + c), for every shape: one Gauss rule serves them all.
+    With c = distance·√(1 + shape²) and δ = shape/√(1 + shape²) the probability is
+    φ(c)/√(1 + shape²) · ∫ exp(−cv − v²/2) erfcx(δ(c + v)/√2) dv over v > 0. For every shape the integrand decays within
+    a few 1/(1 + c), so one Gauss rule serves all.
     """
     root = math.hypot(1, shape)
     c = distance * root
@@ -153,6 +158,6 @@ def _log_lower_tail(distance: Floats, shape: float) -> Floats:
 
 @cache
 def _gauss_rule() -> tuple[Floats, Floats]:
-    """64 Gauss–Legendre nodes on (0, 40): beyond, the integrand is below e^−38 of its start."""
+    """Return 64 Gauss–Legendre nodes and weights on (0, 40), beyond which the integrand is below e^−38 of its start."""
     nodes, weights = np.polynomial.legendre.leggauss(64)
     return 20 * (nodes + 1), 20 * weights

@@ -1,8 +1,7 @@
-"""Adaptive clipping: the clip norm moves before the noise is drawn, and it moves the wrong way.
+"""Adaptive clipping: the clip norm changes before the noise is drawn, and in the wrong direction.
 
-Updates are clipped to the old norm and the noise is scaled to the new one. The norm falls where more updates are
-clipped than wanted, where Andrew et al. (2021) let it rise: from the recommended 0.1 it goes to zero, and the noise
-with it.
+Updates are clipped to the old norm, but the noise is scaled to the new one. And the norm falls if too many updates are
+clipped, where Andrew et al. (2021) let it rise: from the recommended 0.1 it goes to zero, and the noise with it.
 """
 
 import numpy as np
@@ -16,8 +15,8 @@ model = record(weight=np.zeros(dim))
 for number in range(1, 6):
     strategy.current_arrays, clip = model, strategy.clipping_norm
     before = model["weight"].numpy()
-    update = np.full(dim, 10 / np.sqrt(dim))  # all clients send the same, a hundred times too long
+    update = np.full(dim, 10 / np.sqrt(dim))  # all clients send the same update, a hundred times the clip norm
     model, _ = strategy.aggregate_train(number, [reply(record(weight=before + update)) for _ in range(clients)])
     noise = model["weight"].numpy() - before - update * clip / 10
-    promised = 1.0 * clip / clients
-    print(f"round {number}: clip norm {clip:.4f}, noise {noise.std() / promised:.3f} of what is promised")
+    claimed = 1.0 * clip / clients
+    print(f"round {number}: clip norm {clip:.4f}, noise {noise.std() / claimed:.3f} of the claim")

@@ -1,4 +1,4 @@
-"""What the scripts of this directory share: replies as clients send them, without a network. Flower and NumPy only."""
+"""Shared by the scripts: replies as clients send them, without a network. Uses only Flower and NumPy."""
 
 import logging
 
@@ -7,25 +7,25 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
-TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # an engine would say so
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # an engine would set it
 logging.getLogger("flwr").setLevel(logging.CRITICAL)
 CLIP, NOISE = 1.0, 1.0
 
 
 def record(**arrays):
-    """A model."""
+    """Return a model."""
     return ArrayRecord({key: Array(np.asarray(value)) for key, value in arrays.items()})
 
 
 def reply(arrays, weight=1, **metrics):
-    """What a client sends."""
+    """Return what a client sends."""
     asked = Message(RecordDict({"config": ConfigRecord()}), 1, "train")
     content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": weight, **metrics})}
     return Message(RecordDict(content), reply_to=asked)
 
 
 def released(model, replies, inner=None, sampled=None):
-    """The model that a round of Flower's central DP with server-side fixed clipping gives out."""
+    """Return the model after a round of Flower's central DP with server-side fixed clipping."""
     strategy = DifferentialPrivacyServerSideFixedClipping(
         inner or FedAvg(fraction_evaluate=0.0), NOISE, CLIP, sampled or len(replies)
     )
@@ -34,13 +34,13 @@ def released(model, replies, inner=None, sampled=None):
         strategy.strategy.current_arrays = (
             {k: a.numpy() for k, a in model.items()} if hasattr(strategy.strategy, "m_t") else model
         )
-    np.random.seed(0)  # the same noise in both worlds, so that what remains is the client
+    np.random.seed(0)  # the same noise with and without the client, so that the difference is the client
     arrays, _ = strategy.aggregate_train(1, replies)
     return arrays
 
 
 def report(what, moved, clients):
-    """How far one client moved the release, in standard deviations of the noise; 1/noise multiplier is promised."""
-    bound = 1 / NOISE
-    found = abs(moved) / (NOISE * CLIP / clients)
-    print(f"{what}: one client moves the release by {found:.1f} standard deviations of its noise; promised {bound:.1f}")
+    """Print how far one client moves the release, in standard deviations of its noise."""
+    deviations, claimed = abs(moved) / (NOISE * CLIP / clients), 1 / NOISE
+    print(f"{what}: one client moves the release by {deviations:.1f} standard deviations of its noise", end="; ")
+    print(f"claimed {claimed:.1f}")

@@ -1,6 +1,6 @@
-"""Replies are compared with the model by position: a client that orders its arrays otherwise is clipped against others.
+"""Replies are compared with the model by position: a client that reorders its arrays is clipped against the wrong ones.
 
-FedAvg checks that replies have the same *set* of keys. Client-side clipping checks the order too.
+FedAvg only checks that replies have the same *set* of keys. Client-side clipping checks the order too.
 """
 
 import numpy as np

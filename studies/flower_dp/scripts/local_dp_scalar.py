@@ -1,4 +1,4 @@
-"""LocalDpMod neither clips nor noises scalar parameters: they arrive as the client computed them."""
+"""LocalDpMod neither clips nor noises scalar parameters: the server receives them unchanged."""
 
 from common import record, reply
 from flwr.app import ConfigRecord, Context, Message, RecordDict

@@ -1,4 +1,4 @@
-"""An update with one NaN is not clipped anywhere: `min(1, clipping_norm / nan)` is 1."""
+"""An update with one NaN is not clipped at all: `min(1, clipping_norm / nan)` is 1."""
 
 import numpy as np
 from common import record, released, reply, report

@@ -1,6 +1,6 @@
 """Scalar parameters (BatchNorm's num_batches_tracked, a learned temperature) are not clipped.
 
-`np.subtract` of two 0-d arrays is a NumPy scalar, which `array *= scaling_factor` replaces in the loop alone.
+`np.subtract` of two 0-d arrays returns a NumPy scalar, and `array *= scaling_factor` only rebinds the loop variable.
 """
 
 from common import record, released, reply, report

@@ -1,4 +1,4 @@
-"""Noise is for equal weights, and FedAvg weighs by num-examples unless told otherwise. Accounted mode refuses this."""
+"""The noise is for equal weights, but FedAvg weights by num-examples by default. Accounted mode refuses this."""
 
 import numpy as np
 from common import CLIP, record, released, reply, report

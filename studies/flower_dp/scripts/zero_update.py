@@ -1,4 +1,4 @@
-"""A client whose update is exactly zero ends the training: `clipping_norm / 0.0`."""
+"""A client whose update is exactly zero crashes the training: `clipping_norm / 0.0`."""
 
 import numpy as np
 from common import record, released, reply
@@ -6,6 +6,6 @@ from common import record, released, reply
 model = record(weight=np.ones(4))
 try:
     released(model, [reply(record(weight=np.ones(4)))] * 2)
-    print("a client without an update is taken for what it is")
+    print("a zero update is averaged like any other")
 except ZeroDivisionError as error:
-    print(f"a client without an update ends the training: {error!r}")
+    print(f"a zero update crashes the training: {error!r}")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.methods.canife.pool import Pool
+from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.score_direction import held_out_sigma, likelihood_ratio_direction, plain_direction
 
 

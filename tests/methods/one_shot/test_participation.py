@@ -17,35 +17,37 @@ from coalmine.methods.one_shot.participation import (
 
 
 def times(participation: Participation, count: int, rounds: int, seed: int = 0) -> np.ndarray:
-    """How often each canary comes in each round, (rounds, count)."""
-    found = np.zeros((rounds, count), dtype=int)
+    """Return how often each canary takes part in each round, (rounds, count)."""
+    presence = np.zeros((rounds, count), dtype=int)
     for round in range(rounds):
         present = participation.present(count, rounds, seed, round)
         assert np.array_equal(present, np.unique(present))
-        found[round, present] += 1
-    return found
+        presence[round, present] += 1
+    return presence
 
 
 @given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 12), st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
-def test_with_epochs_every_canary_comes_once_in_each(count, rounds, epochs, seed):
+def test_every_canary_takes_part_once_per_epoch(count, rounds, epochs, seed):
     epochs = min(epochs, rounds)
     rule = EpochParticipation(epochs)
-    came = times(rule, count, rounds, seed)
+    presence = times(rule, count, rounds, seed)
     numbers = [rule.epoch(rounds, t)[0] for t in range(rounds)]
     for epoch in range(epochs):
-        assert (came[np.equal(numbers, epoch)].sum(axis=0) == 1).all()
+        assert (presence[np.equal(numbers, epoch)].sum(axis=0) == 1).all()
+    ends = [t for t in range(rounds) if rule.ends_epoch(rounds, t)]
+    assert ends == [t for t in range(rounds) if t + 1 == rounds or numbers[t] != numbers[t + 1]]
 
 
-def test_with_epochs_rounds_have_as_many_canaries_as_can_be_and_any_round_is_as_likely():
-    came = np.stack([times(EpochParticipation(2), 7, 8, seed) for seed in range(600)])
-    assert set(np.unique(came.sum(axis=2))) <= {1, 2}
-    share = came.mean(axis=0)
+def test_epochs_spread_canaries_evenly_over_rounds_that_are_equally_likely():
+    presence = np.stack([times(EpochParticipation(2), 7, 8, seed) for seed in range(600)])
+    assert set(np.unique(presence.sum(axis=2))) <= {1, 2}
+    share = presence.mean(axis=0)
     # 600 draws of probability 1/4: six standard errors are 0.106.
     assert np.abs(share - 0.25).max() < 0.106
 
 
-def test_poisson_and_fixed_shares_come_at_their_rates():
+def test_poisson_and_fixed_shares_have_their_rates():
     poisson = times(PoissonParticipation(0.2), 500, 40)
     assert abs(poisson.mean() - 0.2) < 5 * np.sqrt(0.16 / 20_000)
     fixed = times(FixedShareParticipation(0.25), 50, 200)
@@ -53,24 +55,24 @@ def test_poisson_and_fixed_shares_come_at_their_rates():
     assert abs(fixed.sum(axis=1).mean() - 12.5) < 5 * 0.5 / np.sqrt(200)
 
 
-def test_the_last_rounds_have_everybody():
-    came = times(LastRoundsParticipation(3), 4, 10)
-    assert came[:7].sum() == 0
-    assert (came[7:] == 1).all()
+def test_all_canaries_take_part_in_the_last_rounds():
+    presence = times(LastRoundsParticipation(3), 4, 10)
+    assert presence[:7].sum() == 0
+    assert (presence[7:] == 1).all()
     assert (times(LastRoundsParticipation(), 4, 10) == 1).all()
 
 
-def test_the_expected_rate_is_what_comes_on_average():
+def test_the_rate_is_the_mean_share():
     schedule = ScheduledParticipation([[0, 1], [], [2]])
     rules = [PoissonParticipation(0.3), FixedShareParticipation(0.3), EpochParticipation(3), LastRoundsParticipation(2)]
     for rule, rounds in [(rule, 7) for rule in rules] + [(schedule, 3)]:
-        came = np.mean([times(rule, 6, rounds, seed).mean(axis=1) for seed in range(400)], axis=0)
+        shares = np.mean([times(rule, 6, rounds, seed).mean(axis=1) for seed in range(400)], axis=0)
         expected = [rule.rate(6, rounds, t) for t in range(rounds)]
-        # 2,400 coin flips a round: five standard errors are at most 0.051.
-        assert np.abs(came - expected).max() < 0.051
+        # 2,400 coin flips per round: five standard errors are at most 0.051.
+        assert np.abs(shares - expected).max() < 0.051
 
 
-def test_each_rule_is_accounted_as_what_it_is():
+def test_each_rule_has_its_sampling():
     assert PoissonParticipation(0.3).sampling(10, 5) == Poisson(0.3)
     assert FixedShareParticipation(0.25).sampling(10, 5) == FixedSize(3, 10)
     assert FixedShareParticipation(0.07).sampling(100, 5) == FixedSize(7, 100)
@@ -90,32 +92,32 @@ def test_each_rule_is_accounted_as_what_it_is():
         ("every-round", LastRoundsParticipation()),
     ],
 )
-def test_texts_name_participations(text, expected):
+def test_participations_are_parsed(text, expected):
     assert parse_participation(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "sometimes", "poisson:", "poisson:x", "epochs:1.5", "every-round:2", "last"])
-def test_other_texts_are_refused(text):
-    with pytest.raises(InputError, match="participation must be poisson:Q"):
+def test_unknown_participations_are_errors(text):
+    with pytest.raises(InputError, match="Available: poisson:Q"):
         parse_participation(text)
 
 
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (EpochParticipation(6), "5 rounds cannot be cut into 6 epochs"),
-        (LastRoundsParticipation(6), "there are 5 rounds"),
-        (ScheduledParticipation([[0]]), "the schedule has 1 rounds, the training 5"),
-        (ScheduledParticipation([[0]] * 4 + [[3]]), "round 4 names canaries outside 0 to 2"),
-        (ScheduledParticipation([[0]] * 4 + [[1, 1]]), "round 4 plants a canary twice"),
+        (EpochParticipation(6), "epochs = 6 .* 5 rounds"),
+        (LastRoundsParticipation(6), "last = 6 .* 5 rounds"),
+        (ScheduledParticipation([[0]]), "schedule has 1 rounds, .* 5"),
+        (ScheduledParticipation([[0]] * 4 + [[3]]), "round 4 .* outside 0 to 2"),
+        (ScheduledParticipation([[0]] * 4 + [[1, 1]]), "round 4 .* twice"),
     ],
 )
-def test_what_cannot_be_is_refused(rule, message):
+def test_rules_that_do_not_fit_the_training_are_errors(rule, message):
     with pytest.raises(InputError, match=message):
         rule.check(3, 5)
 
 
-def test_probabilities_outside_their_range_are_refused():
+def test_probabilities_outside_their_range_are_errors():
     for wrong in (-0.1, 0.0, 1.5):
         with pytest.raises(InputError):
             PoissonParticipation(wrong)

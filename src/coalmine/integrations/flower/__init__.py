@@ -1,18 +1,18 @@
-"""Audits of Flower trainings: canaries as nodes of the grid, strategies unchanged.
+"""Audits of Flower trainings: canaries are nodes of the grid, strategies stay as they are.
 
     audit = OneShot(dim=9_610, rounds=20, canaries=50, view="updates", participation="every-round")
     grid = CanaryGrid(grid, audit, clip_norm=0.5)
     strategy.start(grid=grid, evaluate_fn=grid.recorder(), ...)
     audit.result(theory=...)
 
-`CanaryGrid` adds the nodes, `FrozenRounds` holds CANIFE's rounds on a frozen model, `canary_mod` makes nodes of a real
-deployment send canaries, `LocalGrid` runs a ClientApp in this process.
+`CanaryGrid` adds the nodes, `FrozenRounds` holds CANIFE's rounds on a frozen model, `canary_mod` lets nodes of a real
+deployment send canaries, and `LocalGrid` runs a ClientApp in this process. docs/flower.md explains each.
 """
 
 try:
     import flwr  # noqa: F401
 except ImportError:
-    raise ImportError("Flower is not installed, which this integration needs: pip install 'coalmine[flower]'") from None
+    raise ImportError("this integration needs Flower, which is not installed: pip install 'coalmine[flower]'") from None
 
 from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.frozen import FrozenRounds

@@ -1,4 +1,4 @@
-"""Between Flower's records of arrays and one flat vector."""
+"""Between Flower's array records and one flat vector."""
 
 from __future__ import annotations
 
@@ -13,64 +13,81 @@ from flwr.app import Array, ArrayRecord
 from coalmine.errors import InputError
 from coalmine.protocol import Vector
 
+# Smallest step that half-precision parameters are given: the square of anything smaller underflows.
 _HALF_STEP = 1e-3
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter of a record lies in the flat vector: ``shapes`` by key, in the record's order.
+    """Where the parameters of an array record lie in the flat vector.
 
-    Whatever is not a floating-point number (such as a counter of batches) is no parameter and has no place in it.
-    Flower averages such arrays to floating-point ones: what counts is what they are before the first round.
+    Only floating-point arrays are parameters; others, such as BatchNorm's counter of batches, are left alone. Flower
+    averages those into floating-point arrays, so a layout is taken from the model before the first round.
+
+    Args:
+        shapes: Shape of each parameter by its key, in the record's order.
+
+    Example:
+        >>> record = ArrayRecord({"weight": Array(np.zeros((2, 3), dtype=np.float32)), "steps": Array(np.array(7))})
+        >>> Layout.of(record).dim
+        6
     """
 
     shapes: Mapping[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> Layout:
-        """The layout of a model before its training."""
-        found = {key: tuple(array.shape) for key, array in arrays.items() if np.dtype(array.dtype).kind == "f"}
-        if not found:
-            raise InputError(f"the model has no floating-point parameters, only {', '.join(arrays) or 'nothing'}")
-        return cls(found)
+        """Return the layout of a model before its training.
+
+        Raises:
+            InputError: If the model has no floating-point parameters.
+        """
+        shapes = {key: tuple(array.shape) for key, array in arrays.items() if np.dtype(array.dtype).kind == "f"}
+        if not shapes:
+            raise InputError(f"the model has no floating-point parameters, only {', '.join(arrays) or 'no arrays'}")
+        return cls(shapes)
 
     @property
     def dim(self) -> int:
-        """How many parameters there are."""
+        """The number of parameters."""
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
     def vector(self, arrays: ArrayRecord) -> npt.NDArray[Any]:
-        """All parameters in a row, in their own precision: always a copy."""
+        """Return all parameters as one vector in their own precision, always a copy.
+
+        Raises:
+            InputError: If a parameter is missing or has another shape.
+        """
         self._check(arrays)
         parts = [arrays[key].numpy().ravel() for key in self.shapes]
         return np.concatenate(parts) if len(parts) > 1 else np.array(parts[0])
 
     def moved(self, arrays: ArrayRecord, update: Vector) -> ArrayRecord:
-        """The same record with ``update`` added to its parameters, each in its own precision."""
+        """Return the record with ``update`` added to its parameters, each in its own precision."""
         self._check(arrays)
-        found, start = dict(arrays), 0
-        for key, shape in self.shapes.items():  # a record may come back in another order
+        moved, start = dict(arrays), 0
+        for key, shape in self.shapes.items():  # by key: the record may be in another order
             stop = start + int(np.prod(shape))
             before = arrays[key].numpy()
-            found[key] = Array(np.asarray((before + update[start:stop].reshape(shape)).astype(before.dtype)))
+            moved[key] = Array(np.asarray((before + update[start:stop].reshape(shape)).astype(before.dtype)))
             start = stop
-        return ArrayRecord(found)
+        return ArrayRecord(moved)
 
     def nudged(self, arrays: ArrayRecord, step: float) -> ArrayRecord:
-        """The same record with a ``step`` of the parameter nearest to zero, which has the digits for it."""
+        """Return the record with ``step`` added to the parameter nearest to zero, where precision is highest."""
         update = np.zeros(self.dim, dtype=np.float32)
         update[int(np.argmin(np.abs(self.vector(arrays))))] = step
         return self.moved(arrays, update)
 
-    def step(self, arrays: ArrayRecord, wanted: float) -> float:
-        """``wanted``, or the least step that the parameter nearest to zero can take and whose square is not zero."""
+    def representable_step(self, arrays: ArrayRecord, step: float) -> float:
+        """Return ``step``, or the smallest step that `nudged` can represent and whose square is not zero."""
         half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in self.shapes)
         least = min(float(np.abs(arrays[key].numpy()).min(initial=np.inf)) for key in self.shapes)
-        digits = 4 * float(np.spacing(np.float16(least) if half else np.float32(least)))
-        return max(wanted, digits, _HALF_STEP if half else 0.0)
+        resolution = 4 * float(np.spacing(np.float16(least) if half else np.float32(least)))
+        return max(step, resolution, _HALF_STEP if half else 0.0)
 
     def _check(self, arrays: ArrayRecord) -> None:
         for key, shape in self.shapes.items():
             if key not in arrays or tuple(arrays[key].shape) != shape:
-                got = tuple(arrays[key].shape) if key in arrays else "nothing"
-                raise InputError(f"the parameters {key!r} had the shape {shape} before the first round, got {got}")
+                got = f"shape {tuple(arrays[key].shape)}" if key in arrays else "no such array"
+                raise InputError(f"the parameter {key!r} had shape {shape} before the first round, got {got}")

@@ -1,4 +1,4 @@
-"""A Flower grid with canaries among its nodes."""
+"""`CanaryGrid`: a Flower grid with canaries among its nodes."""
 
 from __future__ import annotations
 
@@ -12,43 +12,59 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from coalmine.errors import InputError, check_kind, check_positive
-from coalmine.integrations.flower.course import Course
+from coalmine.integrations.audits import SeededContribution
+from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.local import copied
-from coalmine.integrations.flower.mod import request
-from coalmine.methods.one_shot.audit import OneShot
-from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.integrations.flower.mod import canary_request
+from coalmine.integrations.flower.rounds import AuditedRounds
+from coalmine.methods.one_shot.updates import FAMILIES
 from coalmine.protocol import Audit, Contribution, Vector
 
+# What a held-out canary sends, in clip norms. Flower's clipping divides by the norm of an update, so it must not be 0.
+# Inserted canaries are shorter by twice as much, so that the two differ by no more than the clip norm.
 _STEP = 1e-6
-"""What a held-out canary sends, in clip norms: Flower's clipping divides by the length of an update, so none may be 0.
-It is longer where parameters have not the digits for it. Planted canaries are shorter by twice as much, so that one
-client still moves a sum by no more than the clip norm."""
-
-_MOST = 0.01  # clip norms that such a step may have
+_LARGEST_STEP = 0.01
 
 _EXAMPLES = "num-examples"
-_CLIP_NORM = "clipping_norm"  # what Flower's client-side clipping calls it in messages
+_CLIP_NORM = "clipping_norm"  # the key that Flower's client-side clipping uses in messages
 
-Answer = Callable[[Message, Context], Message]
+_Call = Callable[[Message, Context], Message]
 
 
 class CanaryGrid(Grid):
-    """``grid`` with the canaries of ``audits`` as further nodes, which live in this process.
+    """A grid with the canaries of audits as additional nodes, which live in this process.
 
-    Whatever strategy is given this grid finds their ids among the others, sends them messages and gets replies: the
-    global model plus the canary's update, with the names of records and the mean metrics of the real replies. Canaries
-    that are held out are nodes too, and reply with the model they got (but for a step of 1e-6 clip norms), so that
-    neither the number of nodes nor the divisor depends on who is planted. While a round is configured, those nodes are
-    listed that are due by the audit's participation, and the strategy must take all of them (``fraction_train=1.0``).
-    For `ObservedParticipation` all are listed, and the strategy takes whom it likes. Canaries are never asked to
-    evaluate.
+    Any strategy that is given this grid samples the canaries' nodes, sends them messages and receives replies: the
+    global model plus the canary's update, with the record names and mean metrics of the real replies. Held-out canaries
+    are nodes too, and reply with the model they received (plus a step of 1e-6 clip norms), so that neither the number
+    of nodes nor the divisor depends on which canaries are inserted. Canaries are never asked to evaluate.
 
-    ``clip_norm`` bounds a client's update, a number or (where it adapts) a function that gives it now; if not given it
-    is read from the messages, where Flower's client-side clipping puts it. ``length`` is the canaries', in clip norms:
-    above 1 it tests whether somebody clips. ``mods`` are those of the ClientApp, through which canaries' replies pass
-    too. ``metrics`` replaces some of the canaries' metrics, such as ``{"num-examples": 100}``. ``cohort(round, trial,
-    nodes)`` chooses the real nodes of a round, for exact schedules. ``hosts`` are real nodes with `canary_mod`, which
-    then send the canaries in place of this process.
+    When a round is configured, the grid lists the canaries that are due by the audit's participation, and the strategy
+    must sample all of them (``fraction_train=1.0``). With `ObservedParticipation` all canaries are listed, and the
+    strategy samples as it likes.
+
+    Args:
+        grid: The grid that the ServerApp received.
+        audits: One audit or several, with the same number of rounds.
+        clip_norm: Clip norm of client updates, or a function that returns the current one if it adapts. By default it
+            is read from the messages, where Flower's client-side clipping puts it.
+        length: Norm of canaries before clipping, in clip norms. More than 1 tests whether updates are clipped.
+        mods: Mods of the ClientApp, which the canaries' replies go through as well.
+        metrics: Metrics of canaries that replace the mean of the real ones, such as ``{"num-examples": 100}``.
+        cohort: Function of (round, trial, nodes) that returns the real nodes of a round, for exact schedules.
+        hosts: Ids of real nodes with `canary_mod`, which send the canaries instead of this process.
+
+    Raises:
+        InputError: If the audits do not go together, or hosts cannot make their canaries.
+
+    Example:
+        >>> from coalmine import OneShot
+        >>> from coalmine.integrations.flower import LocalGrid
+        >>> from flwr.clientapp import ClientApp
+        >>> audit = OneShot(dim=100, rounds=3, canaries=5, view="updates", participation="every-round")
+        >>> grid = CanaryGrid(LocalGrid(ClientApp(), nodes=4), audit, clip_norm=0.5)
+        >>> len(list(grid.get_node_ids()))  # 4 clients, and 10 canaries of which about 5 are inserted
+        14
     """
 
     def __init__(
@@ -63,163 +79,170 @@ class CanaryGrid(Grid):
         cohort: Callable[[int, int | None, Sequence[int]], Sequence[int]] | None = None,
         hosts: Sequence[int] = (),
     ) -> None:
-        check_kind("grid", grid, Grid, "a flwr Grid, as ServerApp's main function gets it")
-        self.inner, self.course = grid, Course([audits] if isinstance(audits, Audit) else list(audits))
+        check_kind("grid", grid, Grid, "the flwr Grid that the ServerApp's main function received")
+        self.inner, self.audited = grid, AuditedRounds([audits] if isinstance(audits, Audit) else list(audits))
         self._clip_norm, self._length = clip_norm, check_positive("length", length)
         self._mods, self._metrics, self._cohort = tuple(mods), dict(metrics or {}), cohort
         self._hosts = tuple(hosts)
-        if self._hosts and not all(isinstance(a, OneShot) for a in self.course.audits):
-            raise InputError("hosts can send canaries of OneShot alone: others are not made from a few numbers")
-        self._names = ("arrays", "metrics")
-        self._usual: dict[str, Any] = {_EXAMPLES: 1}
+        crafted = [audit.family for audit in self.audited.audits if audit.family not in FAMILIES]
+        if self._hosts and crafted:
+            raise InputError(
+                f"hosts can only send canaries that a seed regenerates ({', '.join(FAMILIES)}), got {crafted[0]}"
+            )
+        self._record_names = ("arrays", "metrics")
+        self._mean_metrics: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
-        self._answers: dict[str, Message] = {}
-        self._shorter = 1 - 2 * _STEP
+        self._pending: dict[str, Message] = {}
+        self._shrink = 1 - 2 * _STEP
 
     @property
     def rounds(self) -> int:
-        """How many rounds Flower must hold, frozen ones included: ``num_rounds`` of ``start``."""
-        return len(self.course.places)
+        """The number of rounds to start Flower with (``num_rounds``), frozen ones included."""
+        return len(self.audited.plan)
 
     def recorder(
         self, evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None
     ) -> Callable[[int, ArrayRecord], MetricRecord | None]:
-        """``evaluate_fn`` for ``start``: shows the audits each round's model, and calls yours in turn.
+        """Return the ``evaluate_fn`` to start Flower with, which shows the audits the model after each round.
 
-        Yours is called for the training's own rounds, which it counts from 1.
+        Args:
+            evaluate_fn: Your own function. It is called after each of the training's own rounds, counted from 1.
         """
 
         def record(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             if server_round == 0:
-                self.course.begin(arrays)
-                own = 0
+                self.audited.begin(arrays)
+                training_round = 0
             else:
-                place = self.course.record(arrays)
-                if place.trial is not None:
+                recorded = self.audited.record(arrays)
+                if recorded.trial is not None:
                     return None
-                own = place.round + 1
-            return None if evaluate_fn is None else evaluate_fn(own, arrays)
+                training_round = recorded.round + 1
+            return None if evaluate_fn is None else evaluate_fn(training_round, arrays)
 
         return record
 
-    # What strategies ask of a grid
+    # The interface of a grid
 
     def set_run(self, run: Any) -> None:
-        """As the grid inside."""
+        """Set the run of the inner grid."""
         self.inner.set_run(run)
 
     @property
     def run(self) -> Any:
-        """As the grid inside."""
+        """The run of the inner grid."""
         return self.inner.run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A message, the old way."""
+        """Return a message, as older code creates it."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """The real nodes, and while a round is configured its canaries, whose ids are below 0."""
+        """Return the real nodes and, while a round is configured, its canaries, whose ids are negative."""
         real = list(self.inner.get_node_ids())
-        place = self.course.place
-        if place is None:
+        current = self.audited.current
+        if current is None:
             return real
         if self._cohort is not None:
-            real = list(self._cohort(place.round, place.trial, sorted(real)))
-        return real + [self._id(audit, seat) for audit, seat in self.course.due()]
+            real = list(self._cohort(current.round, current.trial, sorted(real)))
+        return real + [self._node_id(audit, seat) for audit, seat in self.audited.due()]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Real nodes' messages go on; canaries answer at once."""
-        ours, theirs = _apart(messages)
-        found = list(self.inner.push_messages(theirs))
-        if not _trains([*ours, *theirs]):
-            return found
-        self.course.answered(len(ours) + len(theirs), 0, 0, "")
-        for reply in self._replies(ours, [], self._bound([*ours, *theirs])):
-            identity = f"canary-{len(self._answers)}-{reply.metadata.src_node_id}"
-            self._answers[identity] = reply
-            found.append(identity)
-        return found
+        """Send messages to real nodes, and have canaries answer theirs at once."""
+        to_canaries, to_clients = _apart(messages)
+        ids = list(self.inner.push_messages(to_clients))
+        if not _trains([*to_canaries, *to_clients]):
+            return ids
+        self.audited.answered(len(to_canaries) + len(to_clients), 0, 0, "")
+        for reply in self._replies(to_canaries, [], self._current_clip_norm([*to_canaries, *to_clients])):
+            message_id = f"canary-{len(self._pending)}-{reply.metadata.src_node_id}"
+            self._pending[message_id] = reply
+            ids.append(message_id)
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """From real nodes and canaries."""
-        asked = list(message_ids)
-        ours = [self._answers.pop(identity) for identity in asked if identity in self._answers]
-        return [*self.inner.pull_messages([i for i in asked if not i.startswith("canary-")]), *ours]
+        """Return the replies of real nodes and canaries."""
+        ids = list(message_ids)
+        replies = [self._pending.pop(message_id) for message_id in ids if message_id in self._pending]
+        return [*self.inner.pull_messages([i for i in ids if not i.startswith("canary-")]), *replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Real nodes first, so that canaries can reply like them."""
-        ours, theirs = _apart(messages)
-        if not _trains([*ours, *theirs]):
-            return self.inner.send_and_receive(theirs, timeout=timeout)
-        self.course.drew(len(ours) + len(theirs), len(list(self.inner.get_node_ids())) + len(self.course.due()))
-        replies = list(self.inner.send_and_receive(theirs, timeout=timeout)) if theirs else []
-        canaries = list(self._replies(ours, replies, self._bound([*ours, *theirs]), timeout))
-        good = [reply for reply in [*replies, *canaries] if reply.has_content()]
-        bad = [reply for reply in [*replies, *canaries] if not reply.has_content()]
-        missing = len(ours) + len(theirs) - len(good) - len(bad)
-        self.course.answered(len(good), missing, len(bad), str(bad[0].error.reason) if bad else "")
-        return [*replies, *canaries]
+        """Ask real nodes first, so that canaries can reply like them."""
+        to_canaries, to_clients = _apart(messages)
+        if not _trains([*to_canaries, *to_clients]):
+            return self.inner.send_and_receive(to_clients, timeout=timeout)
+        sent = len(to_canaries) + len(to_clients)
+        self.audited.sampled(sent, len(list(self.inner.get_node_ids())) + len(self.audited.due()))
+        clip_norm = self._current_clip_norm([*to_canaries, *to_clients])
+        replies = list(self.inner.send_and_receive(to_clients, timeout=timeout)) if to_clients else []
+        replies += list(self._replies(to_canaries, list(replies), clip_norm, timeout))
+        failed = [reply for reply in replies if not reply.has_content()]
+        reason = str(failed[0].error.reason) if failed else ""
+        self.audited.answered(len(replies) - len(failed), sent - len(replies), len(failed), reason)
+        return replies
 
     # Canaries
 
-    def _id(self, audit: int, seat: int) -> int:
-        return -1 - (seat * len(self.course.audits) + audit)
+    def _node_id(self, audit: int, seat: int) -> int:
+        return -1 - (seat * len(self.audited.audits) + audit)
 
     def _replies(
         self, messages: Sequence[Message], real: Sequence[Message], clip_norm: float, timeout: float | None = None
     ) -> Iterator[Message]:
-        """The canaries' replies, in the order in which they were asked: it does not tell who is planted."""
+        """Yield the canaries' replies in the order of the messages, which does not reveal who is inserted."""
         seats: dict[int, list[int]] = {}
         asked: dict[tuple[int, int], Message] = {}
         for message in messages:
-            seat, audit = divmod(-1 - message.metadata.dst_node_id, len(self.course.audits))
+            seat, audit = divmod(-1 - message.metadata.dst_node_id, len(self.audited.audits))
             seats.setdefault(audit, []).append(seat)
             asked[audit, seat] = message
-        planted = self.course.plant(seats, clip_norm)
+        planted = self.audited.plant(seats, clip_norm)
         if not messages:
             return
-        self._look_at(real)
-        step = self._step(_arrays(messages[0]), clip_norm)
+        self._imitate(real)
+        step = self._held_out_step(_arrays(messages[0]), clip_norm)
         if self._hosts:
             yield from self._hosted(asked, planted, step, timeout)
             return
-        nudged = self._layout.nudged(_arrays(messages[0]), step)  # all that are held out send the same
+        nudged = self._layout.nudged(_arrays(messages[0]), step)  # the same arrays for all held-out canaries
         moved = {(audit, seat): self._moved(asked[audit, seat], update) for audit, seat, update in _updates(planted)}
-        for place, message in asked.items():
-            yield self._answered(message, moved.pop(place, nudged))
+        for canary, message in asked.items():
+            yield self._reply(message, moved.pop(canary, nudged))
 
-    def _step(self, arrays: ArrayRecord, clip_norm: float) -> float:
-        """What a held-out canary sends; planted ones are shorter by twice as much."""
+    def _held_out_step(self, arrays: ArrayRecord, clip_norm: float) -> float:
+        """Return what a held-out canary sends, and shorten inserted ones accordingly."""
         unit = clip_norm if math.isfinite(clip_norm) else 1.0
-        step = self._layout.step(arrays, _STEP * unit)
-        if step > _MOST * unit:
+        step = self._layout.representable_step(arrays, _STEP * unit)
+        if step > _LARGEST_STEP * unit:
             raise InputError(
-                f"the model's parameters have not the digits for a step below {step:.3g}, which is more than a "
-                f"hundredth of the clip norm {clip_norm:g}: train in float32, or raise the clip norm"
+                f"the precision of the parameters allows no step below {step:.3g}, more than a hundredth of the clip "
+                f"norm {clip_norm:g}: train in float32, or raise the clip norm"
             )
-        self._shorter = 1 - 2 * step / unit
+        self._shrink = 1 - 2 * step / unit
         return step
 
     def _moved(self, message: Message, update: Vector) -> ArrayRecord:
-        return self._layout.moved(_arrays(message), update * np.float32(self._length * self._shorter))
+        return self._layout.moved(_arrays(message), update * np.float32(self._length * self._shrink))
 
-    def _answered(self, message: Message, arrays: ArrayRecord) -> Message:
-        """A reply as a client would send it, through the mods of the ClientApp."""
-        name, metrics = self._names
-        values = {**self._usual, **self._metrics}
+    def _reply(self, message: Message, arrays: ArrayRecord) -> Message:
+        """Return a reply as a client would send it, through the mods of the ClientApp."""
+        array_name, metric_name = self._record_names
+        metrics = {**self._mean_metrics, **self._metrics}
 
-        def app(asked: Message, context: Context) -> Message:
-            return Message(RecordDict({name: ArrayRecord(dict(arrays)), metrics: MetricRecord(values)}), reply_to=asked)
+        def app(received: Message, context: Context) -> Message:
+            content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})
+            return Message(content, reply_to=received)
 
-        call: Answer = app
+        call: _Call = app
         for mod in reversed(self._mods):
             call = _through(mod, call)
         if not self._mods:
             return call(message, Context(0, 0, {}, RecordDict(), {}))
         node = message.metadata.dst_node_id
         context = self._contexts.setdefault(node, Context(0, node, {}, RecordDict(), {}))
+        # Messages of a round share their content, and mods write into it.
         return call(Message(metadata=message.metadata, content=copied(message.content)), context)
 
     def _hosted(
@@ -229,69 +252,74 @@ class CanaryGrid(Grid):
         step: float,
         timeout: float | None,
     ) -> Iterator[Message]:
-        """Canaries sent by real nodes, each host in turn."""
-        sent = []
+        """Have real nodes send the canaries, each host in turn."""
+        requests = []
         for number, ((audit, seat), message) in enumerate(asked.items()):
-            found = planted.get(audit)
-            assert isinstance(found, PlantedCanaries)
-            assert found.canaries is not None
-            there = seat in found.members
-            norm = found.norm * self._length * self._shorter if there else step
-            family = getattr(self.course.audits[audit], "family", "")
+            contribution = planted.get(audit)
+            assert isinstance(contribution, SeededContribution)
+            assert contribution.canaries is not None
+            inserted = seat in contribution.members
             content = RecordDict(dict(message.content))
             name, config = next(iter(message.content.config_records.items()))
-            content[name] = request(
-                config, found.canaries, family, self._layout, canary=seat if there else None, norm=norm
+            content[name] = canary_request(
+                config,
+                contribution.canaries,
+                self.audited.audits[audit].family or "",
+                self._layout,
+                canary=seat if inserted else None,
+                norm=contribution.norm * self._length * self._shrink if inserted else step,
             )
             host = self._hosts[number % len(self._hosts)]
-            sent.append(Message(content, host, message.metadata.message_type))
-        yield from self.inner.send_and_receive(sent, timeout=timeout)
+            requests.append(Message(content, host, message.metadata.message_type))
+        yield from self.inner.send_and_receive(requests, timeout=timeout)
 
-    def _bound(self, messages: Sequence[Message]) -> float:
+    def _current_clip_norm(self, messages: Sequence[Message]) -> float:
         if callable(self._clip_norm):
             return float(self._clip_norm())
         if self._clip_norm is not None:
             return self._clip_norm
-        told = [c[_CLIP_NORM] for m in messages for c in m.content.config_records.values() if _CLIP_NORM in c]
-        return float(told[0]) if told else math.inf
+        configs = (config for message in messages for config in message.content.config_records.values())
+        return next((float(config[_CLIP_NORM]) for config in configs if _CLIP_NORM in config), math.inf)
 
-    def _look_at(self, real: Sequence[Message]) -> None:
-        """Take names from the real replies, and the mean of their metrics, so that averages stay what they are."""
-        good = [reply.content for reply in real if reply.has_content()]
-        good = [content for content in good if content.array_records and content.metric_records]
-        if not good:
+    def _imitate(self, real: Sequence[Message]) -> None:
+        """Take record names and mean metrics from the real replies, so that averages of metrics do not change."""
+        contents = [reply.content for reply in real if reply.has_content()]
+        contents = [content for content in contents if content.array_records and content.metric_records]
+        if not contents:
             return
-        self._names = (next(iter(good[0].array_records)), next(iter(good[0].metric_records)))
-        records = [content.metric_records.get(self._names[1], {}) for content in good]
-        self._usual = {key: _usual(key, [r for r in records if key in r]) for key in records[0]}
+        first = contents[0]
+        self._record_names = (next(iter(first.array_records)), next(iter(first.metric_records)))
+        records = [content.metric_records.get(self._record_names[1], {}) for content in contents]
+        self._mean_metrics = {key: _mean_metric(key, [r for r in records if key in r]) for key in records[0]}
 
     @property
-    def _layout(self) -> Any:
-        if self.course.layout is None:
-            raise InputError("the first model was not recorded: give evaluate_fn=grid.recorder() to start()")
-        return self.course.layout
+    def _layout(self) -> Layout:
+        return self.audited.checked_layout
 
 
 def _apart(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """Messages to canaries, and to real nodes."""
-    found = list(messages)
-    return [m for m in found if m.metadata.dst_node_id < 0], [m for m in found if m.metadata.dst_node_id >= 0]
+    """Return the messages to canaries, and those to real nodes."""
+    everything = list(messages)
+    to_canaries = [message for message in everything if message.metadata.dst_node_id < 0]
+    return to_canaries, [message for message in everything if message.metadata.dst_node_id >= 0]
 
 
 def _arrays(message: Message) -> ArrayRecord:
-    found = list(message.content.array_records.values())
-    if len(found) != 1:
-        raise InputError(f"a message to a canary holds one record of arrays, the model, got {len(found)}")
-    return found[0]
+    """Return the model that a message carries."""
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise InputError(f"a message to a canary must hold one array record, the model, got {len(records)}")
+    return records[0]
 
 
 def _updates(planted: Mapping[int, Contribution]) -> Iterator[tuple[int, int, Vector]]:
+    """Yield (audit, seat, update) of all inserted canaries."""
     for audit, contribution in planted.items():
         for seat, update in contribution.one_by_one():
             yield audit, seat, update
 
 
-def _through(mod: Any, call: Answer) -> Answer:
+def _through(mod: Any, call: _Call) -> _Call:
     return lambda message, context: mod(message, context, call)
 
 
@@ -299,8 +327,8 @@ def _trains(messages: Iterable[Message]) -> bool:
     return any(message.metadata.message_type.startswith("train") for message in messages)
 
 
-def _usual(key: str, records: Sequence[Mapping[str, Any]]) -> Any:
-    """The mean of a metric, by numbers of examples as Flower weighs them; of those numbers themselves, 1 at least."""
+def _mean_metric(key: str, records: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the mean of a metric, weighted by numbers of examples as Flower does; at least 1 for those numbers."""
     values, sizes = [record[key] for record in records], [record.get(_EXAMPLES, 0) for record in records]
     if key == _EXAMPLES:
         mean = _mean(values, [1] * len(values))
@@ -309,12 +337,12 @@ def _usual(key: str, records: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
-    """Of numbers, or of lists of the same length; whole numbers stay whole, and equal ones what they are."""
+    """Return the weighted mean of numbers or of lists; integers stay integers, and equal values what they are."""
     if all(value == values[0] for value in values):
         return values[0]
     if isinstance(values[0], list):
         if len({len(value) for value in values}) > 1:
             return values[0]
-        return [_mean(some, weights) for some in zip(*values, strict=True)]
+        return [_mean(column, weights) for column in zip(*values, strict=True)]
     mean = math.fsum(map(operator.mul, values, weights)) / math.fsum(weights)
     return round(mean) if all(isinstance(value, int) for value in values) else mean

@@ -22,11 +22,27 @@ from coalmine.errors import check_count, check_kind
 
 
 class LocalGrid(Grid):
-    """``nodes`` nodes that run ``client_app`` one after another, numbered from 1.
+    """Nodes that run a ClientApp one after another in this process, numbered from 1.
 
-    Each has ``partition-id`` (from 0) and ``num-partitions`` in its node_config, as in Flower's simulation, or what
-    ``node_config(partition)`` gives; and a state of its own for the whole run. A ClientApp that raises replies with an
-    error, as everywhere in Flower; one that returns None never answers.
+    As everywhere in Flower, a node keeps its state for the whole run, and a ClientApp that raises replies with an
+    error. One that returns None never replies.
+
+    Args:
+        client_app: The app.
+        nodes: Number of nodes.
+        run_config: The run's configuration, which the app finds in its context.
+        node_config: Function from a partition (from 0) to the node's configuration. By default ``partition-id`` and
+            ``num-partitions``, as in Flower's simulation.
+
+    Example:
+        >>> app = ClientApp()
+        >>> @app.train()
+        ... def train(message, context):
+        ...     return Message(message.content, reply_to=message)
+        >>> grid = LocalGrid(app, nodes=2)
+        >>> replies = grid.send_and_receive([Message(RecordDict(), node, "train") for node in grid.get_node_ids()])
+        >>> [reply.metadata.src_node_id for reply in replies]
+        [1, 2]
     """
 
     def __init__(
@@ -40,7 +56,7 @@ class LocalGrid(Grid):
         check_kind("client_app", client_app, ClientApp, "a flwr ClientApp")
         count = check_count("nodes", nodes)
         _identify()
-        given = node_config or (lambda partition: {"partition-id": partition, "num-partitions": count})
+        configure = node_config or (lambda partition: {"partition-id": partition, "num-partitions": count})
         self._app, self._sent = client_app, 0
         self._run: Any = SimpleNamespace(run_id=1)
         self._replies: dict[str, Message] = {}
@@ -49,7 +65,7 @@ class LocalGrid(Grid):
             partition + 1: Context(
                 run_id=1,
                 node_id=partition + 1,
-                node_config=dict(given(partition)),
+                node_config=dict(configure(partition)),
                 state=RecordDict(),
                 run_config=self.run_config,
             )
@@ -57,51 +73,51 @@ class LocalGrid(Grid):
         }
 
     def set_run(self, run: Any) -> None:
-        """Keep it."""
+        """Set the run."""
         self._run = run
 
     @property
     def run(self) -> Any:
-        """What was set."""
+        """The run."""
         return self._run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A message, the old way."""
+        """Return a message, as older code creates it."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """1 to ``nodes``."""
+        """Return 1 to the number of nodes."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have them answered, and keep the answers."""
-        found = []
+        """Have messages answered at once, and keep the replies."""
+        ids = []
         for message in messages:
             self._sent += 1
-            identity = f"local-{self._sent}"
-            message.metadata.__dict__["_message_id"] = identity
+            message_id = f"local-{self._sent}"
+            message.metadata.__dict__["_message_id"] = message_id
             reply = self._answer(message)
             if reply is not None:
-                self._replies[identity] = reply
-            found.append(identity)
-        return found
+                self._replies[message_id] = reply
+            ids.append(message_id)
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Hand the answers out, once."""
-        return [self._replies.pop(identity) for identity in message_ids if identity in self._replies]
+        """Return replies, each once."""
+        return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Ask all nodes in turn; nobody is waited for."""
+        """Ask all nodes in turn; there is nothing to wait for."""
         return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, message: Message) -> Message | None:
         context = self._contexts[message.metadata.dst_node_id]
-        # Messages of a round share one content, and mods write into it.
-        own = Message(metadata=copy.copy(message.metadata), content=copied(message.content))
+        # Messages of a round share their content, and mods write into it.
+        separate = Message(metadata=copy.copy(message.metadata), content=copied(message.content))
         try:
-            reply = self._app(own, context)
+            reply = self._app(separate, context)
         except Exception as error:  # whatever user code raises
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
@@ -109,45 +125,46 @@ class LocalGrid(Grid):
             reply.metadata.__dict__["_message_id"] = f"reply-{self._sent}"
             if reply.has_content():
                 for name, record in reply.content.array_records.items():
-                    reply.content[name] = _owned(record)
+                    reply.content[name] = _copied_arrays(record)
         return reply
 
 
 def copied(content: RecordDict) -> RecordDict:
-    """A content of one's own to write into; the bytes of arrays, which nobody can change, are shared."""
-    found = RecordDict()
+    """Return a copy of a message's content to write into; the bytes of arrays, which are immutable, are shared."""
+    copies = RecordDict()
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
-            found[name] = _owned(record)
+            copies[name] = _copied_arrays(record)
         else:
-            found[name] = record.copy()  # of values that nobody can change, and lists of them
+            copies[name] = record.copy()
             for key, value in record.items():
                 if isinstance(value, list):
-                    found[name][key] = list(value)
-    return found
+                    copies[name][key] = list(value)
+    return copies
 
 
 class QuickArray(Array):
-    """Flower's array, which reads its bytes without parsing what numpy wrote before them each time anew.
+    """Flower's array, read without parsing numpy's header every time.
 
-    In a grid of one process that is a seventh of a round: each client reads the same model, and a strategy that clips
-    reads all replies twice. What is read is the same, and whatever is unusual is left to Flower.
+    For speed only (benchmarks/flower.py cost): in one process every client reads the same model, and a strategy that
+    clips reads all replies twice. It returns the same values, and leaves everything unusual to Flower's reader, which
+    is the reference that tests compare it with.
     """
 
-    __qualname__ = Array.__qualname__  # by which Flower names what it stores
+    __qualname__ = Array.__qualname__  # Flower names stored objects by it
 
     def numpy(self) -> npt.NDArray[Any]:
-        """A new array, as ever."""
+        """Return the values as a new array."""
         data = self.data
         start = 10 + int.from_bytes(data[8:10], "little")
-        layout = _layout(data[:start]) if self.stype == SType.NUMPY else None
-        if layout is None:
+        header = _parsed_header(data[:start]) if self.stype == SType.NUMPY else None
+        if header is None:
             return super().numpy()
-        dtype, shape, count = layout
+        dtype, shape, count = header
         return np.frombuffer(data, dtype, count, start).reshape(shape).copy()
 
     def __eq__(self, other: object) -> bool:
-        """Equal to any array of the same content, as arrays of Flower are to one another."""
+        """Return whether the other is an array with the same content, as Flower's arrays compare."""
         if not isinstance(other, Array):
             return NotImplemented
         mine, theirs = ((a.dtype, a.shape, a.stype, a.data) for a in (self, other))
@@ -157,8 +174,8 @@ class QuickArray(Array):
 
 
 @lru_cache(maxsize=4096)
-def _layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | None:
-    """Type, shape and number of an array's values by the header of version 1.0 that numpy writes; None for others."""
+def _parsed_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | None:
+    """Return dtype, shape and number of values by numpy's header of version 1.0; None if it is anything else."""
     file = io.BytesIO(header)
     try:
         if np.lib.format.read_magic(file) != (1, 0):
@@ -170,22 +187,22 @@ def _layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | None:
     return None if fortran or dtype.hasobject or count == 0 else (dtype, shape, count)
 
 
-def _owned(record: ArrayRecord) -> ArrayRecord:
-    """A record of one's own with the same arrays, each an object of its own."""
-    found = record.copy()
-    arrays = vars(found)["_data"]  # what was in a record may be in one: Flower need not check it again
+def _copied_arrays(record: ArrayRecord) -> ArrayRecord:
+    """Return a record of new array objects that share their bytes with the old ones."""
+    copies = record.copy()
+    arrays = vars(copies)["_data"]  # past Flower's checks, which these arrays have already passed
     for key, array in record.items():
         if type(array) in (Array, QuickArray):
-            own = object.__new__(QuickArray)
-            own.__dict__.update(array.__dict__)
-            arrays[key] = own
+            quick = object.__new__(QuickArray)
+            quick.__dict__.update(array.__dict__)
+            arrays[key] = quick
         else:
             arrays[key] = copy.copy(array)
-    return found
+    return copies
 
 
 def _identify() -> None:
-    """Say who this process is, which messages carry: an engine says so before it starts an app."""
+    """Give this process the identity that messages carry; an engine does so before it starts an app."""
     for name in ("task_id", "run_id", "node_id"):
         try:
             getattr(TaskIdentity, name)

@@ -1,20 +1,21 @@
-"""Audits of central DP-SGD with Opacus: canaries inside the optimizer, training loops unchanged.
+"""Audits of DP-SGD with Opacus: canaries go through the optimizer, the training loop stays as it is.
 
     model, optimizer, loader = engine.make_private(...)
     audit = audit_opacus(engine, optimizer, loader, steps=epochs * len(loader))
-    ...                                               # the training as it is
+    ...                                               # train as usual
     for result in audit.results(delta=1e-5):
-        print(result.view, result.meaning)
+        print(result.view, result.summary)
 
-`audit_opacus` plants gradients, and looks for `SampleCanaries` in the data; `OpacusAudit` takes any other audit.
+`audit_opacus` inserts gradients, and looks for `SampleCanaries` in the data. `OpacusAudit` takes any other audits.
+docs/opacus.md explains both.
 """
 
 try:
     import opacus  # noqa: F401
 except ImportError:
-    raise ImportError("Opacus is not installed, which this integration needs: pip install 'coalmine[opacus]'") from None
+    raise ImportError("this integration needs Opacus, which is not installed: pip install 'coalmine[opacus]'") from None
 
 from coalmine.integrations.opacus.audit import OpacusAudit, audit_opacus
-from coalmine.methods.samples.planted import SampleCanaries
+from coalmine.methods.samples.canaries import SampleCanaries
 
 __all__ = ["OpacusAudit", "SampleCanaries", "audit_opacus"]

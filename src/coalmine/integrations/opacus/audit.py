@@ -1,4 +1,4 @@
-"""One call that puts an Opacus training under audit, and what it finds in the end."""
+"""`audit_opacus` puts an Opacus training under audit; `OpacusAudit` returns the results after it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,35 @@ from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.utils.data import DataLoader
 
-from coalmine.accounting import Theory
 from coalmine.errors import InputError
-from coalmine.integrations.opacus import claim as opacus_promise
-from coalmine.integrations.opacus.claim import Loading, Promise
-from coalmine.integrations.opacus.steps import Steps, clips_by_layer, dim_of, seen_model
-from coalmine.methods.canife.audit import Canife
+from coalmine.integrations.audits import check_audits
+from coalmine.integrations.opacus.claim import Claim, Loading, claim_of, note_on_claim
+from coalmine.integrations.opacus.steps import AuditedSteps, canary_coordinates, clips_by_layer, dim_of
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.methods.one_shot.participation import Participation, parse_participation
+from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.samples.audit import Losses, Samples
-from coalmine.methods.samples.planted import SampleCanaries
+from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit
 from coalmine.results.result import AuditResult
+from coalmine.results.units import EXAMPLE, USER
 
 
 class OpacusAudit:
-    """Audits of one training with Opacus. Train as ever, then ask for ``results``.
+    """Audits of one Opacus training. Train as usual, then call `results`.
 
-    ``audits`` are any of coalmine's that plant updates or look for samples; what they plant enters the optimizer's own
-    clipping. `audit_opacus` makes the usual ones.
+    `audit_opacus` makes the usual audits. Use this class for others, such as ``Canife(mode="running", ...)``.
+
+    Args:
+        engine: The privacy engine.
+        optimizer: The optimizer that ``make_private`` returned. Its ``step`` and ``pre_step`` are wrapped.
+        loader: The loader that ``make_private`` returned and that the training iterates over.
+        audits: Audits that insert updates or look for samples. Steps are their rounds.
+        steps: Number of optimizer steps of the training.
+        length: Norm of inserted gradients before the optimizer clips them, in clip norms. 5 by default, so that missing
+            clipping is detected; 1 adds their sum directly, which is faster and leaves clipping untested.
+
+    Raises:
+        InputError: If the audits do not fit the optimizer, or the optimizer cannot be audited (several processes).
     """
 
     def __init__(
@@ -46,73 +56,66 @@ class OpacusAudit:
         steps: int,
         length: float | None = None,
     ) -> None:
-        if not audits:
-            raise InputError("there is no audit: give gradient canaries, samples or audits")
+        check_audits(audits)
         self.engine, self.loading = engine, Loading.of(loader)
-        self.steps = Steps(optimizer, audits, steps=steps, length=length, stepped=self.loading.stepped)
+        self.steps = AuditedSteps(optimizer, audits, steps=steps, length=length, stepped=self.loading.stepped)
 
     @property
     def audits(self) -> tuple[Audit, ...]:
-        """In the order of their results."""
+        """The audits, in the order of their results."""
         return self.steps.audits
 
     def results(
         self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None
     ) -> list[AuditResult]:
-        """ε of one example for each adversary, beside the promise that fits, once the training is over.
+        """Return ε of one example for each adversary after the training, beside the claim that applies.
 
-        Where canaries come as examples do, the promise is Opacus's; for others, such as those of every step, it is
-        coalmine's own for the same noise. ``metrics`` are numbers to keep beside them, such as the accuracy.
+        Canaries that are sampled like examples are compared with the ε that Opacus reports; others, such as canaries in
+        every step, with coalmine's ε for the same noise. ``details["note"]`` says so in a sentence, and the metrics
+        ``opacus_epsilon`` and ``own_epsilon`` hold Opacus's ε and coalmine's ε of an example.
+
+        Args:
+            delta: The δ to state ε at.
+            confidence: Confidence of the bounds.
+            metrics: Numbers to keep beside ε, such as the model's accuracy.
+
+        Raises:
+            InputError: If no step was taken.
         """
         self.steps.finish()
-        found = opacus_promise.promise(self.engine, self.loading, delta=delta)
-        if found.opacus.rounds != self.steps.taken:
-            sentence = (
-                f"the accountant has counted {found.opacus.rounds} steps, of which {self.steps.taken} were audited"
-            )
-            found = replace(found, warnings=[*found.warnings, sentence])
-        return [self._result(audit, found, confidence, metrics or {}) for audit in self.audits]
+        claim = claim_of(self.engine, self.loading, steps=self.steps.steps, delta=delta)
+        if claim.opacus.rounds != self.steps.taken:
+            sentence = f"the accountant recorded {claim.opacus.rounds} steps, of which {self.steps.taken} were audited"
+            claim = replace(claim, warnings=[*claim.warnings, sentence])
+        return [self._result(audit, claim, confidence, metrics or {}) for audit in self.audits]
 
-    def _result(self, audit: Audit, found: Promise, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        theory = self._theory(audit, found)
-        numbers = {"opacus_epsilon": found.opacus.epsilon, "own_epsilon": found.own.epsilon, **metrics}
-        if isinstance(audit, Canife):
-            noise = min(noise for noise, _ in opacus_promise.noise_schedule(self.engine))
-            result: AuditResult = audit.result(
-                confidence=confidence,
-                noise_multiplier=noise,
-                sampling=self.loading.sampling,
-                theory=theory,
-                metrics=numbers,
-            )
-        else:
-            assert isinstance(audit, OneShot | Samples)
-            result = audit.result(confidence=confidence, theory=theory, metrics=numbers)
-        engine = {"unit": "example", "engine": f"opacus {metadata.version('opacus')}", "steps": self.steps.taken}
-        return replace(result, warnings=[*result.warnings, *found.warnings], config={**result.config, **engine})
-
-    def _theory(self, audit: Audit, found: Promise) -> Theory:
-        """The promise to this adversary: Opacus's for canaries that come as examples do."""
-        if not isinstance(audit, OneShot):
-            return found.opacus
-        alike = audit.participation == parse_participation(self.loading.participation(audit.rounds))
-        if alike and not (self.loading.rate is not None and audit.knows_rounds):
-            return found.opacus
-        schedule = opacus_promise.noise_schedule(self.engine)
-        return opacus_promise.theory(schedule, audit.sampling, delta=found.opacus.delta)
+    def _result(self, audit: Audit, claim: Claim, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+        epsilons = {"opacus_epsilon": claim.opacus.epsilon, "own_epsilon": claim.own.epsilon}
+        result = audit.result_for(claim.training, confidence=confidence, metrics={**epsilons, **metrics})
+        note = note_on_claim(claim.opacus, result.theory)
+        return replace(
+            result,
+            unit=EXAMPLE
+            if result.unit == USER
+            else result.unit,  # a canary is an example here, and its rounds are steps
+            warnings=[*result.warnings, *claim.warnings],
+            config={**result.config, "engine": f"opacus {metadata.version('opacus')}", "steps": self.steps.taken},
+            details={**result.details, **({} if note is None else {"note": note})},
+        )
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """What to keep beside a checkpoint of model, optimizer and engine: arrays by name."""
+        """Return arrays to keep beside a checkpoint of model, optimizer and engine."""
         passes = np.array([self.loading.accumulated, *sorted(self.loading.trained)], dtype=np.int64)
         return {**self.steps.state(), "passes": passes}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on from what ``state`` gave, with the same settings."""
+        """Continue from a checkpoint, with the same settings."""
         self.steps.restore(state)
         accumulated, *trained = state["passes"].tolist()
-        # Passes of the training that went before are numbered below 0, those to come above; 0 is of no known loader.
+        # The new loader counts its passes from 1 again, so earlier passes get negative numbers to stay distinct.
+        # 0, which stands for another loader, stays 0.
         last = max(trained, default=0)
-        earlier = {one and one - max(last, 0) - 1 for one in trained}
+        earlier = {number and number - max(last, 0) - 1 for number in trained}
         self.loading.accumulated, self.loading.trained = bool(accumulated), earlier
 
 
@@ -132,24 +135,59 @@ def audit_opacus(
     losses: Losses | None = None,
     seed: int = 0,
 ) -> OpacusAudit:
-    """Put a training under audit: call it with what ``make_private`` gave, before the first of ``steps`` steps.
+    """Put an Opacus training under audit. Call it with what ``make_private`` returned, before the first step.
 
-    ``canaries`` gradients of random directions are planted as extra examples, about as many are held out, and each of
-    ``views`` (as of `OneShot`) looks for them; None plants none. They take part as the loader's examples do, drawn at
-    its rate, unless ``participation`` says otherwise: ``every-round`` is the worst case, and its promise is that of
-    all steps without amplification. They are ``length`` clip norms long before the optimizer clips them, 5 unless
-    given; 1 is faster and leaves clipping untested.
+    Random gradients are inserted as extra examples, and as many are held out; see `OneShot`. Bounds on ε are valid
+    without retraining. The training itself draws the same batches and the same noise as without the audit.
 
-    ``samples`` are canaries that are in the data, for which ``model`` (before or after ``make_private``) is needed;
-    ``sample_views`` and ``losses`` are those of `Samples`.
+    Args:
+        engine: The privacy engine.
+        optimizer: The optimizer that ``make_private`` returned.
+        loader: The loader that ``make_private`` returned.
+        steps: Number of optimizer steps of the training, usually ``epochs * len(loader)``.
+        canaries: Expected number of inserted gradients, or None for samples only.
+        views: What adversaries see, as in `OneShot`; one result for each.
+        participation: When gradients take part. By default like the loader's examples; ``"every-round"`` is the worst
+            case, which detects bugs best and has a claim without amplification by sampling.
+        length: Norm of inserted gradients before clipping, in clip norms; see `OpacusAudit`.
+        samples: Canaries that are in the data, inserted by `SampleCanaries.insert_into`.
+        sample_views: Views of `Samples`; one result for each.
+        model: The module, before or after ``make_private``. Needed for samples.
+        losses: Function from outputs and targets to one loss per example, for samples. Cross-entropy by default.
+        seed: Seed for the gradients and for which of them are inserted.
+
+    Returns:
+        The audit; call its `results` after the training.
+
+    Raises:
+        InputError: If there is nothing to look for, or the settings do not fit the optimizer.
+
+    Example:
+        >>> import torch, warnings
+        >>> from torch.utils.data import TensorDataset
+        >>> warnings.simplefilter("ignore")
+        >>> data = TensorDataset(torch.rand(40, 8), torch.arange(40) % 2)
+        >>> model, engine = nn.Linear(8, 2), PrivacyEngine()
+        >>> model, optimizer, loader = engine.make_private(
+        ...     module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        ...     data_loader=DataLoader(data, batch_size=20), noise_multiplier=2.0, max_grad_norm=1.0,
+        ... )
+        >>> audit = audit_opacus(engine, optimizer, loader, steps=2, canaries=8, views=["updates"])
+        >>> for inputs, targets in loader:
+        ...     optimizer.zero_grad()
+        ...     nn.functional.cross_entropy(model(inputs), targets).backward()
+        ...     optimizer.step()
+        >>> [result] = audit.results(delta=1e-5)
+        >>> result.unit.name
+        'one example, whole training'
     """
     loading, audits = Loading.of(loader), list[Audit]()
     if canaries is not None:
         audits += _gradient_audits(optimizer, loading, steps, canaries, views, participation, seed)
     if samples is not None:
         if model is None:
-            raise InputError("samples are scored by the model: give model=, as make_private gave it")
-        module = _plain(model, optimizer)
+            raise InputError("samples need model=, the module that make_private returned, to compute their losses")
+        module = _plain_copy(model, optimizer)
         audits += [
             Samples(canaries=samples, model=module, rounds=steps, view=view, rate=loading.share, losses=losses)
             for view in sample_views
@@ -166,12 +204,13 @@ def _gradient_audits(
     participation: str | Participation | None,
     seed: int,
 ) -> list[Audit]:
+    """Return one audit per view of the same random gradients; the first inserts them."""
     if not views:
-        raise InputError("views names at least one, such as updates")
-    first = seen_model(optimizer)
+        raise InputError('views must name at least one view, such as "updates"')
+    first_model = canary_coordinates(optimizer)
 
     def initial(view: str) -> npt.NDArray[Any] | None:
-        return None if view in ("final", "updates") else first
+        return None if view in ("final", "updates") else first_model
 
     planting = OneShot(
         dim=dim_of(optimizer),
@@ -186,18 +225,18 @@ def _gradient_audits(
     return [planting, *(planting.seen_by(view, initial=initial(view)) for view in views[1:])]
 
 
-def _plain(model: nn.Module, optimizer: DPOptimizer) -> nn.Module:
-    """A copy of the module inside Opacus's, on the CPU and without its hooks."""
+def _plain_copy(model: nn.Module, optimizer: DPOptimizer) -> nn.Module:
+    """Return a copy of the module inside Opacus's, on the CPU and without its hooks."""
     module = getattr(model, "_module", model)
     trained = [value for value in module.parameters() if value.requires_grad]
     if [id(value) for value in trained] != [id(value) for value in optimizer.params]:
         raise InputError(
-            f"model= must train the optimizer's parameters, in their order: it has {len(trained)}, the optimizer "
-            f"{len(list(optimizer.params))}"
+            f"model= must have the optimizer's parameters in the same order: it trains {len(trained)} tensors, the "
+            f"optimizer {len(list(optimizer.params))}"
         )
-    found: nn.Module = copy.deepcopy(module).cpu()
-    for layer in found.modules():
+    plain: nn.Module = copy.deepcopy(module).cpu()
+    for layer in plain.modules():
         for hooks in (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks):
             hooks.clear()
         vars(layer).pop("autograd_grad_sample_hooks", None)
-    return found
+    return plain

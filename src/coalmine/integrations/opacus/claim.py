@@ -1,4 +1,7 @@
-"""What an Opacus training promises one example: by Opacus's accountant, and by coalmine's for the same steps."""
+"""What an Opacus training claims for one example: by Opacus's accountant, and by coalmine's for the same steps.
+
+The two differ where the accountant assumes a sampling that the loader does not do. docs/opacus.md lists the cases.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,23 @@ from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
-from coalmine import accounting
 from coalmine.accounting import Theory
+from coalmine.accounting.claims import TrainingClaim, scheduled_theory
 from coalmine.accounting.sampling import AtMost, EveryRound, Poisson, Sampling
 from coalmine.errors import InputError, check_delta, check_kind
 
-# PRV's figures are up to 0.02 above the truth by construction.
-_ALIKE, _NEARLY = 0.03, 0.02
+# Two accountants agree up to this difference. PRV's figures are up to 0.02 above the truth by construction.
+_ABSOLUTE_GAP, _RELATIVE_GAP = 0.03, 0.02
 
 
-class _Passes(Sampler[Any]):
-    """A sampler that counts how often it is gone through."""
+class _CountedSampler(Sampler[Any]):
+    """A sampler that counts the passes over it."""
 
     def __init__(self, sampler: Any) -> None:
-        self._sampler, self.begun = sampler, 0
+        self._sampler, self.passes = sampler, 0
 
     def __iter__(self) -> Iterator[Any]:
-        self.begun += 1
+        self.passes += 1
         return iter(self._sampler)
 
     def __len__(self) -> int:
@@ -37,36 +40,40 @@ class _Passes(Sampler[Any]):
 
 @dataclass(kw_only=True)
 class Loading:
-    """How a loader's batches come about: examples drawn with probability ``rate``; None: ``batches`` an epoch.
+    """How the batches of a loader are made, and which passes over it the training has used.
 
-    Without a rate, ``passes`` counts how often the loader was gone through, where each example comes at most once in a
-    pass, as with torch's own samplers without replacement.
+    Args:
+        rate: Probability that an example is in a batch, if batches are drawn by Poisson sampling; None otherwise.
+        batches: Number of batches in a pass over the loader.
+        counter: Counts passes, where each example occurs at most once in a pass; None where that is not certain.
+        trained: Numbers of the passes that a step was taken in; 0 stands for batches of another loader.
+        accumulated: Whether any step used several batches.
     """
 
     rate: float | None
     batches: int
-    passes: _Passes | None = None
+    counter: _CountedSampler | None = None
     trained: set[int] = field(default_factory=set)
     accumulated: bool = False
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> Loading:
-        """What is iterated over in the training."""
-        check_kind("loader", loader, DataLoader, "the DataLoader that make_private gives")
+        """Return how this loader makes its batches. Its passes are counted from now on."""
+        check_kind("loader", loader, DataLoader, "the DataLoader that make_private returned")
         sampler: Any = loader.batch_sampler
-        if isinstance(sampler, BatchSplittingSampler):  # the logical batches are what counts
+        if isinstance(sampler, BatchSplittingSampler):  # of BatchMemoryManager: the logical batches are what counts
             sampler = sampler.sampler
         try:
             batches = len(sampler)
         except TypeError as error:
-            raise InputError(f"the loader must have a length, which data without one has not: {error}") from None
+            raise InputError(f"the loader must have a length, so its data set needs one too ({error})") from None
         poisson = isinstance(sampler, UniformWithReplacementSampler)
-        return cls(rate=float(sampler.sample_rate) if poisson else None, batches=batches, passes=_counted(sampler))
+        return cls(rate=float(sampler.sample_rate) if poisson else None, batches=batches, counter=_counted(sampler))
 
-    def stepped(self, accumulated: int) -> None:
-        """Take note of a step, of so many batches."""
-        self.trained.add(0 if self.passes is None else self.passes.begun)
-        self.accumulated |= accumulated > 1
+    def stepped(self, batches: int) -> None:
+        """Record a step that used this number of batches."""
+        self.trained.add(0 if self.counter is None else self.counter.passes)
+        self.accumulated |= batches > 1
 
     @property
     def share(self) -> float:
@@ -74,44 +81,57 @@ class Loading:
         return 1 / self.batches if self.rate is None else self.rate
 
     def participation(self, steps: int) -> str:
-        """How canaries take part as examples do."""
-        return f"poisson:{self.rate!r}" if self.rate is not None else f"epochs:{self._epochs(steps)}"
+        """Return the participation of canaries that are sampled like examples."""
+        epochs = -(-steps // self.batches)
+        return f"poisson:{self.rate!r}" if self.rate is not None else f"epochs:{epochs}"
 
     @property
     def sampling(self) -> Sampling | None:
-        """How an example is to be accounted: drawn in secret, or at most once in each pass over the data.
-
-        None where nothing is known of how often it comes in a step.
-        """
+        """How to account for an example: drawn at random, or at most once per pass; None if neither is certain."""
         if self.rate is not None:
             return Poisson(self.rate)
-        if self.passes is None or self.accumulated or 0 in self.trained:
+        if self.counter is None or self.accumulated or 0 in self.trained:
             return None
         return AtMost(len(self.trained))
 
-    def _epochs(self, steps: int) -> int:
-        return -(-steps // self.batches)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Promise:
-    """Of one example: ``opacus`` as its accountant says, ``own`` by coalmine for how examples really come."""
+class Claim:
+    """What the training claims for one example.
 
-    opacus: Theory
+    Args:
+        training: The claim of Opacus's accountant, from which the claim for canaries follows.
+        own: ε by coalmine's accountant for how examples really take part.
+        warnings: Sentences on where the two differ.
+    """
+
+    training: TrainingClaim
     own: Theory
     warnings: Sequence[str]
 
+    @property
+    def opacus(self) -> Theory:
+        """The claim of Opacus's accountant."""
+        return self.training.theory
 
-def promise(engine: PrivacyEngine, loading: Loading, *, delta: float) -> Promise:
-    """The promise for the steps that ``engine`` has counted."""
+
+def claim_of(engine: PrivacyEngine, loading: Loading, *, steps: int, delta: float) -> Claim:
+    """Return the claim for the steps that the engine's accountant has recorded.
+
+    Args:
+        engine: The privacy engine of the training.
+        loading: How its batches were made.
+        steps: Number of steps that were announced to the audit.
+        delta: The δ to state ε at.
+    """
     schedule, rates = _history(engine)
-    steps, accountant = sum(count for _, count in schedule), str(engine.accountant.mechanism())
+    accountant = str(engine.accountant.mechanism())
     rate = rates[0] if len(set(rates)) == 1 else None
-    own = theory(schedule, loading.sampling, delta=delta)
-    epsilon, warnings = _asked(engine, schedule, delta), []
+    own = scheduled_theory(schedule, loading.sampling, delta=delta)
+    epsilon, warnings = _epsilon_by_opacus(engine, schedule, delta), []
     if epsilon is None:
         epsilon = own.epsilon
-        warnings.append(f"Opacus's accountant {accountant} has no ε at δ = {delta:g} here: the promise is coalmine's")
+        warnings.append(f"Opacus's accountant {accountant} has no ε at δ = {delta:g}: the claim is coalmine's")
     opacus = Theory(
         epsilon=epsilon,
         delta=check_delta(delta),
@@ -119,66 +139,56 @@ def promise(engine: PrivacyEngine, loading: Loading, *, delta: float) -> Promise
         noise_multiplier=schedule[0][0] if len(schedule) == 1 else None,
         sampling=f"poisson:{rate!r}" if rate is not None else "poisson, rates that change",
         q=rate,
-        rounds=steps,
+        rounds=sum(count for _, count in schedule),
         adjacency="add-or-remove-one",
     )
-    return Promise(opacus=opacus, own=own, warnings=[*warnings, *_differences(opacus, own, loading, rate)])
-
-
-def theory(schedule: Sequence[tuple[float, int]], sampling: Sampling | None, *, delta: float) -> Theory:
-    """What coalmine's accountant says of these steps for an example that takes part by ``sampling``; None: nothing."""
-    steps, noises = sum(count for _, count in schedule), {noise for noise, _ in schedule}
-    if sampling is None:
-        epsilon, accountant = math.inf, "none"
-    elif isinstance(sampling, EveryRound):
-        # Gaussian steps compose to one of σ⁻² = Σ σₜ⁻², whose ε has a closed form.
-        squares = math.fsum(count / noise**2 if noise > 0 else math.inf for noise, count in schedule)
-        epsilon, accountant = accounting.round_epsilon(noise_multiplier=squares**-0.5, delta=delta), "exact"
-    elif len(noises) == 1:  # a promise that is remembered, since it takes seconds to compute
-        same = accounting.theory(noise_multiplier=schedule[0][0], sampling=sampling, rounds=steps, delta=delta)
-        epsilon, accountant = same.epsilon, same.accountant
-    else:
-        epsilon, accountant = accounting.scheduled_epsilon(schedule, sampling=sampling, delta=delta), "pld"
-    return Theory(
-        epsilon=epsilon,
-        delta=check_delta(delta),
-        accountant=accountant,
-        noise_multiplier=noises.pop() if len(noises) == 1 else None,
-        sampling="unknown" if sampling is None else str(sampling),
-        q=None if sampling is None else sampling.rate,
-        rounds=steps,
-        adjacency=Sampling.adjacency if sampling is None else sampling.adjacency,
+    training = TrainingClaim(
+        theory=opacus,
+        participation=loading.participation(steps),
+        sampling=loading.sampling,
+        noise_schedule=schedule,
     )
+    return Claim(training=training, own=own, warnings=[*warnings, *_differences(opacus, own, loading, rate)])
 
 
-def _counted(sampler: Any) -> _Passes | None:
-    """The sampler of a torch BatchSampler, which counts its passes from now on; None where examples may come again."""
+def note_on_claim(opacus: Theory, theory: Theory | None) -> str | None:
+    """Return a sentence on Opacus's ε beside the claim for canaries, or None if they are the same claim."""
+    if theory is None or theory == opacus or math.isinf(theory.epsilon):
+        return None
+    claim = f"their claim is ε = {theory.epsilon:.4g}"
+    if theory.rounds == 1 and opacus.rounds > 1:
+        canaries = f"this result is about a single step with a canary in it, so the claim is ε = {theory.epsilon:.4g}"
+    elif theory.sampling == EveryRound.name:
+        canaries = f"the canaries take part in every step, so {claim}"
+    else:
+        canaries = f"the canaries take part differently ({theory.sampling}), so {claim}"
+    return f"Opacus reports ε = {opacus.epsilon:.4g} for an example drawn at random; {canaries}."
+
+
+def _counted(sampler: Any) -> _CountedSampler | None:
+    """Make torch's BatchSampler count its passes, and return the counter; None if examples may repeat in a pass."""
     if type(sampler) is not BatchSampler:
         return None
     inner: Any = sampler.sampler
-    if isinstance(inner, _Passes):
+    if isinstance(inner, _CountedSampler):
         return inner
     if type(inner) is not SequentialSampler and not (type(inner) is RandomSampler and not inner.replacement):
         return None
-    sampler.sampler = found = _Passes(inner)
-    return found
-
-
-def noise_schedule(engine: PrivacyEngine) -> list[tuple[float, int]]:
-    """(noise multiplier, steps with it), as the engine's accountant counted them."""
-    return _history(engine)[0]
+    sampler.sampler = counter = _CountedSampler(inner)
+    return counter
 
 
 def _history(engine: PrivacyEngine) -> tuple[list[tuple[float, int]], list[float]]:
+    """Return (noise multiplier, steps) and sampling rates, as the engine's accountant recorded them."""
     check_kind("engine", engine, PrivacyEngine, "an opacus.PrivacyEngine")
     history = list(engine.accountant.history)
     if not history:
-        raise InputError("the privacy engine has counted no step: train with the optimizer that make_private gave")
+        raise InputError("the privacy engine recorded no step: train with the optimizer that make_private returned")
     return [(float(noise), int(count)) for noise, _, count in history], [float(rate) for _, rate, _ in history]
 
 
-def _asked(engine: PrivacyEngine, schedule: Sequence[tuple[float, int]], delta: float) -> float | None:
-    """ε by Opacus; infinite without noise, None where its accountant has no number."""
+def _epsilon_by_opacus(engine: PrivacyEngine, schedule: Sequence[tuple[float, int]], delta: float) -> float | None:
+    """Return ε by Opacus: infinite without noise, None where its accountant fails."""
     if min(noise for noise, _ in schedule) <= 0:
         return math.inf
     try:
@@ -189,25 +199,28 @@ def _asked(engine: PrivacyEngine, schedule: Sequence[tuple[float, int]], delta: 
 
 
 def _differences(opacus: Theory, own: Theory, loading: Loading, rate: float | None) -> list[str]:
-    said = f"Opacus's accountant ({opacus.accountant.removeprefix('opacus-')}) says ε = {opacus.epsilon:.4g}"
+    """Return a sentence where Opacus's ε and coalmine's differ."""
+    reported = f"Opacus's accountant ({opacus.accountant.removeprefix('opacus-')}) reports ε = {opacus.epsilon:.4g}"
     if loading.rate is None and loading.sampling is None:
         return [
-            f"{said} for examples drawn at random in each step, but of this loader nothing is known: where an example "
-            "may come several times in a step (samplers of one's own or with replacement, batches that are "
-            "accumulated, another loader than the one given), nothing is proved"
+            f"{reported} for examples drawn at random in each step, but nothing is proved for this loader: an example "
+            "may occur several times in a step (custom samplers, sampling with replacement, accumulated batches, or "
+            "batches of another loader)"
         ]
     if loading.rate is None:
         return [
-            f"{said} for examples drawn at random in each step, but this loader goes through all of them in order: "
-            f"what is proved is ε = {own.epsilon:.4g}, without amplification ({own.sampling}), for an example that "
-            "is replaced by an empty one, so that the others stay in their batches"
+            f"{reported} for examples drawn at random in each step, but this loader shuffles and goes through all of "
+            f"them: what is proved is ε = {own.epsilon:.4g}, without amplification by sampling ({own.sampling}), for "
+            "replacing an example by an empty one"
         ]
     if rate is None or not math.isclose(rate, loading.rate, rel_tol=1e-6):
-        told = "rates that change" if rate is None else f"a rate of {rate:.6g}"
-        return [f"{said} for {told}, but the loader draws at {loading.rate:.6g}, where coalmine says {own.epsilon:.4g}"]
-    gap = opacus.epsilon - own.epsilon
-    if math.isclose(opacus.epsilon, own.epsilon, rel_tol=_NEARLY, abs_tol=_ALIKE):
+        assumed = "rates that change" if rate is None else f"a sampling rate of {rate:.6g}"
+        return [
+            f"{reported} for {assumed}, but the loader samples at {loading.rate:.6g}, where coalmine's accountant "
+            f"reports {own.epsilon:.4g}"
+        ]
+    if math.isclose(opacus.epsilon, own.epsilon, rel_tol=_RELATIVE_GAP, abs_tol=_ABSOLUTE_GAP):
         return []
-    if gap > 0:
-        return [f"{said}, coalmine's (pld) {own.epsilon:.4g}: both hold, the smaller is the tighter one"]
-    return [f"{said}, less than coalmine's {own.epsilon:.4g} (pld), which is a bound: do not rely on the former"]
+    if opacus.epsilon > own.epsilon:
+        return [f"{reported}, coalmine's (pld) {own.epsilon:.4g}: both are valid, the smaller one is tighter"]
+    return [f"{reported}, below coalmine's {own.epsilon:.4g} (pld), which is an upper bound: do not rely on the former"]

@@ -1,143 +1,146 @@
-"""Figures of a CANIFE audit, from what it wrote: ``result.json`` and ``trials-VIEW.npz``.
+"""Figures of a CANIFE audit for ``--figures``, from the ``details`` and ``arrays`` of saved results.
 
-Blue are bounds that hold, orange estimates, gray what theory promises; dotted lines are ceilings, beyond which so few
-trials cannot show anything.
+Lower bounds are blue, estimates orange, claims gray. Dotted lines are ceilings: more cannot be shown with this number
+of trials.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from coalmine.drawing.files import BOUND, ESTIMATE, SERIES, THEORY, save_in_every_format
-from coalmine.drawing.pictures import is_picture, png_uri
+from coalmine.drawing.files import BOUND, ESTIMATE, SERIES, THEORY
+from coalmine.drawing.html import slug
 from coalmine.errors import InputError
-from coalmine.results.result import file_name
-
-Result = Mapping[str, Any]
-Arrays = Mapping[str, npt.NDArray[Any]]
+from coalmine.methods.canife.report_section import composed_by_method, crafted_samples
+from coalmine.results.result import AuditResult, MethodResults, from_json
 
 _WIDTH, _HEIGHT = 560, 280
-_WITH, _WITHOUT = SERIES[3], SERIES[2]
+_PRESENT, _ABSENT = SERIES[3], SERIES[2]
 
-# What is drawn of each stretch of rounds: its name in the legend, the method's in the result, color, shape.
-_FIGURES = (
+# What is drawn of each period: name in the legend, estimator (None: the first valid bound), color, shape.
+_SERIES = (
     ("Gaussian shift (estimate)", "gaussian-shift", "#f0bd80", "diamond"),
     ("best threshold (estimate, as published)", "best-threshold", ESTIMATE, "circle"),
-    ("valid bound", None, BOUND, "triangle-up"),
+    ("lower bound", None, BOUND, "triangle-up"),
 )
 _PANELS = 6
 _BINS = 24
 
 
-def charts(result: Result, arrays: Arrays) -> dict[str, Any]:
-    """All figures that fit one result, by name; ``arrays`` are those of its ``trials-VIEW.npz``."""
-    found: dict[str, Any] = {"canife-rounds": rounds(result), "canife-scores": scores(result, arrays)}
-    if result["composed"]:
-        found["canife-composed"] = composed(result)
-    if any(one["kind"] == "image" for one in canaries(result, arrays)):
-        found["canife-canaries"] = pictures(result, arrays)
-    return found
+def charts(found: MethodResults) -> dict[str, Any]:
+    """Return all figures by file name; several adversaries get a directory each, and figures that compare them."""
+    adversaries = [result for result in found.results if result.details.get("rounds")]
+    if len(adversaries) == 1:
+        return result_charts(adversaries[0])
+    by_name = {
+        f"{slug(result.label)}/{name}": chart for result in adversaries for name, chart in result_charts(result).items()
+    }
+    return by_name | (comparison(adversaries) if adversaries else {})
 
 
-def rounds(result: Result) -> Any:
-    """Like the paper's figures 1 and 4: ε of one round along the training, beside what theory promises of one round.
+def result_charts(result: AuditResult) -> dict[str, Any]:
+    """Return the figures of one adversary by name."""
+    by_name: dict[str, Any] = {"canife-rounds": rounds(result), "canife-scores": scores(result)}
+    if result.details["composed"]:
+        by_name["canife-composed"] = composed(result)
+    if any(sample["kind"] == "image" for sample in crafted_samples(result)):
+        by_name["canife-canaries"] = pictures(result)
+    return by_name
 
-    A bar is as long as the rounds that an estimate stands for; its interval is near their middle. An interval or a
-    figure without an end goes to the edge.
+
+def rounds(result: AuditResult) -> Any:
+    """Draw ε of one round along the training beside the claim for one round (figures 1 and 4 of the paper).
+
+    A bar spans the rounds that an estimate stands for; its interval is near their middle. Infinite values end at the
+    edge.
     """
     import altair as alt
 
-    rows, ends = _rows(result)
+    rows, ceilings = _round_rows(result)
     if not rows:
-        raise InputError("the result has no estimate of a single round to draw")
-    theory = _theory(result["theory"])
-    shown = [row["epsilon"] for row in rows] + [end["epsilon"] for end in ends]
-    shown += [row["upper"] for row in rows if row["upper"] is not None] + ([theory] if theory else [])
-    top = 1.08 * max(number for number in shown if math.isfinite(number))
+        raise InputError("the result has no estimate of a single round to draw: use more trials")
+    claim = _claim(result)
+    shown = [row["epsilon"] for row in rows] + [row["epsilon"] for row in ceilings]
+    shown += [row["upper"] for row in rows if row["upper"] is not None] + ([claim] if claim else [])
+    top = 1.08 * max(value for value in shown if math.isfinite(value))
     for row in rows:
         row["upper"] = None if row["upper"] is None else min(row["upper"], top)
         row["epsilon"] = min(row["epsilon"], top)
-    names = [name for name, *_ in _FIGURES if any(row["figure"] == name for row in rows)]
-    colors = {name: color for name, _, color, _ in _FIGURES}
-    shapes = {name: shape for name, _, _, shape in _FIGURES}
-    axis = alt.Y("epsilon:Q", title="ε of one round", scale=alt.Scale(domain=[-0.02 * top, top], nice=False))
+    names = [name for name, *_ in _SERIES if any(row["figure"] == name for row in rows)]
+    y = alt.Y("epsilon:Q", title="ε of one round", scale=alt.Scale(domain=[-0.02 * top, top], nice=False))
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         color=alt.Color(
             "figure:N",
             title=None,
             sort=names,
-            scale=alt.Scale(domain=names, range=[colors[name] for name in names]),
+            scale=_scale(alt, names, {name: color for name, _, color, _ in _SERIES}),
             legend=alt.Legend(orient="top", labelLimit=300),
         ),
     )
     layers = [
-        base.mark_rule(strokeWidth=2).encode(x=_rounds_axis(alt, "from"), x2="to:Q", y=axis),
+        base.mark_rule(strokeWidth=2).encode(x=_rounds_axis(alt, "from"), x2="to:Q", y=y),
         base.mark_rule(strokeWidth=1.2, opacity=0.7)
         .encode(x="middle:Q", y="lower:Q", y2="upper:Q")
         .transform_filter("isValid(datum.upper)"),
         base.mark_point(filled=True, size=65, opacity=1).encode(
             x="middle:Q",
             y="epsilon:Q",
-            shape=alt.Shape("figure:N", title=None, sort=names, scale=_listed(alt, names, shapes)),
-            tooltip=["figure:N", "from:Q", "to:Q", *(_three(alt, n) for n in ("epsilon", "lower", "upper"))],
+            shape=alt.Shape("figure:N", title=None, sort=names, scale=_scale(alt, names, _shapes())),
+            tooltip=["figure:N", "from:Q", "to:Q", *(_tooltip(alt, n) for n in ("epsilon", "lower", "upper"))],
         ),
-        alt.Chart(alt.InlineData(values=ends))
+        alt.Chart(alt.InlineData(values=ceilings))
         .mark_rule(strokeDash=[2, 3], strokeWidth=1.5)
         .encode(x="from:Q", x2="to:Q", y="epsilon:Q", color=alt.Color("color:N", scale=None)),
     ]
-    promise = [_promise(theory, rows[-1]["to"])] if theory else []
-    layers += [_rule(alt, row) for row in promise]
-    layers.append(_names(alt, _apart([*ends[-2:], *promise], gap=0.05 * top)))
-    return _titled(alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT), result, "ε of one round")
+    claim_lines = [_claim_line(claim, rows[-1]["to"])] if claim else []
+    layers += [_rule(alt, row) for row in claim_lines]
+    layers.append(_line_labels(alt, _spread_labels([*ceilings[-2:], *claim_lines], gap=0.05 * top)))
+    return _titled(alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT), result.label, "ε of one round")
 
 
-def scores(result: Result, arrays: Arrays) -> Any:
-    """Like figure 3: histograms of the scores with the canary and without, with the normal curves that fit them.
-
-    A panel for each estimate, of up to six of them: the first, the last and some between.
-    """
+def scores(result: AuditResult) -> Any:
+    """Draw histograms of the scores with fitted normal curves, for up to six periods (figure 3 of the paper)."""
     import altair as alt
 
-    values, present, when = arrays["comparable"], arrays["present"].astype(bool), arrays["round"]
-    starts = sorted({int(start) for start in when.tolist()})
+    arrays = result.arrays
+    values, present, period = arrays["comparable"], arrays["present"].astype(bool), arrays["round"]
+    starts = sorted({int(start) for start in period.tolist()})
     chosen = [
         starts[i] for i in np.unique(np.linspace(0, len(starts) - 1, min(_PANELS, len(starts))).round()).astype(int)
     ]
-    picked = np.isin(when, chosen)
-    edges = np.histogram_bin_edges(values[picked], _BINS)
+    edges = np.histogram_bin_edges(values[np.isin(period, chosen)], _BINS)
+    sides = result.side_names
     bars, curves, order = [], [], []
     for start in chosen:
-        named, here = f"from round {start}", when == start
-        order.append(named)
-        for side in (False, True):
-            some = values[here][present[here] == side]
-            if not some.size:
+        panel, selected = f"from round {start}", period == start
+        order.append(panel)
+        for side, name in ((False, sides[1]), (True, sides[0])):
+            side_scores = values[selected][present[selected] == side]
+            if not side_scores.size:
                 continue
-            density, _ = np.histogram(some, edges, density=True)
-            what = {"panel": named, "canary": "with the canary" if side else "without"}
+            density, _ = np.histogram(side_scores, edges, density=True)
+            labels = {"panel": panel, "canary": name}
             bars += [
-                what | {"left": float(a), "right": float(b), "density": float(d), "zero": 0}
+                labels | {"left": float(a), "right": float(b), "density": float(d), "zero": 0}
                 for a, b, d in zip(edges, edges[1:], density, strict=False)
                 if d
             ]
-            std = float(some.std(ddof=1)) if some.size > 1 else 0.0
+            std = float(side_scores.std(ddof=1)) if side_scores.size > 1 else 0.0
             if std:
-                at = np.linspace(edges[0], edges[-1], 121)
-                height = np.exp(-((at - some.mean()) ** 2) / (2 * std**2)) / (std * math.sqrt(2 * math.pi))
-                curves += [what | {"score": float(x), "density": float(y)} for x, y in zip(at, height, strict=True)]
+                x = np.linspace(edges[0], edges[-1], 121)
+                height = np.exp(-((x - side_scores.mean()) ** 2) / (2 * std**2)) / (std * math.sqrt(2 * math.pi))
+                curves += [labels | {"score": float(a), "density": float(b)} for a, b in zip(x, height, strict=True)]
     color = alt.Color(
         "canary:N",
         title=None,
-        scale=alt.Scale(domain=["without", "with the canary"], range=[_WITHOUT, _WITH]),
+        scale=alt.Scale(domain=[sides[1], sides[0]], range=[_ABSENT, _PRESENT]),
         legend=alt.Legend(orient="top"),
     )
-    # One source for both: the panels of a facet share their data.
+    # Bars and curves share one data source, since all layers of a faceted chart must.
     base = alt.Chart().encode(color=color)
     layers = alt.layer(
         base.mark_bar(opacity=0.35, binSpacing=0)
@@ -153,26 +156,22 @@ def scores(result: Result, arrays: Arrays) -> Any:
     ).properties(width=_WIDTH if len(chosen) == 1 else 240, height=_HEIGHT if len(chosen) == 1 else 130)
     if len(chosen) > 1:
         layers = layers.facet(alt.Facet("panel:N", sort=order, title=None), columns=2)
-    return _titled(layers, result, "scores of single rounds")
+    return _titled(layers, result.label, "scores of single rounds")
 
 
-def composed(result: Result) -> Any:
-    """Like figure 4(c): ε̂ of the whole training by each way to it, beside what theory promises of the training."""
+def composed(result: AuditResult) -> Any:
+    """Draw ε of the whole training by each way of composing rounds, beside its claim (figure 4c of the paper)."""
     import altair as alt
 
-    theory = _theory(result["training_theory"])
+    claim = _finite_epsilon(result.details["training_theory"])
     rows = [
-        {
-            "from": "ceiling of rates" if one["method"] == "ceiling" else one["method"],
-            "way": "exact" if one["inversion"] == "exact" else "RDP, as in the paper",
-            "epsilon": one["epsilon"],
-            "zero": 0,
-        }
-        for one in result["composed"]
-        if one["epsilon"] != "inf"
+        {"from": "ceiling of rates" if name == "ceiling" else name, "way": way, "epsilon": value, "zero": 0}
+        for name, values in composed_by_method(result).items()
+        for way, value in zip(("exact", "RDP, as in the paper"), values, strict=True)
+        if value is not None and math.isfinite(value)
     ]
     order = list(dict.fromkeys(row["from"] for row in rows))
-    end = 1.1 * max([0.1, *(row["epsilon"] for row in rows), *([theory] if theory else [])])
+    end = 1.1 * max([0.1, *(row["epsilon"] for row in rows), *([claim] if claim else [])])
     base = alt.Chart(alt.InlineData(values=rows)).encode(
         y=alt.Y("from:N", sort=order, title=None, axis=alt.Axis(labelLimit=200)),
         yOffset=alt.YOffset("way:N"),
@@ -181,171 +180,154 @@ def composed(result: Result) -> Any:
     points = base.mark_point(filled=True, size=90, opacity=1).encode(
         x=alt.X("epsilon:Q", title="ε of the whole training", scale=alt.Scale(domain=[0, end], nice=False)),
         shape=alt.Shape("way:N", title=None, legend=alt.Legend(orient="top", symbolFillColor=ESTIMATE)),
-        tooltip=["from:N", "way:N", _three(alt, "epsilon")],
+        tooltip=["from:N", "way:N", _tooltip(alt, "epsilon")],
     )
-    layers = [base.mark_rule(strokeWidth=1.5, opacity=0.5).encode(x="zero:Q", x2="epsilon:Q"), points]
-    layers.append(
-        base.mark_text(align="left", dx=9, fontSize=11).encode(x="epsilon:Q", text=alt.Text("epsilon:Q", format=".1f"))
-    )
-    if theory:
-        at = alt.Chart(alt.InlineData(values=[{"epsilon": theory, "text": f"theory {theory:.3g}"}]))
-        layers.append(at.mark_rule(color=THEORY, strokeDash=[6, 3], strokeWidth=2).encode(x="epsilon:Q"))
+    layers = [
+        base.mark_rule(strokeWidth=1.5, opacity=0.5).encode(x="zero:Q", x2="epsilon:Q"),
+        points,
+        base.mark_text(align="left", dx=9, fontSize=11).encode(x="epsilon:Q", text=alt.Text("epsilon:Q", format=".1f")),
+    ]
+    if claim:
+        line = alt.Chart(alt.InlineData(values=[{"epsilon": claim, "text": f"claim {claim:.3g}"}]))
+        layers.append(line.mark_rule(color=THEORY, strokeDash=[6, 3], strokeWidth=2).encode(x="epsilon:Q"))
         layers.append(
-            at.mark_text(color=THEORY, baseline="bottom", fontSize=11).encode(
+            line.mark_text(color=THEORY, baseline="bottom", fontSize=11).encode(
                 x="epsilon:Q", y=alt.value(-4), text="text:N"
             )
         )
     chart = alt.layer(*layers).properties(width=_WIDTH, height=46 * len(order))
-    return _titled(chart, result, "ε of the whole training, estimated: none of these is a bound")
+    return _titled(chart, result.label, "ε of the whole training, estimated (no bounds)")
 
 
-def adversaries(results: Sequence[Result]) -> dict[str, Any]:
-    """Several adversaries of one training: each one's figures along it, and how well each sees its canaries."""
+def comparison(results: Sequence[AuditResult]) -> dict[str, Any]:
+    """Draw several adversaries of one training: their ε along it, and how well each sees its canaries."""
     import altair as alt
 
     rows, sigmas = [], []
     for result in results:
-        for row in _rows(result)[0]:
-            if row["figure"] != _FIGURES[0][0] and math.isfinite(row["epsilon"]):
-                rows.append(row | {"adversary": result["view"]})
-        for design in result["designs"]:
-            known = [value for value in design["effective_sigma"] if value is not None]
-            if known:
-                sigmas.append({"adversary": result["view"], "round": design["round"], "sigma": float(np.median(known))})
+        for row in _round_rows(result)[0]:
+            if row["figure"] != _SERIES[0][0] and math.isfinite(row["epsilon"]):
+                rows.append(row | {"adversary": result.label})
+        for design in result.details["designs"]:
+            values = [value for value in design["effective_sigma"] if value is not None]
+            if values:
+                sigma = float(np.median(values))
+                sigmas.append({"adversary": result.label, "round": design["round"], "sigma": sigma})
     if not rows:
-        raise InputError("no adversary has an estimate of a single round to draw")
-    views = [result["view"] for result in results]
+        raise InputError("no adversary has an estimate of a single round to draw: use more trials")
+    labels = [result.label for result in results]
     color = alt.Color(
         "adversary:N",
         title=None,
-        sort=views,
-        scale=alt.Scale(domain=views, range=[SERIES[i % len(SERIES)] for i in range(len(views))]),
+        sort=labels,
+        scale=alt.Scale(domain=labels, range=[SERIES[i % len(SERIES)] for i in range(len(labels))]),
         legend=alt.Legend(orient="top", columns=2, labelLimit=300),
     )
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=_rounds_axis(alt, "middle"), color=color)
-    kinds = [name for name, *_ in _FIGURES[1:]]
+    names = [name for name, *_ in _SERIES[1:]]
+    dashes = alt.StrokeDash("figure:N", title=None, scale=alt.Scale(domain=names, range=[[4, 3], [1, 0]]))
     layers = [
-        base.mark_line(strokeWidth=1.5, opacity=0.6).encode(y="epsilon:Q", strokeDash=_dashes(alt, kinds)),
+        base.mark_line(strokeWidth=1.5, opacity=0.6).encode(y="epsilon:Q", strokeDash=dashes),
         base.mark_point(filled=True, size=60, opacity=1).encode(
             y=alt.Y("epsilon:Q", title="ε of one round", scale=alt.Scale(domainMin=0)),
             shape=alt.Shape(
                 "figure:N",
                 title=None,
-                scale=_listed(alt, kinds, {name: shape for name, _, _, shape in _FIGURES}),
+                scale=_scale(alt, names, _shapes()),
                 legend=alt.Legend(orient="top", columns=1, labelLimit=300),
             ),
-            tooltip=["adversary:N", "figure:N", "from:Q", _three(alt, "epsilon")],
+            tooltip=["adversary:N", "figure:N", "from:Q", _tooltip(alt, "epsilon")],
         ),
     ]
-    theory = _theory(results[0]["theory"])
-    if theory:
-        layers += _line(alt, _promise(theory, max(row["to"] for row in rows)))
-    drawn = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
-    found = {"canife-adversaries": _titled(drawn, {"view": "all adversaries"}, "ε of one round")}
+    claim = _claim(results[0])
+    if claim:
+        layers += _labeled_line(alt, _claim_line(claim, max(row["to"] for row in rows)))
+    chart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
+    by_name = {"canife-adversaries": _titled(chart, "all adversaries", "ε of one round")}
     if sigmas:
-        seen = alt.Chart(alt.InlineData(values=sigmas)).encode(x=_rounds_axis(alt, "round"), color=color)
-        lines = [
-            seen.mark_line(point=alt.OverlayMarkDef(size=50, filled=True)).encode(
-                y=alt.Y("sigma:Q", title="effective σ of a score, foretold", scale=alt.Scale(domainMin=0)),
-                tooltip=["adversary:N", "round:Q", _three(alt, "sigma")],
-            )
-        ]
-        noise = (results[0]["theory"] or {}).get("noise_multiplier")
-        if noise:
-            end = max(row["round"] for row in sigmas)
-            lines += _line(alt, _promise(noise, end) | {"text": f"perfect: {noise:.3g}"})
-        drawn = alt.layer(*lines).properties(width=_WIDTH, height=_HEIGHT)
-        found["canife-sigma"] = _titled(drawn, {"view": "all adversaries"}, "how well canaries are seen")
-    return found
+        noise = None if results[0].theory is None else results[0].theory.noise_multiplier
+        by_name["canife-sigma"] = _sigma_chart(alt, sigmas, color, noise)
+    return by_name
 
 
-def canaries(result: Result, arrays: Arrays) -> list[dict[str, Any]]:
-    """The last canaries: of ``kind`` image with ``png`` (a ``data:`` address), text with ``text``, or numbers.
-
-    Each has its ``target``, None in language models, and a ``caption``.
-    """
-    found = []
-    for i, one in enumerate(result["canaries"]):
-        target = one["target"]
-        shown: dict[str, Any] = {
-            "kind": one["kind"],
-            "target": target,
-            "caption": f"canary {i + 1}" if target is None else f"canary {i + 1}, as class {target}",
-        }
-        if one["kind"] == "text":
-            shown["text"] = one["text"]
-        elif is_picture(tuple(one["shape"])):
-            span = None if one["range"] is None else (float(one["range"][0]), float(one["range"][1]))
-            shown |= {"kind": "image", "png": png_uri(arrays["inputs"][i], span)}
-        found.append(shown)
-    return found
+def _sigma_chart(alt: Any, sigmas: Sequence[Mapping[str, Any]], color: Any, noise: float | None) -> Any:
+    """Draw the expected effective σ of each adversary's scores; a perfect canary has the noise multiplier."""
+    base = alt.Chart(alt.InlineData(values=list(sigmas))).encode(x=_rounds_axis(alt, "round"), color=color)
+    layers = [
+        base.mark_line(point=alt.OverlayMarkDef(size=50, filled=True)).encode(
+            y=alt.Y("sigma:Q", title="expected effective σ of a score", scale=alt.Scale(domainMin=0)),
+            tooltip=["adversary:N", "round:Q", _tooltip(alt, "sigma")],
+        )
+    ]
+    if noise:
+        end = max(row["round"] for row in sigmas)
+        layers += _labeled_line(alt, _claim_line(noise, end) | {"text": f"perfect: {noise:.3g}"})
+    chart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
+    return _titled(chart, "all adversaries", "how well canaries can be seen")
 
 
-def pictures(result: Result, arrays: Arrays) -> Any:
-    """The last canaries as pictures."""
+def pictures(result: AuditResult) -> Any:
+    """Draw the last canaries as pictures."""
     import altair as alt
 
-    shown = [one for one in canaries(result, arrays) if one["kind"] == "image"]
-    if not shown:
-        raise InputError("the canaries are no pictures: canaries() gives them as texts")
+    images = [sample for sample in crafted_samples(result) if sample["kind"] == "image"]
+    if not images:
+        raise InputError("the canaries are not pictures: crafted_samples(result) returns them as texts")
     panels = [
-        alt.Chart(alt.InlineData(values=[{"png": one["png"]}]))
+        alt.Chart(alt.InlineData(values=[{"png": image["png"]}]))
         .mark_image(width=112, height=112)
         .encode(url="png:N", x=alt.value(56), y=alt.value(56))
-        .properties(width=112, height=112, title=alt.TitleParams(one["caption"], fontSize=11, fontWeight="normal"))
-        for one in shown
+        .properties(width=112, height=112, title=alt.TitleParams(image["caption"], fontSize=11, fontWeight="normal"))
+        for image in images
     ]
     grid = alt.concat(*panels, columns=min(6, len(panels)), spacing=14).configure_view(stroke=None)
-    return _titled(grid, result, "the last canaries")
+    return _titled(grid, result.label, "the last canaries")
 
 
-def save_all(results: Sequence[tuple[Result, Arrays]], directory: Path) -> list[Path]:
-    """Every figure that fits the results, in every format; several results get a directory each."""
-    paths = []
-    for result, arrays in results:
-        place = directory if len(results) == 1 else directory / file_name(result["view"])
-        paths += save_in_every_format(charts(result, arrays), place)
-    if len(results) > 1:
-        paths += save_in_every_format(adversaries([result for result, _ in results]), directory)
-    return paths
-
-
-def _rows(result: Result) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A row for each figure of each stretch, and one for each ceiling."""
-    rows, ends = [], []
-    for stretch in result["rounds"]:
-        found = {one["method"]: one for one in stretch["estimates"]}
-        valid = next((one for one in stretch["estimates"] if one["valid"]), None)
-        first, last = stretch["round"], stretch["round"] + stretch["rounds"]
-        where = {"from": first, "to": last}
-        for place, (name, method, _, _) in enumerate(_FIGURES):
-            where["middle"] = first + (last - first) * (0.4 + 0.1 * place)
-            one = valid if method is None else found.get(method)
-            if one is None:
+def _round_rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a row for each estimate drawn of each period, and one for each ceiling."""
+    rows, ceilings = [], []
+    for period in result.details["rounds"]:
+        by_method = {estimate["method"]: estimate for estimate in period["estimates"]}
+        bound = next((estimate for estimate in period["estimates"] if estimate["valid"]), None)
+        first, last = period["round"], period["round"] + period["rounds"]
+        span = {"from": first, "to": last}
+        for place, (name, method, _, _) in enumerate(_SERIES):
+            estimate = bound if method is None else by_method.get(method)
+            if estimate is None:
                 continue
-            lower, upper = (None, None) if method is None else (_number(one["lower"]), _number(one["upper"]))
-            rows.append(where | {"figure": name, "epsilon": _number(one["epsilon"]), "lower": lower, "upper": upper})
+            interval = (None, None) if method is None else (estimate["lower"], estimate["upper"])
+            lower, upper = map(from_json, interval)
+            # Slightly apart, so that intervals do not cover one another.
+            middle = first + (last - first) * (0.4 + 0.1 * place)
+            epsilon = from_json(estimate["epsilon"])
+            rows.append(span | {"middle": middle, "figure": name, "epsilon": epsilon, "lower": lower, "upper": upper})
         for name, text, color in (("rate_ceiling", "of rates", ESTIMATE), ("ceiling", "of the bound", BOUND)):
-            if stretch[name] is not None:
-                ends.append(where | {"epsilon": stretch[name], "text": f"ceiling {text}", "color": color})
-    return rows, ends
+            if period[name] is not None:
+                ceilings.append(span | {"epsilon": period[name], "text": f"ceiling {text}", "color": color})
+    return rows, ceilings
 
 
-def _number(value: float | str | None) -> Any:
-    return math.inf if value == "inf" else value
+def _claim(result: AuditResult) -> float | None:
+    """Return the claimed ε of one round, None if it is missing or infinite."""
+    return None if result.theory is None or math.isinf(result.theory.epsilon) else result.theory.epsilon
 
 
-def _theory(theory: Mapping[str, Any] | None) -> float | None:
+def _finite_epsilon(theory: Mapping[str, Any] | None) -> float | None:
     return None if theory is None or theory["epsilon"] == "inf" else float(theory["epsilon"])
 
 
-def _promise(epsilon: float, end: float) -> dict[str, Any]:
-    return {"epsilon": epsilon, "label": epsilon, "text": f"theory {epsilon:.3g}", "to": end, "color": THEORY}
+def _shapes() -> dict[str, str]:
+    return {name: shape for name, _, _, shape in _SERIES}
 
 
-def _line(alt: Any, row: Mapping[str, Any]) -> list[Any]:
-    """A dashed line across the figure, named at its right end."""
-    return [_rule(alt, row), _names(alt, [row])]
+def _claim_line(epsilon: float, end: float) -> dict[str, Any]:
+    return {"epsilon": epsilon, "label": epsilon, "text": f"claim {epsilon:.3g}", "to": end, "color": THEORY}
+
+
+def _labeled_line(alt: Any, row: Mapping[str, Any]) -> list[Any]:
+    """Return a dashed line across the figure with a label at its right end."""
+    return [_rule(alt, row), _line_labels(alt, [row])]
 
 
 def _rule(alt: Any, row: Mapping[str, Any]) -> Any:
@@ -353,17 +335,17 @@ def _rule(alt: Any, row: Mapping[str, Any]) -> Any:
     return base.mark_rule(color=THEORY, strokeDash=[6, 3], strokeWidth=2).encode(y="epsilon:Q")
 
 
-def _apart(rows: Sequence[Mapping[str, Any]], gap: float) -> list[dict[str, Any]]:
-    """The same rows with places for their names that are ``gap`` apart at least, from the lowest up."""
-    found: list[dict[str, Any]] = []
+def _spread_labels(rows: Sequence[Mapping[str, Any]], gap: float) -> list[dict[str, Any]]:
+    """Return the rows with heights for their labels that are at least ``gap`` apart, from the lowest up."""
+    spread: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda row: float(row["epsilon"])):
-        least = found[-1]["label"] + gap if found else -math.inf
-        found.append(dict(row) | {"label": max(float(row["epsilon"]), least)})
-    return found
+        lowest = spread[-1]["label"] + gap if spread else -math.inf
+        spread.append(dict(row) | {"label": max(float(row["epsilon"]), lowest)})
+    return spread
 
 
-def _names(alt: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
-    """What lines are, written at their right ends."""
+def _line_labels(alt: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the labels of lines at their right ends."""
     base = alt.Chart(alt.InlineData(values=list(rows)))
     return base.mark_text(align="left", dx=5, fontSize=11).encode(
         x="to:Q", y="label:Q", text="text:N", color=alt.Color("color:N", scale=None)
@@ -374,17 +356,13 @@ def _rounds_axis(alt: Any, name: str) -> Any:
     return alt.X(f"{name}:Q", title="round", axis=alt.Axis(grid=False), scale=alt.Scale(domainMin=0, nice=False))
 
 
-def _listed(alt: Any, names: Sequence[str], values: Mapping[str, str]) -> Any:
+def _scale(alt: Any, names: Sequence[str], values: Mapping[str, str]) -> Any:
     return alt.Scale(domain=list(names), range=[values[name] for name in names])
 
 
-def _dashes(alt: Any, kinds: Sequence[str]) -> Any:
-    return alt.StrokeDash("figure:N", title=None, scale=alt.Scale(domain=list(kinds), range=[[4, 3], [1, 0]]))
-
-
-def _three(alt: Any, name: str) -> Any:
+def _tooltip(alt: Any, name: str) -> Any:
     return alt.Tooltip(f"{name}:Q", format=".3f")
 
 
-def _titled(chart: Any, result: Result, text: str) -> Any:
-    return chart.properties(title=f"CANIFE, {result['view']}: {text}")
+def _titled(chart: Any, label: str, text: str) -> Any:
+    return chart.properties(title=f"CANIFE, {label}: {text}")

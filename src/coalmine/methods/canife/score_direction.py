@@ -1,13 +1,14 @@
-"""The direction to score a round's noisy sum in: the canary's own, or the likelihood ratio's.
+"""The direction along which a round's noisy sum is scored: the canary's own, or that of the likelihood ratio.
 
-A round's sum is Gaussian noise, the canary's update if it is there, and the others'. If these have the second moment Σ
-each, the sum of n of them under Poisson sampling has the covariance n Σ (nearly: n Σ less a share that vanishes with
-the sampling rate). The most powerful linear score is then along (n Σ + σ² I)⁻¹ u, for the canary's update u. With the
-pool's m updates U, Σ ≈ Uᵀ U / m, and by Woodbury's identity it is, up to a factor,
+A round's sum is Gaussian noise, the canary's update if it takes part, and the other clients' updates. If each of these
+has the second moment Σ, the sum of n of them under Poisson sampling has covariance n Σ (up to a term that vanishes with
+the sampling rate). The most powerful linear score is then along (n Σ + σ² I)⁻¹ u, where u is the canary's update
+(appendix A of Maddock et al. 2023, which takes u itself because the inverse seems infeasible). With the m updates U of
+the pool, Σ ≈ Uᵀ U / m, and by Woodbury's identity the direction is, up to a factor,
 
     w = u − Uᵀ (λ I + U Uᵀ)⁻¹ U u,    λ = m σ² / n :
 
-one m × m system in place of a d × d matrix. λ is the noise's share: without noise, w leaves the pool's span altogether.
+an m × m system instead of a d × d inverse. λ weighs the noise: without noise, w is orthogonal to the pool's span.
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ import torch
 from torch import Tensor
 
 from coalmine.errors import InputError, check_number, check_positive
-from coalmine.methods.canife.pool import Pool
+from coalmine.methods.canife.design_pool import Pool
 from coalmine.protocol import Vector
 
-# Of the largest eigenvalue: what is smaller is rounding.
+# Relative to the largest eigenvalue: anything smaller is rounding error.
 _ROUNDING = 1e-12
 
-# So small a share of an update outside the pool's span is rounding, too.
-_SPANNED = 1e-9
+# A smaller share of an update outside the pool's span is rounding error, too.
+_SPAN_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreDirection:
-    """A unit vector, what it gives of the canary's update, and the score's expected deviation over that.
+    """A direction to score rounds along, and how well it shows the canary.
 
-    ``signal`` is ⟨vector, u⟩, in the same unit as u. ``effective_sigma`` is the standard deviation that the score of a
-    round without the canary is expected to have, over ``signal``: separating the two is then like telling N(0, σ²) from
-    N(1, σ²). It is foretold for clients that are not in the pool, by leaving out each of the pool's in turn; a canary
-    that was itself designed on the pool makes it too small. ``ridge`` is λ, in squared clip norms.
+    Args:
+        vector: Unit vector (d,).
+        signal: ⟨vector, u⟩: by how much the canary's presence shifts ⟨sum, vector⟩, in the unit of u.
+        effective_sigma: Expected standard deviation of a round's score without the canary, over ``signal``. Detecting
+            the canary is then like telling N(0, σ²) from N(1, σ²). The value is for clients outside the pool, by
+            leave-one-out; it is too optimistic for a canary that was designed on this pool.
+        ridge: λ, in squared clip norms.
     """
 
     vector: Vector
@@ -47,35 +51,63 @@ class ScoreDirection:
 
 
 def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, cohort: float) -> ScoreDirection:
-    """The direction of the canary's ``update`` itself (Maddock et al. 2023): λ is infinite."""
+    """Return the direction of the canary's update itself, as in the paper (λ = ∞).
+
+    Args:
+        update: The canary's update (d,).
+        pool: Updates of mock clients, from which ``effective_sigma`` is computed.
+        noise_multiplier: Noise on the sum, in clip norms.
+        cohort: Number of clients expected in a round.
+    """
     unit, length = _unit(update, pool)
-    noise, cohort = _checked(noise_multiplier, cohort)
-    square = float(pool.dots(unit[None]).square().mean()) * cohort + (noise * pool.clip_norm) ** 2
+    noise, cohort = _check_round(noise_multiplier, cohort)
+    variance = float(pool.dots(unit[None]).square().mean()) * cohort + (noise * pool.clip_norm) ** 2
     return ScoreDirection(
-        vector=unit.float().numpy(), signal=length, effective_sigma=math.sqrt(square) / length, ridge=math.inf
+        vector=unit.float().numpy(), signal=length, effective_sigma=math.sqrt(variance) / length, ridge=math.inf
     )
 
 
 def likelihood_ratio_direction(
     update: Vector, pool: Pool, *, noise_multiplier: float, cohort: float, ridge: float | None = None
 ) -> ScoreDirection:
-    """The likelihood ratio's direction for the canary's ``update``.
+    """Return the direction of the likelihood ratio between rounds with and without the canary.
 
-    ``noise_multiplier`` is the noise on the sum in clip norms, ``cohort`` the number of clients expected in a round.
-    ``ridge`` is λ in squared clip norms, m σ²/n unless another is asked for; without any noise, next to nothing.
+    Args:
+        update: The canary's update (d,).
+        pool: Updates of mock clients.
+        noise_multiplier: Noise on the sum, in clip norms.
+        cohort: Number of clients expected in a round.
+        ridge: λ in squared clip norms; m σ²/n if not given, and close to 0 without noise.
+
+    Returns:
+        The unit vector with its signal and expected noise.
+
+    Raises:
+        InputError: If the update lies in the span of the pool's, so that no score tells them apart.
+
+    Example:
+        >>> import torch
+        >>> pool = Pool.of(torch.eye(3)[:2], [(3,)], clip_norm=1.0)
+        >>> update = np.array([0.6, 0.0, 0.8], dtype=np.float32)
+        >>> direction = likelihood_ratio_direction(update, pool, noise_multiplier=0.1, cohort=2)
+        >>> direction.vector.round(3).tolist(), round(direction.signal, 3)
+        ([0.007000000216066837, 0.0, 1.0], 0.804)
     """
     unit, length = _unit(update, pool)
-    noise, cohort = _checked(noise_multiplier, cohort)
+    noise, cohort = _check_round(noise_multiplier, cohort)
     values, vectors = pool.spectrum
-    least = max(len(pool) * noise**2 / cohort, _ROUNDING * float(values[-1]))
-    ridge = least if ridge is None else check_positive("ridge", ridge)
+    smallest = max(len(pool) * noise**2 / cohort, _ROUNDING * float(values[-1]))
+    ridge = smallest if ridge is None else check_positive("ridge", ridge)
     inverse = (vectors / (values + ridge)) @ vectors.T
     dots = pool.dots(unit[None])[0] / pool.clip_norm
     weights = inverse @ dots
     along = 1 - float(dots @ weights)  # ⟨w, û⟩
-    if along <= _SPANNED:
-        raise InputError("the canary's update lies in the span of the pool's: no score tells it from theirs")
-    # ⟨w, uᵢ⟩ of each client with w made without it, as in ridge regression: no client is needed for it but the pool's.
+    if along <= _SPAN_TOLERANCE:
+        raise InputError(
+            "the canary's update lies in the span of the pool's updates, so no score tells it from theirs: use fewer "
+            "mock clients, or another canary"
+        )
+    # ⟨w₋ᵢ, uᵢ⟩ for each mock client i, with w₋ᵢ computed without it: as in ridge regression, leave-one-out is free.
     left_out = weights / inverse.diagonal()
     square = along - ridge * float(weights @ weights)  # ‖w‖²
     variance = cohort * float(left_out.square().mean()) + noise**2 * square
@@ -90,26 +122,27 @@ def likelihood_ratio_direction(
 
 
 def held_out_sigma(direction: ScoreDirection, held_out: Pool, *, noise_multiplier: float, cohort: float) -> float:
-    """The effective σ of scores along ``direction`` in rounds of clients like ``held_out``, who are not in the pool."""
-    noise, cohort = _checked(noise_multiplier, cohort)
+    """Return the effective σ of scores along ``direction`` in rounds of clients like ``held_out``."""
+    noise, cohort = _check_round(noise_multiplier, cohort)
     vector = torch.from_numpy(direction.vector).double()
-    square = cohort * float(held_out.dots(vector[None]).square().mean())
-    square += (noise * held_out.clip_norm) ** 2 * float(vector @ vector)
-    return math.sqrt(square) / direction.signal
+    variance = cohort * float(held_out.dots(vector[None]).square().mean())
+    variance += (noise * held_out.clip_norm) ** 2 * float(vector @ vector)
+    return math.sqrt(variance) / direction.signal
 
 
 def _unit(update: Vector, pool: Pool) -> tuple[Tensor, float]:
+    """Return the update as a float64 unit vector, and its length."""
     vector = np.asarray(update)
     if vector.shape != (pool.dim,):
         raise InputError(f"the canary's update must have the shape ({pool.dim},) of the pool's, got {vector.shape}")
-    found = torch.from_numpy(vector.astype(np.float64))
-    length = float(found.norm())
+    values = torch.from_numpy(vector.astype(np.float64))
+    length = float(values.norm())
     if not (math.isfinite(length) and length > 0):
-        raise InputError(f"the canary's update must be finite and not zero, got the norm {length}")
-    return found / length, length
+        raise InputError(f"the canary's update must be finite and not zero, got norm {length}")
+    return values / length, length
 
 
-def _checked(noise_multiplier: float, cohort: float) -> tuple[float, float]:
+def _check_round(noise_multiplier: float, cohort: float) -> tuple[float, float]:
     if not (check_number("noise_multiplier", noise_multiplier) >= 0 and math.isfinite(noise_multiplier)):
         raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
     return float(noise_multiplier), check_positive("cohort", cohort)

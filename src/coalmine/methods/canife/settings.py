@@ -1,4 +1,4 @@
-"""CANIFE, as settings."""
+"""Settings of CANIFE: the table ``[canife]`` of ``audit.toml``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from coalmine.config.settings import Settings, Several
-from coalmine.errors import InputError, check_probability
-from coalmine.simulation.settings import TrainingSettings
+from coalmine.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from coalmine.methods.canife.audit import Canife
-    from coalmine.methods.canife.design import DesignSettings
-    from coalmine.methods.canife.design_loss import Loss
-    from coalmine.methods.canife.design_samples import Target
+    from coalmine.methods.canife.design.loop import DesignSettings, Target
+    from coalmine.methods.canife.design.loss import Loss
     from coalmine.simulation.data import FederatedData, Splits
     from coalmine.simulation.mechanisms.central import Weighting
+    from coalmine.simulation.settings import TrainingSettings
 
-
-# Fewer mock clients say little about the others.
+# Fewer mock clients say little about the other clients.
 _LEAST_POOL = 16
 _MOST_CANARIES = 1000
 
@@ -34,27 +32,28 @@ class CanaryDesignSettings(Settings):
     iterations: Several[int] | None = Field(
         None,
         examples=[[200]],
-        description="of Adam, at most; 200 if not given, 10 if running; several make several adversaries",
+        description="most iterations of Adam; default 200, or 10 in mode running; several values: several adversaries",
     )
     loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
         "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
     )
-    norm_constant: float = Field(1.0, ge=0, description="length that a canary's update should reach, in clip norms")
+    norm_constant: float = Field(1.0, ge=0, description="norm that a canary's update should reach, in clip norms")
     learning_rate: float | None = Field(
-        None, examples=[0.1], gt=0, description="of Adam; what suits images or texts if not given"
+        None, examples=[0.1], gt=0, description="learning rate of Adam; the default depends on images or texts"
     )
-    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate: cosine or constant")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="learning-rate schedule: cosine or constant")
     start: Literal["random", "pool", "last"] | None = Field(
         None,
         examples=["random"],
-        description="random, pool (its examples) or last (canaries); random if not given, last if running",
+        description="start from random samples, pool (its examples) or last (canaries); default random, or last in "
+        "mode running",
     )
     target: str = Field("random", description="the canary's class: random, best or a number")
-    pixels: Literal["valid", "free"] = Field("valid", description="within the data's range, or free as in the paper")
+    pixels: Literal["valid", "free"] = Field("valid", description="valid (within the data's range) or free (paper)")
 
     def settings(self, iterations: int) -> DesignSettings:
-        """As the designer takes them."""
-        from coalmine.methods.canife.design import DesignSettings
+        """Return these settings as `DesignSettings`."""
+        from coalmine.methods.canife.design.loop import DesignSettings
 
         return DesignSettings(
             loss=self._loss(),
@@ -65,17 +64,13 @@ class CanaryDesignSettings(Settings):
         )
 
     def _loss(self) -> Loss:
-        from coalmine.methods.canife.design_loss import CovarianceLoss, LikelihoodRatioLoss, MeanLoss
+        from coalmine.methods.canife.design.loss import CovarianceLoss, LikelihoodRatioLoss, MeanLoss
 
-        match self.loss:
-            case "mean":
-                return MeanLoss()
-            case "covariance":
-                return CovarianceLoss()
-        return LikelihoodRatioLoss()
+        losses: dict[str, type[Loss]] = {"mean": MeanLoss, "covariance": CovarianceLoss}
+        return losses.get(self.loss, LikelihoodRatioLoss)()
 
-    def class_of(self) -> Target:
-        """The target, read."""
+    def target_class(self) -> Target:
+        """Return the target as the design takes it."""
         match self.target:
             case "random":
                 return "random"
@@ -84,78 +79,73 @@ class CanaryDesignSettings(Settings):
         try:
             return int(self.target)
         except ValueError:
-            raise InputError(f"design.target must be random, best or a class's number, got {self.target!r}") from None
+            raise InputError(
+                f"design.target must be random, best or the number of a class, got {self.target!r}"
+            ) from None
 
 
 class CanifeSettings(Settings):
     """Canaries crafted for the current model, looked for in single rounds."""
 
     mode: Literal["frozen", "running"] = Field(
-        "frozen", description="frozen (rounds held on a frozen model) or running (the training's own rounds)"
+        "frozen", description="frozen (extra rounds on a frozen model) or running (the training's own rounds)"
     )
     every: int | None = Field(
         None,
         examples=[10],
         ge=1,
-        description="rounds from one design (frozen: and estimate) to the next; 10 if not given, 40 if running",
+        description="rounds from one design (mode frozen: and estimate) to the next; default 10, or 40 in mode running",
     )
     trials: int | None = Field(
         None,
         examples=[100],
         ge=2,
-        description="scores an estimate and canary: frozen rounds, or rounds of the training; 100 if not given",
+        description="scores per estimate and canary: frozen rounds, or rounds of the training; default 100",
     )
-    canaries: int = Field(1, ge=1, description="how many at once, each with its own coin")
+    canaries: int = Field(1, ge=1, description="canaries at once, each with its own coin flips")
     score: Literal["likelihood-ratio", "plain"] = Field(
-        "likelihood-ratio", description="direction: likelihood-ratio, or plain (the canary's own, as in the paper)"
+        "likelihood-ratio",
+        description="direction of the score: likelihood-ratio, or plain (the canary's own, as in the paper)",
     )
-    pool_fraction: float = Field(0.2, ge=0, lt=1, description="share of the users set aside as mock clients")
+    pool_fraction: float = Field(0.2, gt=0, lt=1, description="share of the users set aside as mock clients")
     pool_data: Several[str] = Field(
         ("own",),
-        description="whose data mock clients have: own (users set aside), or others', by name or file; "
-        "several make several adversaries",
+        description="data of the mock clients: own (users set aside), or other data by name or file; several values: "
+        "several adversaries",
     )
     pool_clients: Several[int] | None = Field(
         None,
         examples=[[16]],
-        description="only so many mock clients; all if not given, if running as many as a round expects; several "
-        "numbers make several adversaries",
+        description="number of mock clients; default all, or in mode running the expected cohort; several values: "
+        "several adversaries",
     )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimized")
-    delta: float = Field(1e-5, ge=0, lt=1, description="the δ of all figures")
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="of bounds and intervals")
-
-    def check_pool(self) -> None:
-        """Refuse a share of users that is none."""
-        check_probability("pool_fraction", self.pool_fraction)
+    delta: float = Field(1e-5, ge=0, lt=1, description="δ of all estimates")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
 
     def audits(self, training: TrainingSettings, splits: Splits, module: nn.Module) -> list[Canife]:
-        """One audit for each adversary: for each pool, each size of it and each number of iterations."""
+        """Return one audit per adversary: for each pool, each size of it and each number of iterations."""
         from coalmine.methods.canife.audit import Canife
-        from coalmine.methods.canife.designed import DesignedCanaries
+        from coalmine.methods.canife.designed_canaries import DesignedCanaries
 
         if self.canaries > _MOST_CANARIES:
             raise InputError(
                 f"canaries must be at most {_MOST_CANARIES:,}, since each is designed by itself, got {self.canaries:,}"
             )
         frozen, expected = self.mode == "frozen", training.cohorts().expected(len(splits.train), 0)
-        # Not given, they are what is usual, or what so short a training has room for.
+        # The defaults, or less where the training is too short for them.
         every = min(10 if frozen else 40, training.rounds) if self.every is None else self.every
         trials = (100 if frozen else min(100, training.rounds)) if self.trials is None else self.trials
         mechanism = training.mechanism()
         adversaries = [
-            (
-                f"pool {'' if name == 'own' else f'{Path(name).stem} '}{len(pool)}, {iterations} iterations",
-                pool,
-                iterations,
-            )
-            for name in self.pool_data
-            for pool in self._pools(name, splits, expected)
+            (f"pool {_pool_name(data)}{len(pool)}, {iterations} iterations", pool, iterations)
+            for data in self.pool_data
+            for pool in self._pools(data, splits, expected)
             for iterations in self.design.iterations or ((200,) if frozen else (10,))
         ]
-        found = []
-        for index, (named, pool, iterations) in enumerate(adversaries):
-            maker = DesignedCanaries(
+        audits = []
+        for index, (name, pool, iterations) in enumerate(adversaries):
+            canaries = DesignedCanaries(
                 model=module,
                 pool=pool,
                 client=training.client.local(),
@@ -166,59 +156,61 @@ class CanifeSettings(Settings):
                 score=self.score,
                 settings=self.design.settings(iterations),
                 start=self.design.start or ("random" if frozen else "last"),
-                target=self.design.class_of(),
+                target=self.design.target_class(),
                 valid="data" if self.design.pixels == "valid" else None,
-                weighting=_capped(mechanism.weighting, splits.train),
+                weighting=_with_cap(mechanism.weighting, splits.train),
                 seed=training.seed + index,
             )
-            found.append(
+            audits.append(
                 Canife(
-                    canaries=maker,
+                    canaries=canaries,
                     rounds=training.rounds,
                     every=every,
                     trials=trials,
                     mode=self.mode,
-                    name=f"{self.mode}, {named}" if len(adversaries) > 1 else None,
+                    name=f"{self.mode}, {name}" if len(adversaries) > 1 else None,
                     seed=training.seed + index,
                 )
             )
-        return found
+        return audits
 
-    def _pools(self, name: str, splits: Splits, expected: float) -> list[FederatedData]:
-        """The mock clients of ``pool_data`` ``name``, in each of the numbers asked for."""
-        if name == "own":
+    def _pools(self, data: str, splits: Splits, expected: float) -> list[FederatedData]:
+        """Return the mock clients with this data, in each of the requested numbers."""
+        if data == "own":
             if splits.pool is None:
-                raise InputError("there are no users set aside as mock clients: raise pool_fraction")
+                raise InputError("no users are set aside as mock clients: raise pool_fraction")
             whole = splits.pool
         else:
-            whole = _others(name, splits.train)
-        # Running, mock clients' updates shall cost little beside those of the training's own clients.
-        few = len(whole) if self.mode == "frozen" else min(len(whole), max(_LEAST_POOL, math.ceil(expected)))
-        sizes = [few] if self.pool_clients is None else list(self.pool_clients)
+            whole = _other_data(data, splits.train)
+        # In mode running, mock clients should cost little beside the training's own clients.
+        default = len(whole) if self.mode == "frozen" else min(len(whole), max(_LEAST_POOL, math.ceil(expected)))
+        sizes = [default] if self.pool_clients is None else list(self.pool_clients)
         for size in sizes:
             if not 1 <= size <= len(whole):
                 raise InputError(f"pool_clients must be between 1 and {len(whole)}, got {size}")
         return [whole.subset(range(size)) for size in sizes]
 
 
-def _others(name: str, clients: FederatedData) -> FederatedData:
-    """Other people's data for mock clients, of the same shape and with the same classes."""
+def _pool_name(data: str) -> str:
+    return "" if data == "own" else f"{Path(data).stem} "
+
+
+def _other_data(name: str, clients: FederatedData) -> FederatedData:
+    """Load data for mock clients; it must have the shape, classes and vocabulary of the training's."""
     from coalmine.simulation.data import load
 
-    found = load(name).train
-    if found.task != clients.task:
+    data = load(name).train
+    if data.task != clients.task:
+        raise InputError(f"pool_data {name} must have the task of the training's data, {clients.task}, got {data.task}")
+    if clients.task.tokens is not None and data.vocabulary != clients.vocabulary:
         raise InputError(
-            f"pool_data {name} must have the task of the training's data, {clients.task}, got {found.task}"
+            f"pool_data {name} must have the vocabulary of the training's data: otherwise tokens mean different words"
         )
-    if clients.task.tokens is not None and found.vocabulary != clients.vocabulary:
-        raise InputError(
-            f"pool_data {name} has another vocabulary than the training's data: its tokens mean other words"
-        )
-    return found
+    return data
 
 
-def _capped(weighting: Weighting, clients: FederatedData) -> Weighting:
-    """The weighting with the cap that it has for ``clients``, which mock clients are weighed by as well."""
+def _with_cap(weighting: Weighting, clients: FederatedData) -> Weighting:
+    """Return the weighting with an explicit cap, that of ``clients``, so that mock clients are weighted alike."""
     from coalmine.simulation import WeightsBySize
 
     return WeightsBySize(int(clients.sizes.max())) if weighting == WeightsBySize(None) else weighting

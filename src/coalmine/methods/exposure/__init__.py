@@ -1,0 +1,1 @@
+"""Exposure: canaries ranked by their loss among references, beside random guessing (Jagielski 2023)."""

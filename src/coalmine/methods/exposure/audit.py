@@ -1,135 +1,137 @@
-"""The exposure audit: canaries' losses or ranks of one's own → exposure, its baselines, ε (Jagielski 2023)."""
+"""Exposure of canaries from their losses or ranks, beside random guessing, and the ε it implies (Jagielski 2023).
+
+`coalmine.stats.exposure` has the formulas; this module reads a table of losses or ranks and makes a result of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
-from coalmine.results import words
 from coalmine.results.result import AuditResult
+from coalmine.results.units import SCORES, Unit
 from coalmine.scorefile import Table, two_groups
 from coalmine.stats import Estimate, Scores, ceiling, simultaneous
 from coalmine.stats import exposure as ex
 from coalmine.stats.random_guessing import RandomGuessing
 
-
-@dataclass(frozen=True)
-class Row:
-    """One summary of the exposures, what random guessing gives on average, and between what it falls."""
-
-    summary: str
-    canaries: float
-    random_guessing: float
-    low: float | None = None
-    high: float | None = None
+_LOW_FPRS = (0.1, 0.01, 0.001)
 
 
-@dataclass(frozen=True)
-class ExposureReport:
-    """Exposures of all canaries, summaries beside random guessing, and ε."""
-
-    source: str
-    canaries: int
-    references: int
-    exposures: list[float]
-    rows: list[Row]
-    estimates: list[Estimate]
-    scores: Scores
-    ceiling: float
-
-    @property
-    def meaning(self) -> str:
-        """What it says, in words."""
-        return words.meaning(self.estimates, self.ceiling)
-
-    def result(self, config: Mapping[str, Any]) -> AuditResult:
-        """As other audits give it: minus the ranks are the scores."""
-        return AuditResult(
-            audit="exposure",
-            view="ranks",
-            seed=0,
-            estimates=self.estimates,
-            scores=self.scores,
-            ceiling=self.ceiling,
-            metrics={"planted": float(self.canaries), "held_out": float(self.references)},
-            config={"score": "rank", "source": self.source, **config},
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "canaries": self.canaries,
-            "references": self.references,
-            "summary": [asdict(row) for row in self.rows],
-            "estimates": [estimate.to_dict() for estimate in self.estimates],
-            "meaning": self.meaning,
-            "exposures": self.exposures,
-        }
-
-
-def exposure_report(
+def exposure_result(
     table: Table,
     *,
     references: int | None = None,
     delta: float = 0.0,
     confidence: float = 0.95,
     copies: int = 1,
-    calibrated: bool = False,
-) -> ExposureReport:
-    """Exposure of the canaries in a file of losses (or of ranks among ``references``), and the ε they speak of.
+    calibrate: bool = False,
+    unit: Unit = SCORES,
+) -> AuditResult:
+    """Return the exposures of canaries, their summary beside random guessing, and the evidence about ε.
 
-    ``calibrated`` subtracts the column ``reference_loss``; ``copies`` is how often each canary was planted.
+    The lower bound is valid if the canaries were picked at random among exchangeable candidates and their losses do not
+    influence each other. The other figures are point estimates at δ = 0.
+
+    Args:
+        table: Columns ``loss`` and ``canary`` (1/0), or ``canaries`` and ``references`` (losses), or ``rank``, which is
+            1 + the number of references whose loss is not higher. `coalmine.scorefile.read_table` reads a file.
+        references: Number of references that ranks are among.
+        delta: δ at which the lower bound is stated.
+        confidence: Confidence of the lower bound and of the intervals for random guessing.
+        copies: Number of times that each canary was inserted. ε is that of one copy, by group privacy.
+        calibrate: Whether to subtract the column ``reference_loss``, the loss under a model without the canaries.
+        unit: Whose privacy ε is about.
+
+    Returns:
+        A result whose scores are minus the ranks, and whose ``details`` hold the numbers of ``canaries`` and
+        ``references``, the summary ``rows`` and all ``exposures`` in bits.
+
+    Raises:
+        InputError: If columns are missing or hold wrong values, or the arguments do not fit them.
+
+    Example:
+        >>> result = exposure_result(Table("ranks", {"rank": [1, 1, 2, 900]}), references=1000)
+        >>> [round(exposure, 2) for exposure in result.details["exposures"]]
+        [9.97, 9.97, 8.97, 0.15]
+        >>> round(result["median-exposure"].epsilon, 2)
+        5.87
     """
+    extrapolated = None
     if table.has("rank"):
-        ranks, worst, n = _given_ranks(table, references, calibrated)
-        beyond = None
+        ranks, n = _stored_ranks(table, references, calibrate)
+        worst = ranks
     else:
         if references is not None:
-            raise InputError("--references goes with a column of ranks; with losses the references are counted")
-        canaries, others = _losses(table, calibrated)
+            raise InputError(
+                f"references = {references} goes with a column of ranks; {table.source} has losses, whose references "
+                "are counted: leave it out"
+            )
+        canaries, others = _losses(table, calibrate)
+        # Ties count half in the exposure, and against the canary in what the bound rests on.
         ranks, worst = ex.ranks(canaries, others), ex.ranks(canaries, others, ties="worst")
         n = others.size
-        beyond = _extrapolated(canaries, others)
+        extrapolated = _largest_extrapolated(canaries, others)
     exposures = ex.exposure(ranks, n)
-    rows = _summary(exposures, RandomGuessing(n, exposures.size), confidence)
-    if beyond is not None:
-        rows.append(replace(rows[-1], summary="largest, extrapolated", canaries=float(beyond.max())))
     scores = Scores(*ex.scores_from_ranks(worst, n))
+    bound = _bound(scores, delta=delta, confidence=confidence, copies=copies, given_ranks=table.has("rank"))
+    return AuditResult(
+        method="exposure",
+        view="ranks",
+        unit=unit,
+        adversary="ranks canaries by their loss among references",
+        score_name="minus rank",
+        side_names=("canaries", "references"),
+        seed=0,
+        estimates=[bound, *_point_estimates(ranks, exposures, n, copies)],
+        scores=scores,
+        ceiling=ceiling(exposures.size, n, delta=delta, confidence=confidence, copies=copies),
+        metrics={"inserted": float(exposures.size), "held_out": float(n)},
+        config={"score": "rank", "source": table.source},
+        details={
+            "canaries": int(exposures.size),
+            "references": int(n),
+            "rows": _summary_rows(exposures, extrapolated, RandomGuessing(n, exposures.size), confidence),
+            "exposures": exposures.tolist(),
+        },
+    )
+
+
+def _bound(scores: Scores, *, delta: float, confidence: float, copies: int, given_ranks: bool) -> Estimate:
+    """Return the lower bound, with its threshold as a rank."""
 
     def bound_at(confidence: float) -> Estimate:
         return simultaneous(scores, delta=delta, confidence=confidence, copies=copies)
 
     bound = bound_at(confidence).judged(lambda level: bound_at(level).lower)
+    ties = "; ties were ranked against the canary" if given_ranks else ""
     rank = None if bound.threshold is None else 0.5 - bound.threshold
-    ties = "; ties were ranked against the canary" if table.has("rank") else ""
-    bound = replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")
-    estimates = [bound, *_point_estimates(ranks, exposures, n, copies)]
-    top = ceiling(exposures.size, n, delta=delta, confidence=confidence, copies=copies)
-    return ExposureReport(table.source, exposures.size, n, exposures.tolist(), rows, estimates, scores, top)
+    return replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")
 
 
-def _given_ranks(table: Table, references: int | None, calibrated: bool) -> tuple[Floats, Floats, int]:
+def _stored_ranks(table: Table, references: int | None, calibrate: bool) -> tuple[Floats, int]:
+    """Return the ranks of a file and the number of references."""
     if references is None:
-        raise InputError(f"{table.source} has ranks: say with --references among how many references")
-    if calibrated:
-        raise InputError("--calibrate needs losses; the file has ranks")
+        raise InputError(f"{table.source} has ranks: set references (--references), the number they are among")
+    if calibrate:
+        raise InputError(f"calibrate needs losses, but {table.source} has ranks: leave it out")
     ranks = table.numbers("rank")
-    broken = np.flatnonzero(ranks != np.round(ranks))
-    if broken.size:
+    fractional = np.flatnonzero(ranks != np.round(ranks))
+    if fractional.size:
         raise InputError(
-            f"{table.source}, row {broken[0] + table.first_row}: a rank must be a whole number, 1 + the number of"
-            f" references whose loss is not higher, got {ranks[broken[0]]:g}; averaged ranks give no bound that holds"
+            f"{table.source}, row {fractional[0] + table.first_row}: a rank must be a whole number, 1 + the number of "
+            f"references whose loss is not higher, got {ranks[fractional[0]]:g}; averaged ranks give no valid bound"
         )
-    return ranks, ranks, references
+    return ranks, references
 
 
-def _losses(table: Table, calibrated: bool) -> tuple[Floats, Floats]:
-    if calibrated:
+def _losses(table: Table, calibrate: bool) -> tuple[Floats, Floats]:
+    """Return the losses of canaries and of references."""
+    if calibrate:
         losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
         table = Table(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
     canaries, references = two_groups(table, groups=("canaries", "references"), value="loss", flag="canary")
@@ -137,36 +139,42 @@ def _losses(table: Table, calibrated: bool) -> tuple[Floats, Floats]:
     return canaries, references
 
 
-def _extrapolated(canaries: Floats, references: Floats) -> Floats | None:
-    """Exposure beyond log2(n) by a fitted skew-normal, where the references allow a fit."""
+def _largest_extrapolated(canaries: Floats, references: Floats) -> float | None:
+    """Return the largest exposure by a skew-normal fit, which can exceed log2(n); None if the fit is impossible."""
     try:
-        return ex.extrapolated_exposure(canaries, references)
+        return float(ex.extrapolated_exposure(canaries, references).max())
     except InputError:
         return None
 
 
-def _summary(exposures: Floats, chance: RandomGuessing, confidence: float) -> list[Row]:
+def _summary_rows(
+    exposures: Floats, extrapolated: float | None, chance: RandomGuessing, confidence: float
+) -> list[dict[str, Any]]:
+    """Return summaries of the exposures, each beside its value and interval under random guessing (Section 2.1)."""
+
+    def row(name: str, value: float, random: float, interval: tuple[float | None, float | None] = (None, None)) -> Any:
+        return {"summary": name, "canaries": value, "random_guessing": random, "low": interval[0], "high": interval[1]}
+
     largest = chance.order_statistic(1)
-    return [
-        Row("mean", float(np.mean(exposures)), chance.mean()),
-        Row(
-            "median",
-            float(np.median(exposures)),
-            chance.median(),
-            *chance.sample_median_interval(confidence),
-        ),
-        Row("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75)),
-        Row("largest", float(np.max(exposures)), largest.mean(), *largest.interval(confidence)),
+    largest_interval = largest.interval(confidence)
+    rows = [
+        row("mean", float(np.mean(exposures)), chance.mean()),
+        row("median", float(np.median(exposures)), chance.median(), chance.sample_median_interval(confidence)),
+        row("75th percentile", float(np.quantile(exposures, 0.75)), chance.quantile(0.75)),
+        row("largest", float(np.max(exposures)), largest.mean(), largest_interval),
     ]
+    if extrapolated is not None:
+        rows.append(row("largest, extrapolated", extrapolated, largest.mean(), largest_interval))
+    return rows
 
 
-def _point_estimates(ranks: Floats, exposures: Floats, references: int, copies: int) -> Sequence[Estimate]:
+def _point_estimates(ranks: Floats, exposures: Floats, references: int, copies: int) -> list[Estimate]:
+    """Return ε from the median exposure (Section 2.2) and at low false positive rates."""
     median = ex.per_copy_epsilon(ex.epsilon_from_exposure(float(np.median(exposures))), copies)
-    found = [Estimate("median-exposure", median)]
-    for fpr in (0.1, 0.01, 0.001):
+    estimates = [Estimate("median-exposure", median)]
+    for fpr in _LOW_FPRS:
         if fpr * references >= 1:
-            raw = ex.low_fpr_epsilon(ranks, references, fpr)
-            found.append(
-                Estimate(f"low-fpr-{fpr:g}", ex.per_copy_epsilon(raw.epsilon, copies), threshold=raw.threshold)
-            )
-    return found
+            whole = ex.low_fpr_epsilon(ranks, references, fpr)
+            epsilon = ex.per_copy_epsilon(whole.epsilon, copies)
+            estimates.append(Estimate(f"low-fpr-{fpr:g}", epsilon, threshold=whole.threshold))
+    return estimates

@@ -1,4 +1,4 @@
-"""The exposure audit, as settings."""
+"""Settings of the exposure method."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from coalmine.config.settings import Settings
 
 
 class ExposureSettings(Settings):
-    """Losses or ranks of canaries: of a file, or those of the phrases planted in this run."""
+    """Losses or ranks of canaries from a file, or the losses of the phrases inserted in this run."""
 
     file: str | None = Field(
         None,
         examples=["losses.csv"],
-        description="a .csv, .npz or .json with losses or ranks; the phrases of this run if not given",
+        description="a .csv, .npz or .json file with losses or ranks; the phrases of [secret-sharer] if not given",
     )
     references: int | None = Field(
-        None, examples=[10_000], ge=1, description="number of references, where the file has ranks"
+        None, examples=[10_000], ge=1, description="number of references, if the file has ranks"
     )
     calibrate: bool = Field(False, description="subtract the file's column reference_loss")
-    copies: int = Field(1, ge=1, description="how often each canary was planted")
-    delta: float = Field(0.0, ge=0, lt=1, description="the δ at which the bound is stated")
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="of the bound")
+    copies: int = Field(1, ge=1, description="number of times that each canary was inserted")
+    delta: float = Field(0.0, ge=0, lt=1, description="the δ at which the lower bound is stated")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of the lower bound")

@@ -1,68 +1,100 @@
 """The LDP audit: six adversaries against a locally private client (Matsumoto, Liew, Takahashi and Oguchi 2022).
 
 A crafter makes two gradients, a client randomizes one of them, and a distinguisher who sees the report, or the model it
-was applied to, guesses which. How often it is right bounds the ε of the client's mechanism from below.
+was applied to, guesses which one. How often it is right bounds the ε of the client's mechanism from below.
 """
 
 from __future__ import annotations
 
-import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import nn
 
-from coalmine.arrays import Floats
-from coalmine.errors import InputError, check_confidence, check_count
-from coalmine.methods.ldp.black_box import BlackBox, play_together
-from coalmine.methods.ldp.crafters import Benign, Crafter, Pair, craft, gradient_of, name_of, prepared, rule_of
-from coalmine.methods.ldp.estimates import blind_epsilon, estimates, shared_bound
+from coalmine.errors import InputError, check_confidence, check_count, did_you_mean
+from coalmine.methods.ldp.black_box import BlackBox, play
+from coalmine.methods.ldp.crafters import Benign, Crafter
+from coalmine.methods.ldp.crafting import craft, name_of, prepare_model, rule_of
+from coalmine.methods.ldp.estimates import (
+    blind_epsilon,
+    empirical_epsilons,
+    estimates,
+    shared_bound,
+    split_scores,
+    spread,
+)
+from coalmine.methods.ldp.pair import Pair, gradient_of
 from coalmine.methods.ldp.trials import Crafted, Trials, white_box
+from coalmine.methods.ldp.views import BLACK_BOX, VIEWS, WHITE_BOX, adversary, score_name
 from coalmine.results.result import AuditResult
+from coalmine.results.units import REPORT
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import LDPSGD, LocalMechanism, Reports, Server
-from coalmine.stats import Estimate, Scores
-
-VIEWS = ("white-box", "black-box", "likelihood-ratio", "parameter-change")
-"""What a distinguisher looks at: the paper's two tests, then ours on the report and on the parameters."""
-
-WHITE, BLACK = {"white-box", "likelihood-ratio"}, {"black-box", "parameter-change"}
 
 _MOST_TRIALS = 10**9
 
 Key = tuple[int, int, str]
-"""Crafter, mechanism (both by their place in the audit) and view."""
+"""Crafter and mechanism, by their index in the audit, and view."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LDPResult(AuditResult):
-    """One result of several: of many bounds some exceed a promise by chance, so it is judged by ``bound_of_all``."""
+    """A result of the LDP audit, whose lower bound is about two gradients instead of members and non-members."""
 
-    shown = "some of what was seen is {} as likely where g₁ rather than g₂ was sent, or the other way round"
-
-    @property
-    def decisive(self) -> Estimate | None:
-        """The bound that holds together with those of all other results."""
-        own, joint = self.bound, self.metrics["bound_of_all"]
-        if own is None or own.epsilon == joint:
-            return own
-        assumes = f"{own.assumes}; it then holds together with the bounds of all other results"
-        return replace(own, epsilon=joint, lower=joint, assumes=assumes)
+    odds: ClassVar[str] = "some report is {times} likelier when g₁ was sent than when g₂ was, or the other way round"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LDPAudit:
-    """``measurements`` times ``trials`` trials of every crafter against every mechanism, in every view.
+    """Audits local randomizers with pairs of crafted gradients (Matsumoto et al. 2022).
 
-    Each measurement has a model of its own (``model`` makes one of a seed) and a pair of examples of its own, the same
-    for all crafters. Each result's bound has ``confidence`` by itself; ``metrics["bound_of_all"]`` is one that holds
-    together with those of all other results. ``clients`` is how many reports the server averages: one comes from the
-    crafter, the others are honest. ``server`` says how the model moves.
+    Plays ``trials`` trials of every crafter against every mechanism, in every view. In each trial a fair coin picks one
+    of the crafter's two gradients, the mechanism randomizes it, and a distinguisher guesses which one it was.
+
+    The lower bounds hold for any mechanism that draws fresh randomness for each report: the audit itself tosses the
+    coins, and guessing thresholds are fixed before the first trial. Each bound has ``confidence`` by itself. Claims are
+    tested with ``result.joint_bound``; these bounds hold all together with the same confidence.
+
+    Args:
+        data: Where the two examples, and those of further clients, are drawn from.
+        model: Makes a model from a seed; each measurement has its own.
+        crafters: What a malicious client sends: the classes of `coalmine.methods.ldp.crafters`, or functions
+            ``(model, pair) -> (g1, g2)``.
+        mechanisms: The mechanisms under audit, each with the ε it claims for one report.
+        views: What distinguishers see: ``"white-box"``, ``"black-box"``, ``"likelihood-ratio"``,
+            ``"parameter-change"``.
+        trials: Trials per measurement.
+        measurements: How often to repeat everything with a new model and a new pair of examples.
+        clients: Reports that the server averages. One is the crafter's, the others are honest.
+        server: How the server updates the model.
+        confidence: Confidence of the lower bounds.
+        seed: Seed for all random choices.
+
+    Raises:
+        InputError: If a view is unknown, a number is out of range, or the data has too few examples.
+
+    Example:
+        >>> from coalmine.methods.ldp.crafters import DummyGradient
+        >>> from coalmine.simulation import models
+        >>> from coalmine.simulation.data import load
+        >>> digits = load("digits").train
+        >>> audit = LDPAudit(
+        ...     data=digits,
+        ...     model=lambda seed: models.build("logistic", digits.task, seed=seed),
+        ...     crafters=[DummyGradient()],
+        ...     mechanisms=[LDPSGD(epsilon=2.0)],
+        ...     views=["white-box"],
+        ...     trials=2000,
+        ... )
+        >>> (result,) = audit.run()
+        >>> result.label, result.verdict.value, 1.5 < result.bound.lower <= 2
+        ('dummy-gradient, ε = 2, white-box', 'not refuted', True)
     """
 
     data: FederatedData
@@ -82,33 +114,46 @@ class LDPAudit:
             check_count(name, getattr(self, name), least=least)
         if self.trials * self.measurements > _MOST_TRIALS:
             raise InputError(
-                f"trials times measurements must be at most {_MOST_TRIALS:,} for each adversary, of which each takes "
-                f"microseconds, got {self.trials * self.measurements:,}"
+                f"trials × measurements must be at most {_MOST_TRIALS:,}, got {self.trials * self.measurements:,}: use "
+                "fewer trials or measurements"
             )
         check_confidence(self.confidence)
-        for what in ("crafters", "mechanisms", "views"):
-            if not len(getattr(self, what)):
-                raise InputError(f"the audit needs at least one of its {what}, got none")
+        for name in ("crafters", "mechanisms", "views"):
+            if not len(getattr(self, name)):
+                raise InputError(f"{name} must name at least one, got none")
         for view in self.views:
             if view not in VIEWS:
-                raise InputError(f"there is no view {view!r}; there are {', '.join(VIEWS)}")
+                raise InputError(f'unknown view "{view}". {did_you_mean(view, VIEWS)}')
         if len(self._examples) < 1 + self.clients:
-            raise InputError(f"the audit needs {1 + self.clients} examples, the data has {len(self._examples)}")
+            raise InputError(
+                f"{self.clients} clients need data with at least {1 + self.clients} examples, got {len(self._examples)}"
+            )
 
     def run(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> list[AuditResult]:
-        """A result for each crafter, mechanism and view, in this order; ``track`` is told of the measurements."""
+        """Play all trials.
+
+        Args:
+            track: Wraps the iterable of steps, to show progress.
+
+        Returns:
+            One result per crafter, mechanism and view, in this order.
+
+        Raises:
+            InputError: If a crafter or mechanism of the user's fails or returns something unusable.
+        """
         began = time.perf_counter()
-        found: dict[Key, list[Trials]] = {key: [] for key in self._keys()}
+        trials: dict[Key, list[Trials]] = {key: [] for key in self._keys()}
         streams = np.random.SeedSequence(self.seed).spawn(self.measurements)
         steps = ((stream, part) for stream in streams for part in range(1 + len(self.crafters)))
-        played: Iterator[Mapping[Key, Trials]] = iter(())
+        measurement: Iterator[Mapping[Key, Trials]] = iter(())
         for stream, part in track(list(steps)):
             if part == 0:
-                played = self._measurement(stream)
-            for key, trials in next(played).items():
-                found[key].append(trials)
+                measurement = self._measurement(stream)
+            for key, played in next(measurement).items():
+                trials[key].append(played)
         seconds = time.perf_counter() - began
-        return [self._result(key, trials, seconds) for key, trials in found.items()]
+        variants = self._variants()
+        return [self._result(key, variants[key[:2]], played, seconds) for key, played in trials.items()]
 
     def _keys(self) -> list[Key]:
         return [
@@ -119,75 +164,95 @@ class LDPAudit:
             if view in self.views
         ]
 
+    def _variants(self) -> dict[tuple[int, int], str]:
+        """Return a unique name for each pair of crafter and mechanism, such as "dummy-gradient, ε = 4"."""
+        several = len({mechanism.name for mechanism in self.mechanisms}) > 1
+        names: dict[tuple[int, int], str] = {}
+        uses: Counter[str] = Counter()
+        for c, crafter in enumerate(self.crafters):
+            for m, mechanism in enumerate(self.mechanisms):
+                name, norm = name_of(crafter), getattr(crafter, "norm", None)
+                if norm not in (None, mechanism.norm):
+                    name += f" of norm {norm:g}"
+                if several:
+                    name += f", {mechanism.name}"
+                claim = f"ε = {mechanism.epsilon:g}"
+                uses[f"{name}, {claim}"] += 1
+                count = uses[f"{name}, {claim}"]
+                names[c, m] = f"{name}{f' #{count}' if count > 1 else ''}, {claim}"
+        return names
+
     @property
-    def _alpha_each(self) -> float:
-        """The significance of a bound where all bounds of the audit shall hold together."""
-        return (1 - self.confidence) / len(self._keys())
+    def _joint_confidence(self) -> float:
+        """The confidence of a single bound such that all bounds of the audit hold together (a union bound)."""
+        return 1 - (1 - self.confidence) / len(self._keys())
 
     @property
     def _examples(self) -> Examples:
         return self.data.pooled()
 
     def _measurement(self, stream: np.random.SeedSequence) -> Iterator[Mapping[Key, Trials]]:
-        """Trials of one measurement: the white-box ones a crafter at a time, then all black-box ones together."""
+        """Yield the trials of one measurement: white-box ones by crafter, then all black-box ones together."""
         craft_seed, direction_seed, *cell_seeds = stream.spawn(2 + 2 * len(self.crafters) * len(self.mechanisms))
-        rng = np.random.default_rng(craft_seed)
-        crafted = self._crafted(rng)
-        wanted, seeds = set(self.views), iter(cell_seeds)
+        crafted = self._crafted(np.random.default_rng(craft_seed))
+        views, seeds = set(self.views), iter(cell_seeds)
         games: dict[tuple[int, int], BlackBox] = {}
-        for c, one in enumerate(crafted):
-            seen: dict[Key, Trials] = {}
+        for c, gradients in enumerate(crafted):
+            white: dict[Key, Trials] = {}
             for m, mechanism in enumerate(self.mechanisms):
-                white, black = np.random.default_rng(next(seeds)), np.random.default_rng(next(seeds))
-                if wanted & WHITE:
-                    seen |= {(c, m, v): t for v, t in white_box(one, mechanism, self.trials, white).items()}
-                if wanted & BLACK:
-                    games[c, m] = BlackBox(one, mechanism, self.server, black, wanted)
-            yield {key: trials for key, trials in seen.items() if key[2] in wanted}
+                white_rng, black_rng = np.random.default_rng(next(seeds)), np.random.default_rng(next(seeds))
+                if views & WHITE_BOX:
+                    played = white_box(gradients, mechanism, self.trials, white_rng)
+                    white |= {(c, m, view): trials for view, trials in played.items() if view in views}
+                if views & BLACK_BOX:
+                    games[c, m] = BlackBox(gradients, mechanism, self.server, black_rng, views)
+            yield white
         if games:
-            words = int(direction_seed.generate_state(1)[0])
-            play_together(list(games.values()), self.trials, words)
-        yield {
-            (c, m, v): trials for (c, m), game in games.items() for v, trials in game.trials().items() if v in wanted
-        }
+            play(list(games.values()), self.trials, int(direction_seed.generate_state(1)[0]))
+        yield {(c, m, view): trials for (c, m), game in games.items() for view, trials in game.trials().items()}
 
     def _crafted(self, rng: np.random.Generator) -> list[Crafted]:
+        """Return what each crafter makes of one model and one pair of examples."""
         examples, task = self._examples, self.data.task
         model = self.model(int(rng.integers(2**31)))
         rows = rng.choice(len(examples), 1 + self.clients, replace=False)
         pair = Pair.of(Examples(examples.inputs[rows[:2]], examples.targets[rows[:2]]), task)
-        found = []
+        crafted = []
         for crafter in self.crafters:
-            sent = prepared(crafter, model, examples, pair, rng)
+            sent = prepare_model(crafter, model, examples, pair, rng)
             first, second = craft(crafter, sent, pair)
             others: Reports = np.empty((self.clients - 1, parameter_vector(sent).numel()), dtype=np.float32)
             for i, row in enumerate(rows[2:]):
-                own = Examples(examples.inputs[row : row + 1], examples.targets[row : row + 1])
-                others[i] = gradient_of(loss_of(sent, task, *tensors(own, task)), sent)
-            found.append(Crafted(first, second, sent, pair, rule_of(crafter), others))
-        return found
+                example = Examples(examples.inputs[row : row + 1], examples.targets[row : row + 1])
+                others[i] = gradient_of(loss_of(sent, task, *tensors(example, task)), sent)
+            crafted.append(Crafted(first, second, sent, pair, rule_of(crafter), others))
+        return crafted
 
-    def _result(self, key: Key, trials: Sequence[Trials], seconds: float) -> AuditResult:
+    def _result(self, key: Key, variant: str, trials: Sequence[Trials], seconds: float) -> AuditResult:
+        """Return the result of one crafter, mechanism and view."""
         crafter, mechanism, view = self.crafters[key[0]], self.mechanisms[key[1]], key[2]
-        measured = np.array([one.counts.plug_in(mechanism.delta) for one in trials])
-        guesses = [one.guesses for one in trials]
-        made = sum(g.guesses for g in guesses)
-        members = np.concatenate([one.scores[one.members] for one in trials])
-        nonmembers = np.concatenate([one.scores[~one.members] for one in trials])
+        empirical = empirical_epsilons(trials, mechanism.delta)
+        guesses = [measurement.guesses for measurement in trials]
+        guessed = sum(g.guesses for g in guesses)
         return LDPResult(
-            audit="ldp",
+            method="ldp",
             view=view,
+            variant=variant,
+            unit=REPORT,
+            adversary=adversary(view),
+            score_name=score_name(view, rule_of(crafter)),
+            side_names=("g₁ sent", "g₂ sent"),
             seed=self.seed,
             theory=mechanism.theory(),
             estimates=estimates(trials, delta=mechanism.delta, confidence=self.confidence),
-            scores=Scores(members, nonmembers),
+            joint_bound=shared_bound(trials, delta=mechanism.delta, confidence=self._joint_confidence),
+            scores=split_scores(trials),
             metrics={
-                "bound_of_all": shared_bound(trials, delta=mechanism.delta, confidence=1 - self._alpha_each),
-                "empirical": float(measured.mean()),
-                "empirical_std": _spread(measured),
+                "empirical": float(empirical.mean()),
+                "empirical_std": spread(empirical),
                 "blind": blind_epsilon(trials, mechanism.delta),
-                "guessed": made / sum(g.canaries for g in guesses),
-                **({"accuracy": sum(g.correct for g in guesses) / made} if made else {}),
+                "guessed": guessed / sum(g.canaries for g in guesses),
+                **({"accuracy": sum(g.correct for g in guesses) / guessed} if guessed else {}),
             },
             timing={"sweep_s": seconds},
             config={
@@ -195,7 +260,7 @@ class LDPAudit:
                 "gradient_norm": getattr(crafter, "norm", None),
                 "mechanism": mechanism.name,
                 "epsilon": mechanism.epsilon,
-                "norm": mechanism.norm,
+                "clip_norm": mechanism.norm,
                 "trials": self.trials,
                 "measurements": self.measurements,
                 "clients": self.clients,
@@ -204,10 +269,3 @@ class LDPAudit:
                 "radius": self.server.radius,
             },
         )
-
-
-def _spread(measured: Floats) -> float:
-    """The standard deviation between measurements; infinite where one of them is."""
-    if not np.isfinite(measured).all():
-        return math.inf
-    return float(measured.std(ddof=1)) if len(measured) > 1 else 0.0

@@ -1,7 +1,8 @@
-"""Figures of the LDP audit: ε measured beside ε promised, by adversary, by promise, and by the gradient's norm.
+"""Figures of the LDP audit for ``--figures``: ε found beside ε claimed, by adversary, by claim, and by gradient norm.
 
-In each of them a filled circle is ε_empirical, which is an estimate, with a bar for its standard deviation over the
-measurements; a triangle is a valid bound; and a dashed line is what the mechanism promises.
+A filled circle is ε_empirical, an estimate, with a bar for its standard deviation over measurements; a triangle is a
+lower bound, each valid by itself; a dashed line is the claim. They are drawn from `AuditResult` objects, so that the
+results of a saved run can be drawn too.
 """
 
 from __future__ import annotations
@@ -12,194 +13,198 @@ from typing import TYPE_CHECKING, Any
 
 from coalmine.drawing.files import SERIES, THEORY
 from coalmine.errors import InputError
-from coalmine.results.words import adversary
+from coalmine.methods.ldp.tables import trials_text
+from coalmine.methods.ldp.views import VIEWS, adversary_name
+from coalmine.results.result import AuditResult
 
 if TYPE_CHECKING:
     import altair
 
     Chart = altair.LayerChart | altair.FacetChart
 
-Results = Sequence[Mapping[str, Any]]
-"""``results`` of a result.json."""
+Row = Mapping[str, Any]
 
-_VIEWS = ("white-box", "black-box", "likelihood-ratio", "parameter-change")
-_MARKS = ("ε_empirical, an estimate (bar: ± std)", "valid bound")
-_PROMISE = "ε promised"
+_MARKS = ("ε_empirical, an estimate (bar: ± std)", "lower bound")
+_CLAIM = "claimed ε"
 _INK = "#444444"
 
 
-def charts(results: Results) -> dict[str, Chart]:
-    """All figures that fit the results of an LDP audit, by name."""
-    data = str(results[0]["config"].get("data", "own data"))
-    found = {"ldp-adversaries": summary(results, data)}
-    if len({one["config"]["epsilon"] for one in results}) > 1:
-        found["ldp-sweep"] = sweep(results, data)
-    if len({one["config"]["gradient_norm"] for one in results} - {None}) > 1:
-        found["ldp-norms"] = norms(results, data)
-    return found
+def charts(results: Sequence[AuditResult]) -> dict[str, Chart]:
+    """Return all figures that fit the results, by file name.
 
-
-def rows(results: Results) -> list[dict[str, Any]]:
-    """A row for each result: adversary, what was promised, what was measured with its spread, the valid bound.
-
-    What is infinite, as ε_empirical of guesses that are all right, is None.
+    Args:
+        results: Results of one LDP audit.
     """
-    found = []
+    drawn = {"ldp-adversaries": adversaries(results)}
+    if len({result.config["epsilon"] for result in results}) > 1:
+        drawn["ldp-sweep"] = sweep(results)
+    if len({result.config["gradient_norm"] for result in results} - {None}) > 1:
+        drawn["ldp-norms"] = norms(results)
+    return drawn
+
+
+def chart_rows(results: Sequence[AuditResult]) -> list[dict[str, Any]]:
+    """Return one row per result; an infinite number, such as ε_empirical if every guess is right, becomes None."""
+    rows = []
     for result in results:
-        config, metrics = result["config"], result["metrics"]
-        measured, spread = (_finite(metrics[name]) for name in ("empirical", "empirical_std"))
-        bound = next((estimate["epsilon"] for estimate in result["estimates"] if estimate["valid"]), None)
-        found.append(
+        empirical, bound = result["empirical"], result.bound
+        mean = _finite(empirical.epsilon)
+        rows.append(
             {
-                "adversary": adversary(config),
-                "promised": config["epsilon"],
-                "gradient norm": config["gradient_norm"],
-                "seen by": result["view"],
-                "measured": measured,
-                "low": None if measured is None else max(0.0, measured - (spread or 0.0)),
-                "high": None if measured is None else measured + (spread or 0.0),
-                "bound": None if bound is None else _finite(bound),
+                "adversary": adversary_name(result.variant),
+                "claimed": result.config["epsilon"],
+                "gradient norm": result.config["gradient_norm"],
+                "view": result.view,
+                "mean": mean,
+                "low": mean if empirical.lower is None else empirical.lower,
+                "high": mean if empirical.upper is None else empirical.upper,
+                "bound": None if bound is None else _finite(bound.epsilon),
             }
         )
-    return found
+    return rows
 
 
-def summary(results: Results, data: str) -> Chart:
-    """Like Figure 1(b) of Matsumoto et al. (2022): all adversaries at the largest ε promised."""
+def adversaries(results: Sequence[AuditResult]) -> Chart:
+    """Draw all adversaries at the largest claimed ε, like Figure 1(b) of the paper."""
     import altair as alt
 
-    largest = max(result["config"]["epsilon"] for result in results)
-    drawn = [row for row in rows(results) if row["promised"] == largest]
-    adversaries = list(dict.fromkeys(row["adversary"] for row in drawn))
+    largest = max(result.config["epsilon"] for result in results)
+    rows = [row for row in chart_rows(results) if row["claimed"] == largest]
+    names = list(dict.fromkeys(row["adversary"] for row in rows))
     axis = alt.Axis(labelAngle=-25, labelLimit=260)
-    x = alt.X("adversary:N", sort=adversaries, title=None, axis=axis, scale=alt.Scale(paddingInner=0.2))
-    marks = _dodged(alt, drawn, x, alt.Y("value:Q", title="ε", scale=alt.Scale(zero=True)))
-    promise = (
-        alt.Chart(alt.InlineData(values=[{"promise": largest, "what": f"{_PROMISE}: {largest:g}"}]))
+    x = alt.X("adversary:N", sort=names, title=None, axis=axis, scale=alt.Scale(paddingInner=0.2))
+    marks = _dodged(alt, rows, x, alt.Y("value:Q", title="ε", scale=alt.Scale(zero=True)))
+    label = f"{_CLAIM}: {largest:g}"
+    claim = (
+        alt.Chart(alt.InlineData(values=[{"claim": largest, "line": label}]))
         .mark_rule(color=THEORY, strokeWidth=1.5)
-        .encode(y="promise:Q", strokeDash=_dashes(alt, f"{_PROMISE}: {largest:g}"))
+        .encode(y="claim:Q", strokeDash=_dashes(alt, label))
     )
-    width = max(320, len(adversaries) * (30 + 24 * len({row["seen by"] for row in drawn})))
-    at = f"all adversaries at ε = {largest:g}"
-    return alt.layer(promise, *marks).properties(width=width, height=280, title=_title(alt, results, data, at))
+    width = max(320, len(names) * (30 + 24 * len({row["view"] for row in rows})))
+    title = _title(alt, results, f"all adversaries at ε = {largest:g}")
+    return alt.layer(claim, *marks).properties(width=width, height=280, title=title)
 
 
-def sweep(results: Results, data: str) -> Chart:
-    """Like Figure 2: a panel for each adversary, ε measured at each ε promised."""
+def sweep(results: Sequence[AuditResult]) -> Chart:
+    """Draw ε found at each claimed ε, one panel per adversary, like Figure 2."""
     import altair as alt
 
-    drawn = rows(results)
-    adversaries = list(dict.fromkeys(row["adversary"] for row in drawn))
-    promised = sorted({row["promised"] for row in drawn})
+    rows = chart_rows(results)
+    names = list(dict.fromkeys(row["adversary"] for row in rows))
+    claims = sorted({row["claimed"] for row in rows})
     axis = alt.Axis(labelAngle=0, format="~g")
-    x = alt.X("promised:O", sort=promised, title=_PROMISE, axis=axis, scale=alt.Scale(paddingInner=0.2))
+    x = alt.X("claimed:O", sort=claims, title=_CLAIM, axis=axis, scale=alt.Scale(paddingInner=0.2))
     y = alt.Y("value:Q", title="ε", scale=alt.Scale(zero=True))
-    promise = (
+    diagonal = (
         alt.Chart()
         .mark_line(color=THEORY, strokeWidth=1.5)
-        .encode(x=x, y="promise:Q", strokeDash=_dashes(alt, _PROMISE))
-        .transform_filter("isValid(datum.promise)")
+        .encode(x=x, y="claim:Q", strokeDash=_dashes(alt, _CLAIM))
+        .transform_filter("isValid(datum.claim)")
     )
     line = [
-        {"adversary": name, "promised": epsilon, "promise": epsilon, "what": _PROMISE}
-        for name in adversaries
-        for epsilon in promised
+        {"adversary": name, "claimed": epsilon, "claim": epsilon, "line": _CLAIM}
+        for name in names
+        for epsilon in claims
     ]
+    # Facets share one table, so marks and the line of the claim are rows of the same data.
     layers = alt.layer(
-        promise, *_dodged(alt, drawn, x, y, own_data=False), data=alt.InlineData(values=_marks(drawn) + line)
+        diagonal, *_dodged(alt, rows, x, y, with_data=False), data=alt.InlineData(values=_marks(rows) + line)
     )
-    width = max(180, 18 * len({row["seen by"] for row in drawn}) * len(promised))
+    width = max(180, 18 * len({row["view"] for row in rows}) * len(claims))
     panels = layers.properties(width=width, height=200).facet(
-        alt.Facet("adversary:N", sort=adversaries, title=None, header=alt.Header(labelFontWeight="bold")),
-        columns=2 if len(adversaries) in (2, 4) else 3,
+        alt.Facet("adversary:N", sort=names, title=None, header=alt.Header(labelFontWeight="bold")),
+        columns=2 if len(names) in (2, 4) else 3,
     )
-    return panels.properties(title=_title(alt, results, data, "ε measured at each ε promised"))
+    return panels.properties(title=_title(alt, results, "ε found at each claimed ε"))
 
 
-def norms(results: Results, data: str) -> Chart:
-    """Like Figure 3: ε measured by the norm of the dummy gradient, a color for each promise, a panel for each view."""
+def norms(results: Sequence[AuditResult]) -> Chart:
+    """Draw ε by the norm of the dummy gradient, one color per claim and one panel per view, like Figure 3.
+
+    Raises:
+        InputError: If there is no result of a dummy gradient.
+    """
     import altair as alt
 
-    own = [result for result in results if result["config"]["gradient_norm"] is not None]
-    if not own:
-        raise InputError("a figure of norms needs results of the dummy gradient")
-    drawn = rows(own)
-    promised = sorted({row["promised"] for row in drawn})
-    views = [view for view in _VIEWS if any(row["seen by"] == view for row in drawn)]
-    clip = float(own[0]["config"]["norm"])
+    dummies = [result for result in results if result.config["gradient_norm"] is not None]
+    if not dummies:
+        raise InputError("the figure of norms needs results of dummy-gradient, and there are none")
+    rows = chart_rows(dummies)
+    claims = sorted({row["claimed"] for row in rows})
+    views = [view for view in VIEWS if any(row["view"] == view for row in rows)]
+    clip_norm = float(dummies[0].config["clip_norm"])
     lines = [
-        {"seen by": view, "promised": epsilon, "promise": epsilon, "what": "the promise itself"}
+        {"view": view, "claimed": epsilon, "claim": epsilon, "line": "the claim itself"}
         for view in views
-        for epsilon in promised
+        for epsilon in claims
     ]
-    colors = [SERIES[i % len(SERIES)] for i in range(len(promised))]
-    room = alt.Scale(domain=[0, 1.06 * max(row["gradient norm"] for row in drawn)], nice=False)
+    colors = [SERIES[i % len(SERIES)] for i in range(len(claims))]
+    room = alt.Scale(domain=[0, 1.06 * max(row["gradient norm"] for row in rows)], nice=False)
     base = alt.Chart().encode(
-        x=alt.X("gradient norm:Q", title=f"norm of the gradient (clip norm L = {clip:g})", scale=room),
+        x=alt.X("gradient norm:Q", title=f"norm of the gradient (clip norm L = {clip_norm:g})", scale=room),
         color=alt.Color(
-            "promised:O",
-            title=_PROMISE,
-            scale=alt.Scale(domain=promised, range=colors),
+            "claimed:O",
+            title=_CLAIM,
+            scale=alt.Scale(domain=claims, range=colors),
             legend=alt.Legend(symbolOpacity=1),
         ),
     )
     y = alt.Y("value:Q", title="ε", scale=alt.Scale(zero=True))
-    there = f"datum.mark == '{_MARKS[0]}'"
+    is_estimate, is_bound = (f"datum.mark == '{mark}'" for mark in _MARKS)
     layers = alt.layer(
         alt.Chart()
         .mark_rule(strokeWidth=1.5)
-        .encode(y="promise:Q", color="promised:O", strokeDash=_dashes(alt, "the promise itself"))
-        .transform_filter("isValid(datum.promise)"),
-        base.mark_line(strokeWidth=1, opacity=0.5).encode(y=y).transform_filter(there),
-        base.mark_rule().encode(y=alt.Y("low:Q", title="ε"), y2="high:Q").transform_filter(there),
+        .encode(y="claim:Q", color="claimed:O", strokeDash=_dashes(alt, "the claim itself"))
+        .transform_filter("isValid(datum.claim)"),
+        base.mark_line(strokeWidth=1, opacity=0.5).encode(y=y).transform_filter(is_estimate),
+        base.mark_rule().encode(y=alt.Y("low:Q", title="ε"), y2="high:Q").transform_filter(is_estimate),
         base.mark_point(filled=True, size=45, opacity=1)
         .encode(y=y, shape=_shapes(alt), tooltip=_tooltip(alt, "gradient norm:Q"))
-        .transform_filter(there),
-        # Bounds lie just below the estimates: beside them they are seen.
+        .transform_filter(is_estimate),
+        # Bounds lie just below the estimates and would be hidden by them, so they are moved to the side.
         base.mark_point(filled=True, size=45, opacity=1, xOffset=7)
         .encode(y=y, shape=_shapes(alt), tooltip=_tooltip(alt, "gradient norm:Q"))
-        .transform_filter(f"datum.mark == '{_MARKS[1]}'"),
-        data=alt.InlineData(values=_marks(drawn) + lines),
+        .transform_filter(is_bound),
+        data=alt.InlineData(values=_marks(rows) + lines),
     )
     panels = layers.properties(width=330, height=240).facet(
-        alt.Facet("seen by:N", sort=views, title=None, header=alt.Header(labelFontWeight="bold")),
+        alt.Facet("view:N", sort=views, title=None, header=alt.Header(labelFontWeight="bold")),
         columns=min(2, len(views)),
     )
-    return panels.properties(title=_title(alt, own, data, "dummy gradients by their norm"))
+    return panels.properties(title=_title(alt, dummies, "dummy gradients by norm"))
 
 
-def _finite(value: Any) -> float | None:
-    """A number of a result.json, None for ``"inf"``."""
-    return float(value) if math.isfinite(float(value)) else None
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
-def _marks(drawn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each circle and each triangle; ``slot`` is its place beside the others, so that none hides another."""
-    found = []
-    for row in drawn:
-        for mark, value in zip(_MARKS, (row["measured"], row["bound"]), strict=True):
+def _marks(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return one row per circle and per triangle; ``slot`` puts marks side by side, so that none hides another."""
+    marks = []
+    for row in rows:
+        for mark, value in zip(_MARKS, (row["mean"], row["bound"]), strict=True):
             if value is not None:
-                place = f"{_VIEWS.index(row['seen by'])}{_MARKS.index(mark)}"
+                slot = f"{VIEWS.index(row['view'])}{_MARKS.index(mark)}"
                 bar = {} if mark == _MARKS[0] else {"low": None, "high": None}
-                found.append({**row, **bar, "mark": mark, "value": value, "slot": place})
-    return found
+                marks.append({**row, **bar, "mark": mark, "value": value, "slot": slot})
+    return marks
 
 
-def _dodged(alt: Any, drawn: Sequence[Mapping[str, Any]], x: Any, y: Any, own_data: bool = True) -> list[Any]:
-    """Layers of bars and marks, those of one adversary and promise side by side."""
-    views = [view for view in _VIEWS if any(row["seen by"] == view for row in drawn)]
-    colors = [SERIES[_VIEWS.index(view)] for view in views]
-    data = {"data": alt.InlineData(values=_marks(drawn))} if own_data else {}
-    slots = [f"{_VIEWS.index(view)}{mark}" for view in views for mark in range(len(_MARKS))]
+def _dodged(alt: Any, rows: Sequence[Row], x: Any, y: Any, with_data: bool = True) -> list[Any]:
+    """Return layers of bars and marks, those of the same adversary and claim side by side."""
+    views = [view for view in VIEWS if any(row["view"] == view for row in rows)]
+    colors = [SERIES[VIEWS.index(view)] for view in views]
+    data = {"data": alt.InlineData(values=_marks(rows))} if with_data else {}
+    slots = [f"{VIEWS.index(view)}{mark}" for view in views for mark in range(len(_MARKS))]
     base = alt.Chart(**data).encode(
         x=x,
         xOffset=alt.XOffset("slot:N", scale=alt.Scale(domain=slots, paddingOuter=0.6)),
-        color=alt.Color("seen by:N", title="seen by", scale=alt.Scale(domain=views, range=colors)),
+        color=alt.Color("view:N", title="view", scale=alt.Scale(domain=views, range=colors)),
     )
     return [
         base.mark_rule().encode(y=alt.Y("low:Q", title="ε"), y2="high:Q").transform_filter("isValid(datum.low)"),
         base.mark_point(filled=True, size=55, opacity=1)
-        .encode(y=y, shape=_shapes(alt), tooltip=_tooltip(alt, "adversary:N", "seen by:N"))
+        .encode(y=y, shape=_shapes(alt), tooltip=_tooltip(alt, "adversary:N", "view:N"))
         .transform_filter("isValid(datum.value)"),
     ]
 
@@ -209,31 +214,27 @@ def _shapes(alt: Any) -> Any:
     return alt.Shape("mark:N", scale=alt.Scale(domain=list(_MARKS), range=["circle", "triangle-up"]), legend=legend)
 
 
-def _dashes(alt: Any, what: str) -> Any:
-    """A dashed line, in the legend as well."""
+def _dashes(alt: Any, label: str) -> Any:
+    """Return a dashed line with a legend."""
     legend = alt.Legend(title=None, symbolType="stroke", symbolStrokeColor=THEORY, symbolStrokeWidth=2, symbolSize=300)
-    return alt.StrokeDash("what:N", scale=alt.Scale(domain=[what], range=[[5, 3]]), legend=legend)
+    return alt.StrokeDash("line:N", scale=alt.Scale(domain=[label], range=[[5, 3]]), legend=legend)
 
 
 def _tooltip(alt: Any, *fields: str) -> list[Any]:
-    return [*fields, alt.Tooltip("promised:Q", title=_PROMISE), "mark:N", alt.Tooltip("value:Q", format=".3f")]
+    return [*fields, alt.Tooltip("claimed:Q", title=_CLAIM), "mark:N", alt.Tooltip("value:Q", format=".3f")]
 
 
-def _title(alt: Any, results: Results, data: str, what: str) -> Any:
-    """What is drawn, of what, and from how many trials."""
-    config, bound = results[0]["config"], results[0]["estimates"][0]
-    mechanisms = ", ".join(dict.fromkeys(str(result["config"]["mechanism"]) for result in results))
-    measured = f"{config['trials']:,} trials"
-    if config["measurements"] > 1:
-        measured += f" in each of {config['measurements']} measurements"
-    if config["clients"] > 1:
-        measured += f", {config['clients']} clients"
-    lines = [f"{measured}; δ = {bound['delta']:g}; each bound at {100 * bound['confidence']:g}% confidence"]
-    drawn = rows(results)
-    if any(row["bound"] is not None and row["bound"] > (row["measured"] or math.inf) for row in drawn):
-        lines.append("ε_empirical is of one threshold; a bound looks at extreme scores as well, and may exceed it")
-    if any(row["measured"] is None for row in drawn):
-        lines.append("an ε_empirical that is infinite, as where every guess is right, is not drawn")
-    return alt.TitleParams(
-        f"LDP audit of {mechanisms} on {data}: {what}", subtitle=lines, anchor="start", subtitleColor=_INK, offset=12
-    )
+def _title(alt: Any, results: Sequence[AuditResult], what: str) -> Any:
+    """Return a title that names the mechanism and data, with the trials and what to be careful with below."""
+    config, bound = results[0].config, results[0].estimates[0]
+    mechanisms = ", ".join(dict.fromkeys(str(result.config["mechanism"]) for result in results))
+    trials = trials_text(config) + (f", {config['clients']} clients" if config["clients"] > 1 else "")
+    confidence = f"{100 * (bound.confidence or 0):g}% confidence"
+    lines = [f"{trials}; δ = {bound.delta:g}; each lower bound at {confidence}"]
+    rows = chart_rows(results)
+    if any(row["bound"] is not None and row["bound"] > (row["mean"] or math.inf) for row in rows):
+        lines.append("a lower bound may exceed ε_empirical: it also tests the extreme scores, not a single threshold")
+    if any(row["mean"] is None for row in rows):
+        lines.append("an infinite ε_empirical, as when every guess is right, is not drawn")
+    title = f"LDP audit of {mechanisms} on {config.get('data', 'your data')}: {what}"
+    return alt.TitleParams(title, subtitle=lines, anchor="start", subtitleColor=_INK, offset=12)

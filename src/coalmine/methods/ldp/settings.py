@@ -1,4 +1,4 @@
-"""The LDP audit, as settings."""
+"""Settings of the LDP audit, as ``audit.toml`` and ``--set`` give them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator
 
 from coalmine.config.settings import Settings, Several
-from coalmine.errors import InputError, check_count, check_positive
+from coalmine.errors import InputError, check_positive, did_you_mean
 from coalmine.progress import track
 
 if TYPE_CHECKING:
@@ -22,58 +22,68 @@ if TYPE_CHECKING:
 
 View = Literal["white-box", "black-box", "likelihood-ratio", "parameter-change"]
 
+_MECHANISMS = ("ldp-sgd", "gaussian", "privunit")
+
 
 class LDPSettings(Settings):
-    """Six adversaries against a locally private client: who crafts, what randomizes, who guesses, how often."""
+    """Settings of the LDP audit: crafters, mechanism, views, and how many trials."""
 
-    data: str = Field("digits", description="a name (digits, mnist, cifar10, …) or a file")
+    data: str = Field("digits", description="data set (digits, mnist, cifar10, …) or file")
     model: str | None = Field(
         None,
         examples=["mlp"],
-        description="a name (ldp-cnn, mlp, …) or path.py:function; as fits the data if not given",
+        description="model (ldp-cnn, mlp, …) or path.py:function; by default one that fits the data",
     )
     crafter: Several[str] = Field(
-        ("all",), description="all, or some of benign, input-perturbation, parameter-retrogression, gradient-flip, "
-        "collusion, dummy-gradient, path.py:function"
-    )  # fmt: skip
+        ("all",),
+        description="all, or any of benign, input-perturbation, parameter-retrogression, gradient-flip, collusion, "
+        "dummy-gradient, path.py:function",
+    )
     view: Several[View] = Field(
-        ("white-box", "black-box", "likelihood-ratio", "parameter-change"), description="what distinguishers look at"
+        ("white-box", "black-box", "likelihood-ratio", "parameter-change"), description="what the adversary sees"
     )
-    mechanism: str = Field("ldp-sgd", description="ldp-sgd, gaussian, privunit or path.py:function")
-    epsilon: Several[float] = Field((0.5, 1.0, 2.0, 4.0), description="what it promises")
+    mechanism: str = Field("ldp-sgd", description="mechanism: ldp-sgd, gaussian, privunit or path.py:function")
+    epsilon: Several[float] = Field((0.5, 1.0, 2.0, 4.0), description="claimed ε per report; one audit for each value")
     delta: float | None = Field(
-        None, examples=[1e-5], ge=0, lt=1, description="of gaussian, 1e-5 if not given, or of a mechanism of one's own"
+        None,
+        examples=[1e-5],
+        ge=0,
+        lt=1,
+        description="claimed δ of gaussian (default 1e-5) or of path.py:function (default 0)",
     )
-    norm: float = Field(1.0, gt=0, description="the clip norm L")
+    clip_norm: float = Field(1.0, gt=0, description="clip norm L of the gradients")
     gradient_norm: Several[float] | None = Field(
-        None, examples=[[1.0]], description="norms of the dummy gradient; L if not given"
+        None, examples=[[1.0]], description="norms of the dummy gradient; by default the clip norm"
     )
     alpha: float = Field(1.0, description="size of the perturbation of inputs and of parameters")
-    trials: int = Field(10_000, ge=2, description="trials of a measurement, K")
-    measurements: int = Field(1, ge=1, description="measurements, each with a model and examples of its own")
-    clients: int = Field(1, ge=1, description="reports that the server averages")
-    learning_rate: float = Field(0.01, gt=0, description="of the server")
+    trials: int = Field(10_000, ge=2, description="trials per measurement (K in the paper)")
+    measurements: int = Field(1, ge=1, description="repetitions, each with a new model and new examples")
+    clients: int = Field(1, ge=1, description="reports that the server averages per update")
+    learning_rate: float = Field(0.01, gt=0, description="learning rate of the server")
     scaling: Literal["unbiased", "printed"] = Field(
-        "unbiased", description="of the server's mean; printed is Algorithm 2 as it stands, d times smaller"
+        "unbiased", description="scaling of the mean report; printed follows the paper's Algorithm 2, d times smaller"
     )
     radius: float | None = Field(
-        None, examples=[10.0], gt=0, description="of the parameter set; all parameters if not given"
+        None,
+        examples=[10.0],
+        gt=0,
+        description="radius of the ball that parameters are projected onto; by default none",
     )
     rounds: int = Field(
-        0, ge=0, description="rounds of training with the mechanism at its largest epsilon, before the audit"
+        0, ge=0, description="rounds of training with the mechanism, at the largest ε, before the audit"
     )
-    round_clients: int = Field(50, ge=1, description="clients of such a round")
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="of the bounds")
-    seed: int = Field(0, ge=0, lt=2**63, description="of everything random")
+    round_clients: int = Field(50, ge=1, description="clients per round of that training")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of the lower bounds")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed for all random choices")
 
     @field_validator("epsilon")
     @classmethod
-    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        """Refuse here, where its line is known, what promises nothing."""
+    def _check_positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        """Refuse a claim of ε ≤ 0 here, where its line in the file is known."""
         return tuple(check_positive("epsilon", epsilon) for epsilon in value)
 
     def mechanisms(self) -> list[LocalMechanism]:
-        """One for each ε."""
+        """Return one mechanism for each claimed ε."""
         from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
         from coalmine.simulation.mechanisms.privunit import PrivUnit2
         from coalmine.simulation.mechanisms.user import OwnMechanism
@@ -83,58 +93,58 @@ class LDPSettings(Settings):
         _check_distinct("epsilon", [f"{epsilon:g}" for epsilon in self.epsilon])
         if is_user_model(self.mechanism):
             if len(self.epsilon) != 1:
-                raise InputError("a mechanism of your own makes one promise: give it as epsilon=, one number")
+                raise InputError(f"{self.mechanism} makes a single claim: set epsilon to one number")
             function, delta = load_function(self.mechanism), self.delta or 0.0
-            return [OwnMechanism(function=function, epsilon=e, norm=self.norm, delta=delta) for e in self.epsilon]
-        if self.mechanism not in ("ldp-sgd", "gaussian", "privunit"):
-            known = "ldp-sgd, gaussian, privunit or path.py:function"
-            raise InputError(f"mechanism must be {known}, got {self.mechanism!r}")
+            return [OwnMechanism(function=function, epsilon=e, norm=self.clip_norm, delta=delta) for e in self.epsilon]
+        if self.mechanism not in _MECHANISMS:
+            available = did_you_mean(self.mechanism, [*_MECHANISMS, "path.py:function"])
+            raise InputError(f'unknown mechanism "{self.mechanism}". {available}')
         if self.mechanism == "gaussian":
             delta = 1e-5 if self.delta is None else self.delta
-            return [LocalGaussian(epsilon=epsilon, norm=self.norm, delta=delta) for epsilon in self.epsilon]
+            return [LocalGaussian(epsilon=epsilon, norm=self.clip_norm, delta=delta) for epsilon in self.epsilon]
         if self.delta is not None:
-            raise InputError(f"delta goes with the gaussian mechanism; {self.mechanism} is private at delta 0")
+            raise InputError(f"{self.mechanism} claims δ = 0, got delta = {self.delta:g}: leave delta out")
         kind = LDPSGD if self.mechanism == "ldp-sgd" else PrivUnit2
-        return [kind(epsilon=epsilon, norm=self.norm) for epsilon in self.epsilon]
+        return [kind(epsilon=epsilon, norm=self.clip_norm) for epsilon in self.epsilon]
 
     def crafters(self) -> list[Crafter]:
-        """Those that are named."""
-        from coalmine.methods.ldp.crafters import CRAFTERS, crafter_named, name_of
+        """Return the named crafters, and one dummy gradient for each norm."""
+        from coalmine.methods.ldp.crafters import CRAFTERS, crafter_named
+        from coalmine.methods.ldp.crafting import name_of
         from coalmine.simulation.models.user import is_user_model
         from coalmine.usercode import load_function
 
-        names = [known for name in self.crafter for known in (CRAFTERS if name == "all" else (name,))]
+        names = [crafter for name in self.crafter for crafter in (CRAFTERS if name == "all" else (name,))]
         _check_distinct("crafter", names)
         _check_distinct("gradient_norm", [f"{norm:g}" for norm in self.gradient_norm or ()])
         if self.gradient_norm is not None and "dummy-gradient" not in names:
-            raise InputError("gradient_norm is the dummy gradient's, and crafter does not name it")
-        found: list[Any] = []
+            raise InputError("gradient_norm belongs to the dummy gradient: add dummy-gradient to crafter")
+        crafters: list[Any] = []
         for name in names:
             if is_user_model(name):
                 function: Any = load_function(name)
-                # Two files may have functions of one name, or one that is called as ours are.
-                known = {*CRAFTERS, *map(name_of, found)}
-                found.append(_called(name, function) if name_of(function) in known else function)
+                # Two files may have functions of the same name, or one that is named like ours.
+                taken = {*CRAFTERS, *map(name_of, crafters)}
+                crafters.append(_renamed(name, function) if name_of(function) in taken else function)
             elif name == "dummy-gradient":
-                norms = (self.norm,) if self.gradient_norm is None else self.gradient_norm
-                found += [crafter_named(name, norm=norm) for norm in norms]
+                norms = (self.clip_norm,) if self.gradient_norm is None else self.gradient_norm
+                crafters += [crafter_named(name, norm=norm) for norm in norms]
             else:
-                found.append(crafter_named(name, alpha=self.alpha))
-        return found
+                crafters.append(crafter_named(name, alpha=self.alpha))
+        return crafters
 
     def server(self) -> Server:
-        """How the model moves."""
+        """Return how the server updates the model."""
         from coalmine.simulation.mechanisms.local import Server
 
         return Server(learning_rate=self.learning_rate, scaling=self.scaling, radius=self.radius)
 
     def audit(self) -> LDPAudit:
-        """The audit, ready to run."""
+        """Return the audit, ready to run."""
         from coalmine.methods.ldp.audit import LDPAudit
         from coalmine.simulation.data import load
 
         mechanisms, crafters = self.mechanisms(), self.crafters()
-        check_count("rounds", self.rounds, least=0)
         data = load(self.data, seed=self.seed).train
         return LDPAudit(
             data=data,
@@ -151,6 +161,7 @@ class LDPSettings(Settings):
         )
 
     def _model(self, data: FederatedData, mechanisms: list[LocalMechanism], seed: int) -> nn.Module:
+        """Return the model of one measurement, after its training if there is one."""
         import numpy as np
 
         from coalmine.simulation import models
@@ -171,18 +182,18 @@ class LDPSettings(Settings):
         )
 
 
-def _check_distinct(what: str, values: Sequence[str]) -> None:
-    """Refuse a setting that names the same twice: results are told apart by it."""
+def _check_distinct(setting: str, values: Sequence[str]) -> None:
+    """Refuse a value that is given twice, since results are named by it."""
     twice = next((value for i, value in enumerate(values) if value in values[:i]), None)
     if twice is not None:
-        raise InputError(f"{what} has {twice} twice: give each but once")
+        raise InputError(f"{setting} contains {twice} twice: list each value once")
 
 
-def _called(name: str, crafter: Any) -> Any:
-    """The crafter by another name."""
-    made: Any = partial(crafter)
-    for kept in ("rule", "prepare", "norm"):
-        if hasattr(crafter, kept):
-            setattr(made, kept, getattr(crafter, kept))
-    made.name = name
-    return made
+def _renamed(name: str, crafter: Any) -> Any:
+    """Return the crafter under another name."""
+    renamed: Any = partial(crafter)
+    for attribute in ("rule", "prepare", "norm"):
+        if hasattr(crafter, attribute):
+            setattr(renamed, attribute, getattr(crafter, attribute))
+    renamed.name = name
+    return renamed

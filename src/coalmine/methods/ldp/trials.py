@@ -1,7 +1,8 @@
-"""The trials of the LDP audit: which of two gradients was randomized?
+"""Trials of the LDP audit: which of two gradients was randomized?
 
-White-box trials, here, see the report; black-box trials see the model before and after it. Each has the paper's test
-(Matsumoto et al. 2022, Eqs. 4 to 7) and a likelihood ratio of ours.
+White-box trials, at the end of this module, see the report itself; black-box trials (`black_box`) see the model before
+and after it was applied. Either view has the paper's test (Matsumoto et al. 2022, Equations 4 to 7) and a likelihood
+ratio of ours.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from torch import nn
 
 from coalmine.arrays import Bools, Floats
 from coalmine.errors import InputError
-from coalmine.methods.ldp.crafters import Pair, Rule
+from coalmine.methods.ldp.crafters import Rule
+from coalmine.methods.ldp.pair import Pair
 from coalmine.protocol import Vector
 from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, LocalMechanism, Reports
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
@@ -22,41 +24,50 @@ from coalmine.stats import Counts, Guesses
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """Scores of trials (higher = rather g₁), who really sent g₁, and where to guess.
+    """Scores of trials, what each one really sent, and where to guess.
 
-    The guess is g₁ at scores of at least ``accuse`` and g₂ below ``clear``; in between there is none. Both were fixed
-    before the scores were seen.
+    Args:
+        scores: One score per trial; higher means rather g₁.
+        sent_first: Whether each trial sent g₁.
+        upper: Guess g₁ at this score and above. Fixed before the scores were seen.
+        lower: Guess g₂ below this score. There is no guess between the two.
     """
 
     scores: Floats
-    members: Bools
-    accuse: float = 0.0
-    clear: float = 0.0
+    sent_first: Bools
+    upper: float = 0.0
+    lower: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.members.all() or not self.members.any():
-            raise InputError(f"all of {self.members.size} trials sent the same gradient by chance: give more trials")
+        if self.sent_first.all() or not self.sent_first.any():
+            raise InputError(f"all {self.sent_first.size} trials sent the same gradient by chance: use more trials")
 
     @property
     def counts(self) -> Counts:
-        """What the guess g₁ gets right and wrong."""
-        accused = self.scores >= self.accuse
-        tp, fp = int(np.sum(accused & self.members)), int(np.sum(accused & ~self.members))
-        return Counts(tp, int(self.members.sum()) - tp, fp, int((~self.members).sum()) - fp)
+        """Right and wrong guesses of g₁; every trial below ``upper`` counts as a guess of g₂."""
+        guessed_first = self.scores >= self.upper
+        tp, fp = int(np.sum(guessed_first & self.sent_first)), int(np.sum(guessed_first & ~self.sent_first))
+        return Counts(tp, int(self.sent_first.sum()) - tp, fp, int((~self.sent_first).sum()) - fp)
 
     @property
     def guesses(self) -> Guesses:
-        """How many guesses there are, of g₁ or of g₂, and how many are right."""
-        accused, cleared = self.scores >= self.accuse, self.scores < self.clear
-        right = int(np.sum(accused & self.members) + np.sum(cleared & ~self.members))
-        return Guesses(self.scores.size, int(np.sum(accused) + np.sum(cleared)), right)
+        """The number of guesses, of g₁ or of g₂, and how many of them are right."""
+        guessed_first, guessed_second = self.scores >= self.upper, self.scores < self.lower
+        right = int(np.sum(guessed_first & self.sent_first) + np.sum(guessed_second & ~self.sent_first))
+        return Guesses(self.scores.size, int(np.sum(guessed_first) + np.sum(guessed_second)), right)
 
 
 @dataclass(frozen=True, eq=False)
 class Crafted:
-    """What a crafter made, and what its distinguisher knows: the model sent, the pair of examples, the test to take.
+    """What a crafter made, and what its distinguisher knows.
 
-    ``others`` are the gradients of further clients whose reports are averaged with this one's, (n − 1, d).
+    Args:
+        first: g₁, ``(d,)``.
+        second: g₂, ``(d,)``.
+        model: The model that the server sent.
+        pair: The examples x₁ and x₂.
+        rule: The paper's black-box test for this crafter.
+        others: Gradients of further clients whose reports are averaged with this one's, ``(n - 1, d)``.
     """
 
     first: Vector
@@ -73,13 +84,22 @@ class Crafted:
 
     @property
     def clients(self) -> int:
-        """How many reports are averaged."""
+        """The number of reports that are averaged."""
         return 1 + len(self.others)
 
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """g₁ and g₂ in an orthonormal basis of the plane they span: ``basis`` (d, r), coordinates (r,) each."""
+    """g₁ and g₂ in an orthonormal basis of the plane they span.
+
+    Reports depend on the gradient only through their coordinates in this plane, so r ≤ 2 numbers per report are all
+    that a distinguisher needs.
+
+    Args:
+        basis: Orthonormal columns, ``(d, r)``.
+        first: Coordinates of g₁, ``(r,)``.
+        second: Coordinates of g₂, ``(r,)``.
+    """
 
     basis: Floats
     first: Floats
@@ -87,69 +107,67 @@ class Plane:
 
     @classmethod
     def of(cls, crafted: Crafted) -> Plane:
-        """r is 2, or 1 where there is one dimension only. Where g₂ = −g₁ the second direction does not matter."""
+        """Return the plane of two gradients; r = 1 only in one dimension. If g₂ = −g₁, any second direction will do."""
         both = np.stack([crafted.first, crafted.second], axis=1).astype(np.float64)
         basis, triangle = np.linalg.qr(both)
         return cls(basis, triangle[:, 0], triangle[:, 1])
 
     @property
     def contrast(self) -> Floats:
-        """g₁/‖g₁‖ − g₂/‖g₂‖: a report's product with it is positive where its cosine with g₁ is the larger."""
+        """g₁/‖g₁‖ − g₂/‖g₂‖: its product with a report is positive if the cosine with g₁ is the larger (Eq. 5)."""
         return self.first / np.linalg.norm(self.first) - self.second / np.linalg.norm(self.second)
 
     def log_ratio(self, total: Floats, mechanism: LocalMechanism, dim: int, clients: int) -> Floats:
-        """How much likelier g₁ makes a sum of reports than g₂, as a logarithm."""
-        of_first = mechanism.log_density(total, self.first, dim, clients)
-        return of_first - mechanism.log_density(total, self.second, dim, clients)
+        """Return the log-likelihood ratio of g₁ to g₂ for sums of reports ``(k, r)``."""
+        log_first = mechanism.log_density(total, self.first, dim, clients)
+        return log_first - mechanism.log_density(total, self.second, dim, clients)
 
     def thresholds(self, mechanism: LocalMechanism, dim: int, clients: int) -> tuple[float, float]:
-        """Where the likelihood ratio accuses and clears: at half of the strongest evidence there can be, up to ε.
-
-        The strongest evidence of a report on a sphere is along the contrast. Among several clients it hardly ever
-        comes, and every trial is guessed; so it is where the ratio is no more than a score.
-        """
+        """Return where the likelihood ratio guesses g₁ and g₂: at half of the strongest possible evidence, up to ε."""
         contrast = self.contrast
         length = float(np.linalg.norm(contrast))
+        # Among several clients strong evidence hardly ever occurs, and an unknown density makes the ratio a mere score:
+        # then guess every trial.
         if clients > 1 or length < 1e-12 or not mechanism.density_is_known:
             return 0.0, 0.0
-        far = contrast / length
-        most, least = self.log_ratio(np.stack([far, -far]), mechanism, dim, clients)
+        strongest = contrast / length  # the report on the sphere that points most clearly to g₁
+        most, least = self.log_ratio(np.stack([strongest, -strongest]), mechanism, dim, clients)
         return max(min(most, mechanism.epsilon) / 2, 1e-9), min(max(least, -mechanism.epsilon) / 2, -1e-9)
 
 
 def is_memoryless(mechanism: LocalMechanism) -> bool:
-    """Whether its reports are drawn by code of ours alone, which keeps nothing from one report to the next.
+    """Return whether reports are independent for certain, because only our own code draws them.
 
-    A class that derives from ours may keep a state wherever it likes, be it in ``chance`` or ``clipped``.
+    A subclass does not count: it may keep state wherever it likes, even in ``chance`` or ``clipped``.
     """
     return type(mechanism) in (LDPSGD, LocalGaussian, PrivUnit2)
 
 
-def tossed(mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> Bools:
-    """Which trials send g₁: a fair coin for each."""
+def toss_coins(mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> Bools:
+    """Return which trials send g₁, by one fair coin per trial."""
     if is_memoryless(mechanism):
-        # Independent trials may be put in any order: those of g₁ first, so that each gradient is drawn in one go.
+        # Independent trials may come in any order: all of g₁ first, so that each gradient is randomized in one call.
         return np.arange(trials) < rng.binomial(trials, 0.5)
-    # Code of others may change with every call. Were g₁ always first, such a drift would pass for a leak.
+    # Other code may change from call to call. If g₁ always came first, such a drift would look like a leak.
     return rng.random(trials) < 0.5
 
 
 def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> dict[str, Trials]:
-    """Trials of a distinguisher who sees the report itself; only its coordinates in the plane are drawn, if possible.
+    """Return trials of a distinguisher who sees the report itself, for both white-box views.
 
-    ``white-box`` compares cosines (Eq. 5); ``likelihood-ratio`` asks how much likelier g₁ makes the report than g₂, and
-    guesses only where that is clear.
+    ``white-box`` compares cosines (Eq. 5). ``likelihood-ratio`` compares likelihoods, and guesses only where the
+    evidence is strong. Only the report's coordinates in the plane are drawn where the mechanism allows it.
     """
     plane, dim = Plane.of(crafted), crafted.dim
-    members = tossed(mechanism, trials, rng)
-    ones = int(members.sum())
+    sent_first = toss_coins(mechanism, trials, rng)
+    count = int(sent_first.sum())
     if is_memoryless(mechanism):
-        sent = [(crafted.first, ones), (crafted.second, trials - ones)]
+        batches = [(crafted.first, count), (crafted.second, trials - count)]
     else:
-        sent = [(crafted.first if member else crafted.second, 1) for member in members]
-    total = np.concatenate([mechanism.coordinates(gradient, plane.basis, rng, count) for gradient, count in sent])
-    accuse, clear = plane.thresholds(mechanism, dim, 1)
+        batches = [(crafted.first if first else crafted.second, 1) for first in sent_first]
+    reports = np.concatenate([mechanism.coordinates(gradient, plane.basis, rng, size) for gradient, size in batches])
+    upper, lower = plane.thresholds(mechanism, dim, 1)
     return {
-        "white-box": Trials(total @ plane.contrast, members),
-        "likelihood-ratio": Trials(plane.log_ratio(total, mechanism, dim, 1), members, accuse, clear),
+        "white-box": Trials(reports @ plane.contrast, sent_first),
+        "likelihood-ratio": Trials(plane.log_ratio(reports, mechanism, dim, 1), sent_first, upper, lower),
     }

@@ -1,7 +1,6 @@
-"""One-shot audit of a single application of a mechanism (Andrew et al. 2023, Section 3), or of a simulated one.
+"""One application of a mechanism as a black box (Andrew et al., 2023, Section 3).
 
-k random unit vectors of ℝᵈ are summed, the mechanism makes the sum noisy (the Gaussian one by N(0, σ²) on each
-coordinate), and each canary's score is its cosine with the result.
+The sum of k random unit vectors goes through the mechanism once. The score of a canary is its cosine with the output.
 """
 
 from __future__ import annotations
@@ -13,35 +12,47 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.accounting import Theory
-from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count
 from coalmine.methods.estimates import canary_estimates, normality
-from coalmine.methods.one_shot.evidence import lengths
-from coalmine.methods.one_shot.updates import check_room, family_for, update_canaries
+from coalmine.methods.one_shot.evidence import cosines, free_dimensions
+from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
 from coalmine.protocol import Vector
 from coalmine.results.result import AuditResult, common_delta
+from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
 from coalmine.stats import CosineNull
 from coalmine.usercode import said
 
-Mechanism = Callable[[Vector], npt.ArrayLike]
-"""From the sum of updates, each at most 1 long, to what is released."""
+Mechanism = Callable[[Vector], object]
+"""A function from the sum of updates, each of norm at most 1, to what is released."""
 
 
-def gaussian_mechanism(sigma: float, seed: int) -> Mechanism:
-    """A mechanism that adds N(0, ``sigma``²) to each coordinate."""
-    if not sigma >= 0:
-        raise InputError(f"sigma must be at least 0, got {sigma}")
+def gaussian_mechanism(noise_multiplier: float, seed: int) -> Mechanism:
+    """Return a mechanism that adds Gaussian noise to each coordinate.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise; the updates have norm 1.
+        seed: Seed of the noise.
+
+    Raises:
+        InputError: If the noise multiplier is negative.
+
+    Example:
+        >>> gaussian_mechanism(0.0, seed=0)(np.ones(3, dtype=np.float32))
+        array([1., 1., 1.], dtype=float32)
+    """
+    if not noise_multiplier >= 0:
+        raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
 
     def noisy(total: Vector) -> Vector:
         noise = generator(seed, "noise").standard_normal(total.size, dtype=np.float32)
-        return total + np.float32(sigma) * noise
+        return total + np.float32(noise_multiplier) * noise
 
     return noisy
 
 
 def audit_mechanism(
-    mechanism: Callable[[Vector], object],
+    mechanism: Mechanism,
     *,
     dim: int,
     canaries: int = 1000,
@@ -51,10 +62,29 @@ def audit_mechanism(
     theory: Theory | None = None,
     seed: int = 0,
 ) -> AuditResult:
-    """Apply ``mechanism`` once to a sum of ``canaries`` unit vectors, and say what ε its result speaks of.
+    """Audit a mechanism by applying it once to a sum of random unit vectors.
 
-    As many canaries are held out. ``mechanism`` may be any function from a float32 vector to one of the same length.
-    ``family`` is ``hadamard`` or ``gaussian``, by the dimension if not given; ``delta`` that of ``theory``, or 1e-5.
+    The lower bound is valid if the mechanism treats the updates in the sum alike. ε is about adding or removing one
+    update of norm 1 in one application.
+
+    Args:
+        mechanism: Function from a float32 vector, (dim,), to one of the same length.
+        dim: Number of coordinates.
+        canaries: Number of canaries in the sum. The same number is held out.
+        family: ``"hadamard"`` or ``"gaussian"`` canaries; chosen by the dimension if None.
+        delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
+        confidence: Confidence of bounds and intervals.
+        theory: The claimed guarantee, such as ``coalmine.accounting.claimed(2.0, 1e-5)``.
+        seed: Seed for the canaries and for which of them are inserted.
+
+    Raises:
+        InputError: If the mechanism fails or returns something else than ``dim`` finite numbers, or if the canaries do
+            not fit the dimension.
+
+    Example:
+        >>> result = audit_mechanism(gaussian_mechanism(1.0, seed=0), dim=10_000, canaries=500)
+        >>> 0 < result.bound.epsilon < 4.38  # the true ε at δ = 1e-5
+        True
     """
     start = time.perf_counter()
     delta = common_delta(delta, theory)
@@ -62,67 +92,57 @@ def audit_mechanism(
     family = family or family_for(check_count("dim", dim, least=2), count)
     check_room(family, dim, count)
     updates = update_canaries(family, dim=dim, count=count, seed=seed)
-    members = np.zeros(count, dtype=bool)
-    members[generator(seed, "insertion").permutation(count)[:canaries]] = True
-    try:
-        released = np.asarray(mechanism(updates.total(members)))
-    except Exception as error:
-        raise InputError(f"the mechanism failed: {said(error)}") from error
-    if released.shape != (updates.dim,) or released.dtype.kind not in "fiu":
-        raise InputError(
-            f"the mechanism must return {updates.dim} numbers in a row, got {released.dtype} of shape {released.shape}"
-        )
-    silent = not released.any()
-    if silent:  # whoever sees nothing can look anywhere, and bounds hold whatever an adversary makes of a release
-        released = generator(seed, "noise").standard_normal(updates.dim)
+    members = draw_members(canaries, design="fixed", seed=seed)
+    released = _apply(mechanism, updates.total(members))
+    is_silent = not released.any()
+    if is_silent:
+        # An output of zeros has no direction. Any other vector that ignores the sum will do: bounds hold for whatever
+        # an adversary makes of a release.
+        released = generator(seed, "noise").standard_normal(dim)
     norm = float(np.linalg.norm(released.astype(np.float64)))
     if not norm < np.inf:
-        raise InputError(f"what the mechanism returned must be finite, got a norm of {norm}")
-    dots = updates.dots(released.astype(np.float32))
-    cosines = dots / lengths(dots, norm, members, orthonormal=updates.orthonormal)
-    null = CosineNull(updates.dim - (canaries - 1 if updates.orthonormal else 0))
-    estimates, scores, top = canary_estimates(
-        cosines[members],
-        cosines[~members],
+        raise InputError(f"the mechanism must return finite numbers, got a norm of {norm}")
+    scores = cosines(updates, released.astype(np.float32), norm, members)
+    null = CosineNull(free_dimensions(updates, canaries))
+    estimates, both, ceiling = canary_estimates(
+        scores[members],
+        scores[~members],
         null=null,
         signs=family == "hadamard",
         design="fixed",
         delta=delta,
         confidence=confidence,
     )
-    test, warnings = normality(cosines[members], "planted")
-    warnings += ["the mechanism returned nothing but zeros, which tell nobody anything"] * silent
+    test, warnings = normality(scores[members], "inserted")
+    warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent
     return AuditResult(
-        audit="gaussian",
+        method="mechanism",
         view="release",
+        unit=APPLICATION,
+        adversary="sees the mechanism's output",
+        score_name="cosine",
         seed=seed,
         estimates=estimates,
-        scores=scores,
+        scores=both,
+        null=f"cosine:{null.dim}",
         theory=theory,
-        ceiling=top,
+        ceiling=ceiling,
         warnings=warnings,
-        metrics={"planted": float(canaries), "held_out": float(canaries), **test},
+        metrics={"inserted": float(canaries), "held_out": float(canaries), **test},
         timing={"audit_s": time.perf_counter() - start},
-        config={"dim": updates.dim, "canaries": canaries, "family": family, "score": "cosine"},
+        config={"dim": dim, "canaries": canaries, "family": family, "score": "cosine"},
     )
 
 
-def canary_cosines(*, dim: int, canaries: int, sigma: float, rng: np.random.Generator) -> Floats:
-    """The k cosines of one simulated audit, drawn from their exact joint distribution; k·(k+1)/2 + O(k) numbers.
-
-    No d-vector is made. The Gram matrix of k Gaussian vectors is Wishart, so its triangular factor can be drawn
-    directly (Bartlett 1933): L below is the canaries' coordinates in an orthonormal basis of their span. The noise has
-    k independent coordinates in that basis, and a χ² length outside of it.
-    """
-    d, k = check_count("dim", dim), check_count("canaries", canaries)
-    if k > d:
-        raise InputError(f"there can be at most dim = {d} canaries, got {k}")
-    if not sigma >= 0:
-        raise InputError(f"sigma must be at least 0, got {sigma}")
-    coordinates = np.tril(rng.standard_normal((k, k)), -1)
-    coordinates[np.diag_indices(k)] = np.sqrt(rng.chisquare(d - np.arange(k)))
-    coordinates /= np.linalg.norm(coordinates, axis=1, keepdims=True)
-    inside = coordinates.sum(axis=0) + sigma * rng.standard_normal(k)
-    outside = sigma**2 * rng.chisquare(d - k) if d > k else 0.0
-    result: Floats = coordinates @ inside / np.sqrt(inside @ inside + outside)
-    return result
+def _apply(mechanism: Mechanism, total: Vector) -> npt.NDArray[np.generic]:
+    """Return what the mechanism makes of a sum."""
+    dim = total.size
+    try:
+        released = np.asarray(mechanism(total))
+    except Exception as error:
+        raise InputError(f"the mechanism failed: {said(error)}") from error
+    if released.shape != (dim,) or released.dtype.kind not in "fiu":
+        raise InputError(
+            f"the mechanism must return numbers of shape ({dim},), got {released.dtype} of shape {released.shape}"
+        )
+    return released

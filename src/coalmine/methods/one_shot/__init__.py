@@ -1,0 +1,1 @@
+"""The one-shot audit: random updates as extra clients of a single training run (docs/one-shot.md)."""

@@ -1,10 +1,9 @@
-"""The one-shot audit: random updates planted as extra clients of the training one does anyway (Andrew et al. 2023)."""
+"""The one-shot audit: random updates inserted as extra clients of a single training run (Andrew et al., 2023)."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,45 +13,75 @@ import numpy.typing as npt
 
 from coalmine import accounting
 from coalmine.accounting import Theory
+from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
-from coalmine.arrays import Bools, Floats, Ints
+from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.methods.estimates import canary_estimates, normality, rough_epsilon
-from coalmine.methods.one_shot.evidence import SCORES, Evidence, Score, Seen, add_matched, lengths
-from coalmine.methods.one_shot.participation import (
-    EpochParticipation,
-    ObservedParticipation,
-    Participation,
-    parse_participation,
+from coalmine.methods.one_shot.cautions import cautions
+from coalmine.methods.one_shot.checks import (
+    canary_norm,
+    check_canaries,
+    check_design,
+    check_initial,
+    check_vector,
+    check_view,
 )
+from coalmine.methods.one_shot.evidence import Evidence, vector_norm
+from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.methods.one_shot.updates import check_room, family_for, update_canaries
-from coalmine.methods.one_shot.views import parse_view
-from coalmine.protocol import Audit, Release, Vector
+from coalmine.methods.one_shot.round_log import RoundLog
+from coalmine.methods.one_shot.scores import SCORES, find_score
+from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
+from coalmine.methods.one_shot.views import adversary, parse_view, shows_one_release
+from coalmine.protocol import Audit, Release
 from coalmine.results.result import AuditResult, common_delta
-from coalmine.seeds import generator
-from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
-from coalmine.stats.gaussian import epsilon_gdp
+from coalmine.results.units import USER
+from coalmine.stats import CosineNull, Null
 from coalmine.stats.rank_tests import Design
-
-_MOST_CANARIES = 1_000_000
 
 
 class OneShot(Audit):
-    """``canaries`` random updates planted in a training of ``rounds`` rounds of a model with ``dim`` parameters.
+    """Audits a training in a single run with random canary updates (Andrew et al., 2023).
 
-    As many more are held out, so that there is something to compare with: each of twice as many is planted or not by a
-    coin flip (``design="coin-flips"``, which bounds for a single run need), or exactly ``canaries`` of them are
-    (``"fixed"``, as in the paper).
+    Draws ``2 * canaries`` random unit vectors and inserts each with probability one half as an extra client whose
+    update has the clip norm. The score of a canary says how much of it the releases contain: for a single release its
+    cosine. Held-out canaries follow a known null distribution, which is what makes the lower bound valid without
+    retraining. It assumes that the training treats canaries like clients.
 
-    ``view`` is what the adversary sees: ``final`` (the final model), ``final-change`` (the final model minus
-    ``initial``), ``updates`` (each round's noisy average), ``every:5`` (the model after each fifth round) or
-    ``rounds:3,9`` (after these, counted from 0, and the last). ``participation`` says when canaries take part:
-    ``epochs:1`` (once, in a random round), ``poisson:0.1``, ``fixed:0.1``, ``last:3``, ``every-round``, or an object
-    such as `ScheduledParticipation`. ``score`` is the statistic (see `coalmine.methods.one_shot.evidence`):
-    ``cosine`` for views of one release, and if not given ``likelihood-ratio`` for ``updates`` and ``max`` for the
-    others. ``family`` is ``hadamard`` or ``gaussian``, by the dimension if not given. ``norm`` is the canaries'
-    length where nothing is clipped, and their largest where something is.
+    Args:
+        dim: Number of trainable parameters.
+        rounds: Number of training rounds.
+        canaries: Expected number of inserted canaries. The same number is held out.
+        view: What the adversary sees: ``"final"``, ``"final-change"``, ``"updates"``, ``"every:N"`` or
+            ``"rounds:A,B"`` (see `parse_view`).
+        participation: When canaries take part: ``"every-round"``, ``"poisson:Q"``, ``"fixed:SHARE"``, ``"epochs:N"``,
+            ``"last:N"``, or a `Participation`.
+        score: ``"cosine"``, ``"max"``, ``"sum"`` or ``"likelihood-ratio"``; the view's default if None.
+        design: ``"coin-flips"`` inserts each canary with probability one half, as the one-run bound needs;
+            ``"fixed"`` inserts exactly ``canaries`` of them, as the paper does.
+        family: ``"hadamard"`` (orthogonal, fast) or ``"gaussian"`` (independent, the paper's); chosen by the dimension
+            if None.
+        initial: The model before the first round, (dim,), for views that compare models.
+        norm: Norm of the canaries where the training does not clip; an upper limit where it does.
+        seed: Seed for the canaries and for which of them are inserted.
+
+    Raises:
+        InputError: If the view needs an initial model and none is given, if the score does not go with the view, or if
+            the canaries do not fit the dimension.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, view="updates", participation="every-round")
+        >>> for t in range(5):
+        ...     planted = audit.plant(t, clip_norm=1.0)
+        ...     total = planted.total + rng.normal(0, 2.0, 5_000)  # plus your clients' clipped updates
+        ...     update = (total / planted.clients).astype(np.float32)
+        ...     audit.observe(Release(round=t, kind="update", vector=update, divisor=planted.clients))
+        >>> result = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+        >>> result.verdict.value
+        'not refuted'
     """
 
     def __init__(
@@ -73,174 +102,190 @@ class OneShot(Audit):
         self.dim, self.rounds = check_count("dim", dim, least=2), check_count("rounds", rounds)
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
-        self.design = _checked_design(design)
+        self.design = check_design(design)
         self.norm = None if norm is None else check_positive("norm", norm)
         self.participation = parse_participation(participation) if isinstance(participation, str) else participation
-        check_kind("participation", self.participation, Participation, "such as epochs:1 or a Participation")
-        if self.canaries > _MOST_CANARIES:
-            raise InputError(f"canaries must be at most {_MOST_CANARIES:,}, got {canaries}")
+        check_kind("participation", self.participation, Participation, "a text such as epochs:1 or a Participation")
+        check_canaries(self.canaries)
         self._count = 2 * self.canaries
         self.participation.check(self._count, self.rounds)
-        self.family = family or family_for(self.dim, self._count)
+        self.family: str = family or family_for(self.dim, self._count)
         check_room(self.family, self.dim, self._count)
         self._updates = update_canaries(self.family, dim=self.dim, count=self._count, seed=self.seed)
-        self.members = self._chosen()
-        if self.members.all() or not self.members.any():
-            raise InputError(
-                f"coin flips planted {int(self.members.sum())} of {self._count} canaries, which leaves nothing to "
-                "compare: take more canaries, or design=fixed"
-            )
-        # What the other planted canaries leave of the space.
-        self._free = self.dim - (int(self.members.sum()) - 1 if self._updates.orthonormal else 0)
-        self._shared = self._rounds_are_shared()
+        self.members = draw_members(self.canaries, design=self.design, seed=self.seed)
         self._plants = True
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
 
     def _watch(self, view: str, score: str | None, initial: npt.ArrayLike | None) -> None:
+        """Start with an empty record of what this view shows."""
         self.view, self.views = view, (parse_view(view),)
-        self._check_view()
-        self.score = self._checked_score(score)
-        self._initial = self._checked_initial(initial)
-        self._evidence = Evidence(self._count, self._free, self.participation.knowledge)
-        self._direction = np.zeros(self.dim if self._shared else 0, dtype=np.float32)
-        self._before = self._initial
-        self._planted, self._observed = np.zeros(self.rounds, dtype=bool), np.zeros(self.rounds, dtype=bool)
-        self._norms = np.full(self.rounds, np.nan)
-        self._times = np.zeros(self._count, dtype=np.int64)
+        check_view(view, self.views[0], self.rounds)
+        self.score = find_score(score, self.views[0], view)
+        self._initial = check_initial(initial, view, self.dim)
+        self._evidence = Evidence(
+            self._updates,
+            self.members,
+            participation=self.participation,
+            shared_rounds=self._all_share_rounds(),
+            view=self.views[0],
+        )
+        self._log = RoundLog(self.rounds)
+        self._previous = self._initial
+        # How often each canary was due since the last release.
+        self._due = np.zeros(self._count, dtype=np.int64)
         self._seconds, self._finished = 0.0, False
 
     def seen_by(self, view: str, *, score: str | None = None, initial: npt.ArrayLike | None = None) -> OneShot:
-        """Another adversary who looks at the same canaries: an audit that plants nothing itself.
+        """Return an audit of the same canaries by another adversary, which inserts nothing itself.
 
-        Give it to the same training, or call its ``plant`` and ``observe`` as those of this one.
+        Give both to the training, or call ``plant`` and ``observe`` of both in your own loop.
+
+        Args:
+            view: What the other adversary sees.
+            score: Its score; the view's default if None.
+            initial: The model before the first round, for views that compare models.
+
+        Example:
+            >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, view="updates")
+            >>> audit.seen_by("final").plant(0, clip_norm=1.0) is None
+            True
         """
         other = copy.copy(self)
         other._plants, other.plants_as = False, None
         other._watch(view, score, initial)
         return other
 
-    # What the training asks
+    # During the training
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> PlantedCanaries | None:
-        """This round's canaries, each as long as the clip norm; None where another audit plants them.
+        """Return the canaries to add to a round's sum.
 
-        They count as the number of clients that is expected, fixed in advance, so that the average does not tell how
-        many there are.
+        They count as the *expected* number of clients: an average over the actual number would reveal how many canaries
+        are inserted.
+
+        Args:
+            round: The round, counted from 0.
+            clip_norm: Clip norm of the round, infinite if the training does not clip.
+            trial: Number of a frozen round, in which this audit takes no part.
+
+        Returns:
+            The canaries, or None if another audit inserts them.
+
+        Raises:
+            InputError: If the round was planted before or is not part of the training, or if nothing is clipped and the
+                audit has no ``norm``.
         """
         if trial is not None:
             return None
         start = time.perf_counter()
-        self._check_plantable(round)
-        norm = self._length(round, clip_norm)
-        present = self.participation.present(self._count, self.rounds, self.seed, round)
-        self._planted[round], self._norms[round] = True, norm
-        self._times[present] += 1
-        planted = self._sum(round, present[self.members[present]], norm) if self._plants else None
+        if self._finished:
+            raise InputError(f"round {round} comes after result() was called: create a new audit for more rounds")
+        self._log.check_plant(round)
+        norm = canary_norm(round, clip_norm, self.norm)
+        present = self._present(round)
+        self._log.planted[round], self._log.norms[round] = True, norm
+        self._due[present] += 1
+        planted = self._insert(round, present[self.members[present]], norm) if self._plants else None
         self._seconds += time.perf_counter() - start
         return planted
 
-    def _sum(self, round: int, members: Ints, norm: float) -> PlantedCanaries:
-        weights = np.zeros(self._count)
-        weights[members] = norm
-        total = self._updates.total(weights) if len(members) else np.zeros(self.dim, dtype=np.float32)
-        clients = self.participation.rate(self._count, self.rounds, round) * self.canaries
-        return PlantedCanaries(
-            total, clients, len(members), canaries=self._updates, members=tuple(int(i) for i in members), norm=norm
-        )
-
     def observe(self, release: Release) -> None:
-        """Score all canaries, planted and held out, against a release."""
+        """Score all canaries, inserted and held out, against a release.
+
+        Args:
+            release: What the view shows of a round: its ``kind`` must be the view's.
+
+        Raises:
+            InputError: If the view does not see this release, if the round was not planted or already observed, or if
+                the vector has the wrong shape, is not finite, or did not change.
+        """
         if release.trial is not None:
             return
         start = time.perf_counter()
-        vector = self._checked_release(release)
-        change = vector if self._before is None else vector - self._before
-        norm = _norm(change)
-        if norm == 0 and not self._times.any():
-            self._evidence.nothing(self._ends_epoch(release.round))
-            self._observed[release.round] = True
-            return
-        if norm == 0:
-            raise InputError(f"what round {release.round} released does not move: a zero update has no direction")
-        shift = self._shift(release)
-        dots = self._updates.dots(change)
-        seen = Seen(dots, self._lengths(dots, norm), self._times, shift)
-        rate = self.participation.rate(self._count, self.rounds, release.round)
-        self._evidence.add(seen, rate, self._ends_epoch(release.round))
-        if self._shared and self._times.any():
-            # Without a known shift all releases weigh the same.
-            add_matched(self._direction, change, norm, norm if shift is None else shift)
-        self._observed[release.round] = True
-        self._times = np.zeros_like(self._times)
-        if self.view.startswith(("every", "rounds")):
-            self._before = np.array(vector)
+        round = release.round
+        self._log.check_release(release, self.views[0], self.view)
+        vector = check_vector(np.asarray(release.vector, dtype=np.float32), f"the release of round {round}", self.dim)
+        change = vector if self._previous is None else vector - self._previous
+        norm, ends_epoch = vector_norm(change), self.participation.ends_epoch(self.rounds, round)
+        if norm > 0:
+            rate = self.participation.rate(self._count, self.rounds, round)
+            self._evidence.add(
+                change, norm, due=self._due, shift=self._shift(release), rate=rate, ends_epoch=ends_epoch
+            )
+        elif self._due.any():
+            raise InputError(
+                f"round {round} released a zero update although canaries took part: call skip if it was aborted"
+            )
+        else:
+            self._evidence.add_nothing(ends_epoch=ends_epoch)
+        self._log.observed[round] = True
+        self._due = np.zeros_like(self._due)
+        if self._previous is not None and not shows_one_release(self.views[0]):
+            self._previous = np.array(vector)
         self._seconds += time.perf_counter() - start
 
     def discard(self, round: int) -> None:
-        """Forget that a round was planted which did not count."""
-        if round < self.rounds and self._planted[round] and not self._observed[round]:
-            self._planted[round] = False
-            self._times[self.participation.present(self._count, self.rounds, self.seed, round)] -= 1
+        """Take back a planted round that failed, so that it can be planted again."""
+        if self._log.awaits_release(round):
+            self._log.planted[round] = False
+            self._due[self._present(round)] -= 1
+
+    def skip(self, round: int, trial: int | None = None) -> None:
+        """Record an aborted round: it counts as one without canaries."""
+        if trial is None:
+            self.discard(round)
+            self._log.planted[round] = True
+            self.participation.record_aborted(round)
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
-        """The canaries of this round, planted and held out; all of them where the training chooses."""
+        """Return the canaries of a round, inserted and held out; all of them if the training draws."""
         if trial is not None or not self._plants:
             return ()
-        if isinstance(self.participation, ObservedParticipation):
+        if self.participation.drawn_by_training:
             return range(self._count)
-        return tuple(self.participation.present(self._count, self.rounds, self.seed, round).tolist())
+        return tuple(self._present(round).tolist())
 
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
-        """Take note of it, or refuse what is not as it should be."""
-        if trial is None and self._plants and isinstance(self.participation, ObservedParticipation):
-            self.participation.saw(round, seats)
+        """Record the canaries that the training drew, or check that it drew all that are due."""
+        if trial is None and self._plants and self.participation.drawn_by_training:
+            self.participation.record(round, seats)
         else:
             super().took_part(round, seats, trial)
 
-    def skip(self, round: int, trial: int | None = None) -> None:
-        """The round counts as one that nobody took part in."""
-        if trial is None:
-            self.discard(round)
-            self._planted[round] = True
-            if isinstance(self.participation, ObservedParticipation):
-                self.participation.missed(round)
-
-    # What it found
+    # After the training
 
     def scores(self, score: str | None = None) -> tuple[Floats, Floats]:
-        """Scores of the planted and of the held-out canaries so far, by the audit's statistic or another."""
-        which = self.score if score is None else self._checked_score(score)
-        if not self._observed.any():
-            raise InputError(f"the view {self.view} has seen no release yet: call observe after each round it sees")
-        if self._silent:
-            found = np.zeros(self._count)
-        elif self._shared and which in ("sum", "likelihood-ratio"):
-            dots = self._updates.dots(self._direction)
-            found = dots / self._lengths(dots, _norm(self._direction))
-        else:
-            found = self._evidence.scores(which)
-        told = ~np.isnan(found)
-        return found[told & self.members], found[told & ~self.members]
+        """Return the scores so far.
 
-    def live(self) -> str | None:
-        """ε̂ by what was seen until now."""
-        found = None if self._silent else rough_epsilon(*self.scores())
-        return None if found is None else f"ε̂ {found:.2f} ({self.view})"
+        Args:
+            score: Another score that goes with the view; the audit's own if None.
+
+        Returns:
+            Scores of the inserted and of the held-out canaries. Canaries that no release can tell about are left out.
+
+        Raises:
+            InputError: If nothing was observed yet, or if the score does not go with the view.
+        """
+        name = self.score if score is None else find_score(score, self.views[0], self.view)
+        if not self._log.observed.any():
+            raise InputError(f"the view {self.view} has not observed any release yet: call observe after each round")
+        values = self._evidence.scores(name)
+        scored = ~np.isnan(values)
+        return values[scored & self.members], values[scored & ~self.members]
 
     def null(self, score: str | None = None) -> Null | None:
-        """The law of a held-out canary's score where it is known, or an upper bound on its tails."""
-        if self._silent:
-            return None
-        which, cosine = score or self.score, CosineNull(self._free)
-        once = self._evidence.times.max() <= 1
-        if which == "cosine" or (which == "sum" and (self._shared or once)):
-            return cosine
-        if which == "max":
-            return LargestOfNull(cosine, self._evidence.releases) if self._evidence.releases > 1 else cosine
-        if which == "likelihood-ratio" and not self._shared:
-            return LikelihoodRatioNull() if self._one_of_all_rounds else None
-        return cosine if which == "likelihood-ratio" else None
+        """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None.
+
+        Args:
+            score: Another score that goes with the view; the audit's own if None.
+        """
+        return self._evidence.null(self.score if score is None else find_score(score, self.views[0], self.view))
+
+    def live(self) -> str | None:
+        """Return a rough ε of what was seen so far, for the progress bar."""
+        epsilon = None if self.is_silent else rough_epsilon(*self.scores())
+        return None if epsilon is None else f"ε̂ {epsilon:.2f} ({self.view})"
 
     def result(
         self,
@@ -250,95 +295,141 @@ class OneShot(Audit):
         theory: Theory | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> AuditResult:
-        """ε once the training is over: bounds that hold, estimates, and ``theory`` beside them.
+        """Return the evidence about ε after the training.
 
-        ``delta`` is that of ``theory`` if not given, and 1e-5 without either.
+        Args:
+            delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
+            confidence: Confidence of bounds and intervals.
+            theory: The claimed guarantee. `theory` computes the one that fits these canaries and this score.
+            metrics: Numbers to keep beside ε, such as the model's accuracy.
+
+        Raises:
+            InputError: If a round was not planted, a release of the view was not observed, or ``delta`` differs from
+                the claim's.
         """
         delta = common_delta(delta, theory)
-        self._check_complete()
-        members, nonmembers = self.scores()
+        self._log.check_complete(self.views[0], self.view)
+        inserted, held_out = self.scores()
+        null = self.null()
         estimates, scores, ceiling = canary_estimates(
-            members,
-            nonmembers,
-            null=self.null(),
+            inserted,
+            held_out,
+            null=null,
             signs=self.family == "hadamard",
             design=self.design,
             delta=delta,
             confidence=confidence,
         )
-        test, warnings = normality(members, "planted")
+        test, warnings = normality(inserted, "inserted")
         self._finished = True
         return AuditResult(
-            audit="one-shot",
+            method="one-shot",
             view=self.view,
+            unit=USER,
+            adversary=adversary(self.view),
+            score_name=self.score,
             seed=self.seed,
             estimates=estimates,
             scores=scores,
+            null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
             theory=theory,
             ceiling=ceiling,
-            warnings=[*warnings, *self._warnings(theory), *self.notes],
-            metrics={"planted": float(len(members)), "held_out": float(len(nonmembers)), **test, **(metrics or {})},
+            warnings=[*warnings, *cautions(self, theory), *self.notes],
+            metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             timing={"audit_s": self._seconds},
             config=self._config(),
         )
 
+    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+        """Return the result beside the claim for canaries that take part as these do; for integrations."""
+        like_members = self.participation == parse_participation(claim.participation)
+        # A score that uses each canary's rounds forgoes the amplification that secret sampling gives.
+        if like_members and not (claim.secret and self.knows_rounds):
+            theory = claim.theory
+        else:
+            theory = claim.for_sampling(self.sampling)
+        return self.result(confidence=confidence, theory=theory, metrics=metrics)
+
+    # The claim
+
     @property
     def knows_rounds(self) -> bool:
         """Whether the score uses the rounds in which a canary takes part."""
-        return self.participation.knowledge == "surely" or self.score == "sum"
+        return self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
+
+    @property
+    def shares_rounds(self) -> bool:
+        """Whether all canaries take part in the same rounds, known to the adversary."""
+        return self._evidence.history.shared_rounds
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the view has shown no round with canaries."""
+        return self._evidence.is_silent
 
     @property
     def sampling(self) -> Sampling:
-        """The sampling by which these canaries are accounted, for an adversary who knows what the score uses."""
+        """Sampling to account for, against an adversary who knows what the score uses."""
         if not self.knows_rounds:
             return self.participation.sampling(self._count, self.rounds)
+        # Secret sampling does not protect from an adversary who knows the rounds: only their number counts.
         times = np.zeros(self._count, dtype=np.int64)
         for round in range(self.rounds):
-            times[self.participation.present(self._count, self.rounds, self.seed, round)] += 1
+            times[self._present(round)] += 1
         most = max(1, int(times.max()))
         return EveryRound() if most == self.rounds else AtMost(most)
 
     def theory(self, *, noise_multiplier: float, delta: float, accountant: str | None = None) -> Theory:
-        """What an accountant promises these canaries, whose part in the training may differ from the clients'.
+        """Return the guarantee that the training claims for these canaries.
 
-        The analysis of cohorts of fixed size is loose for large shares: where taking part in every round has a smaller
-        ε, that bound is taken.
+        It differs from the clients' guarantee if the canaries take part in another way, or if the score knows rounds
+        that the clients' guarantee assumes to be secret.
+
+        Args:
+            noise_multiplier: Noise standard deviation on the sum over the clip norm.
+            delta: The δ at which ε is stated.
+            accountant: ``"pld"``, ``"rdp"`` or ``"rdp-mironov"``; the tightest that fits if None.
+
+        Example:
+            >>> audit = OneShot(dim=5_000, rounds=10, canaries=100, view="updates", participation="every-round")
+            >>> round(audit.theory(noise_multiplier=4.0, delta=1e-5).epsilon, 2)
+            3.34
         """
-
-        def promise(sampling: Sampling) -> Theory:
-            return accounting.theory(
+        sampling = self.sampling
+        # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which is
+        # never more private, can have the smaller ε.
+        candidates = [sampling, EveryRound()] if isinstance(sampling, FixedSize) else [sampling]
+        claims = [
+            accounting.theory(
                 noise_multiplier=noise_multiplier,
-                sampling=sampling,
+                sampling=candidate,
                 rounds=self.rounds,
                 delta=delta,
                 accountant=accountant,
             )
-
-        found = promise(self.sampling)
-        if isinstance(self.sampling, FixedSize):
-            found = min(found, promise(EveryRound()), key=lambda theory: theory.epsilon)
-        return found
+            for candidate in candidates
+        ]
+        return min(claims, key=lambda claim: claim.epsilon)
 
     # Checkpoints
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """All that was seen."""
-        before = np.zeros(0, dtype=np.float32) if self._before is None else self._before
-        own = {"planted": self._planted, "observed": self._observed, "norms": self._norms, "due": self._times}
-        own |= {"direction": self._direction, "before": before, "seconds": np.array(self._seconds)}
-        return {name: np.array(value) for name, value in own.items()} | self._evidence.state()
+        """Return what a checkpoint keeps, as arrays by name."""
+        previous = np.zeros(0, dtype=np.float32) if self._previous is None else self._previous
+        arrays = {"due": self._due, "before": previous, "seconds": self._seconds}
+        copies = {name: np.array(value) for name, value in arrays.items()}
+        return {**self._log.state(), **copies, **self._evidence.state()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go back to what ``state`` gave."""
-        self._planted, self._observed = np.array(state["planted"]), np.array(state["observed"])
-        self._norms, self._times = np.array(state["norms"]), np.array(state["due"])
-        self._direction = np.array(state["direction"])
-        self._before = np.array(state["before"]) if len(state["before"]) else None
+        """Return to a state."""
+        self._log.restore(state)
+        self._due = np.array(state["due"])
+        self._previous = np.array(state["before"]) if len(state["before"]) else None
         self._evidence.restore(state)
         self._seconds, self._finished = float(state["seconds"]), False
 
     def __repr__(self) -> str:
-        """All settings."""
+        """Return all settings: a checkpoint is resumed only by an audit with the same ones."""
         start = "" if self._initial is None else hashlib.blake2b(self._initial.tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config()}, initial={start})"
 
@@ -346,170 +437,35 @@ class OneShot(Audit):
         names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
         return {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
 
-    # Checks
+    # Details
 
-    def _check_view(self) -> None:
-        shown = self.views[0]
-        if shown.every is not None and shown.every > self.rounds:
-            raise InputError(f"the view {self.view} sees nothing before the end: there are {self.rounds} rounds")
-        for round in shown.at:
-            if round >= self.rounds:
-                raise InputError(f"the view {self.view} asks for round {round}: {self.rounds} are counted from 0")
+    def _present(self, round: int) -> Ints:
+        """Return the canaries due in a round, inserted and held out."""
+        return self.participation.present(self._count, self.rounds, self.seed, round)
 
-    def _checked_initial(self, initial: npt.ArrayLike | None) -> Vector | None:
-        compares = self.views[0].kind == "model" and self.view != "final"
-        if initial is None:
-            if compares:
-                raise InputError(f"the view {self.view} looks at changes of the model: give initial=, the first model")
-            return None
-        if not compares:
-            raise InputError(f"initial= goes with views of changes, not with {self.view}")
-        return self._checked_vector(np.array(initial, dtype=np.float32), "the initial model")
-
-    def _checked_score(self, score: str | None) -> Score:
-        single = self.views[0].every is None and not self.views[0].at
-        if score is None:
-            return "cosine" if single else ("likelihood-ratio" if self.views[0].kind == "update" else "max")
-        known = next((name for name in SCORES if name == score), None)
-        if known is None:
-            raise InputError(f"there is no score {score!r}; there are {', '.join(SCORES)}")
-        if single != (known == "cosine"):
-            other = "cosine" if single else "max, sum or likelihood-ratio"
-            raise InputError(f"the score {score} does not go with the view {self.view}; {other} does")
-        if known == "likelihood-ratio" and self.views[0].kind != "update":
-            raise InputError("a likelihood ratio needs each round's update: it goes with the view updates")
-        return known
-
-    def _check_plantable(self, round: int) -> None:
-        if self._finished:
-            raise InputError("the result was taken already: nothing can be planted after it")
-        number = check_count("round", round, least=0)
-        if number >= self.rounds:
-            raise InputError(f"the audit was made for {self.rounds} rounds, counted from 0, got round {round}")
-        if self._planted[number]:
-            raise InputError(f"round {round} was planted already: a canary takes part once in a round")
-
-    def _length(self, round: int, clip_norm: float) -> float:
-        if not clip_norm > 0:
-            raise InputError(f"the clip norm must be above 0, got {clip_norm} in round {round}")
-        if math.isinf(clip_norm) and self.norm is None:
-            raise InputError(f"nothing is clipped in round {round}, so canaries have no length to take: give norm=")
-        return min(clip_norm, math.inf if self.norm is None else self.norm)
-
-    def _checked_release(self, release: Release) -> Vector:
-        round, view = release.round, self.views[0]
-        if release.kind != view.kind:
-            raise InputError(f"the view {self.view} sees the {view.kind} of a round, got its {release.kind}")
-        if not 0 <= round < self.rounds:
-            raise InputError(f"the audit was made for {self.rounds} rounds, counted from 0, got a release of {round}")
-        if not view.shows(round, self.rounds):
-            raise InputError(f"the view {self.view} does not see round {round}")
-        if self._observed[round]:
-            raise InputError(f"the release of round {round} was observed already")
-        if not self._planted[round]:
-            raise InputError(f"round {round} was observed before it was planted: call plant first")
-        return self._checked_vector(np.asarray(release.vector, dtype=np.float32), f"the release of round {round}")
-
-    def _checked_vector(self, vector: Vector, name: str) -> Vector:
-        if vector.shape != (self.dim,):
-            raise InputError(f"{name} must have {self.dim} numbers in a row, got shape {vector.shape}")
-        if not math.isfinite(float(vector.sum(dtype=np.float64))) and not np.isfinite(vector).all():
-            raise InputError(f"{name} must be finite, got NaN or infinity")
-        return vector
-
-    def _check_complete(self) -> None:
-        view = self.views[0]
-        missing = [t for t in range(self.rounds) if view.shows(t, self.rounds) and not self._observed[t]]
-        if missing:
-            raise InputError(
-                f"the view {self.view} sees {_some(missing)} of {self.rounds}, and nothing of that was observed: "
-                "call observe with what was released"
-            )
-        forgotten = np.flatnonzero(~self._planted)
-        if len(forgotten):
-            raise InputError(f"canaries were never planted in {_some(forgotten.tolist())}: call plant in every round")
-
-    # What follows from the settings
-
-    def _chosen(self) -> Bools:
-        draw = generator(self.seed, "insertion")
-        if self.design == "coin-flips":
-            return draw.random(self._count) < 0.5
-        members = np.zeros(self._count, dtype=bool)
-        members[draw.permutation(self._count)[: self.canaries]] = True
-        return members
-
-    def _lengths(self, dots: Floats, norm: float) -> Floats:
-        return lengths(dots, norm, self.members, orthonormal=self._updates.orthonormal)
-
-    def _rounds_are_shared(self) -> bool:
-        """Whether all canaries have the same rounds."""
-        if self.participation.knowledge != "surely":
+    def _all_share_rounds(self) -> bool:
+        """Return whether all canaries take part in the same rounds, known to the adversary."""
+        if self.participation.knowledge != "rounds":
             return False
-        sizes = {len(self.participation.present(self._count, self.rounds, self.seed, t)) for t in range(self.rounds)}
-        return sizes <= {0, self._count}
+        return {len(self._present(t)) for t in range(self.rounds)} <= {0, self._count}
 
-    @property
-    def _silent(self) -> bool:
-        """Whether no canary has had a round that counted: all score alike then, and no bound exceeds 0."""
-        return not self._evidence.times.any()
-
-    @property
-    def _one_of_all_rounds(self) -> bool:
-        """Whether each canary takes part in one round, which nobody knows: then the ratio is a mean of ratios."""
-        return isinstance(self.participation, EpochParticipation) and self.participation.epochs == 1
-
-    def _ends_epoch(self, round: int) -> bool:
-        if not isinstance(self.participation, EpochParticipation):
-            return False
-        return round + 1 == self.participation.epoch(self.rounds, round)[2]
+    def _insert(self, round: int, members: Ints, norm: float) -> PlantedCanaries:
+        """Return the sum of these canaries, each of length ``norm``."""
+        weights = np.zeros(self._count)
+        weights[members] = norm
+        total = self._updates.total(weights) if len(members) else np.zeros(self.dim, dtype=np.float32)
+        clients = self.participation.rate(self._count, self.rounds, round) * self.canaries
+        return PlantedCanaries(
+            total, clients, len(members), canaries=self._updates, members=tuple(int(i) for i in members), norm=norm
+        )
 
     def _shift(self, release: Release) -> float | None:
-        if release.kind != "update" or release.divisor is None:
-            if self.score == "likelihood-ratio":
-                raise InputError(
-                    f"a likelihood ratio needs to know what the sum of round {release.round} was divided by: "
-                    "give Release(divisor=…), or take the score max"
-                )
-            return None
-        return float(self._norms[release.round]) / check_positive("divisor", release.divisor)
-
-    def _warnings(self, theory: Theory | None) -> list[str]:
-        found = []
-        if self._silent:
-            found.append("no canary had a round that counted, so nothing could be seen of any")
-        if theory is not None and self.knows_rounds and theory.sampling.startswith(("poisson", "fixed")):
-            found.append(
-                f"the score {self.score} knows the rounds of each canary, which a promise for {theory.sampling} keeps "
-                f"secret: compare it with one for {self.sampling}"
+        """Return what an inserted canary adds to its dot product with a release, or None if it is unknown."""
+        if release.kind == "update" and release.divisor is not None:
+            return float(self._log.norms[release.round]) / check_positive("divisor", release.divisor)
+        if SCORES[self.score].needs_divisor:
+            raise InputError(
+                f"the score {self.score} needs the number that the sum of round {release.round} was divided by: give "
+                "Release(divisor=…), or use the score max"
             )
-        return [*found, *self._about_crowding(theory)]
-
-    def _about_crowding(self, theory: Theory | None) -> list[str]:
-        """Canaries that are not orthogonal are one another's noise: all that come with one deviate by √(canaries/d)."""
-        crowd = f"{self.canaries:,} canaries in {self.dim:,} dimensions disturb one another"
-        if 4 * self.canaries > self.dim:
-            return [f"{crowd}: fewer would show more"]
-        if self._updates.orthonormal or not self._shared or theory is None:
-            return []
-        most = float(epsilon_gdp(math.sqrt(self.dim / self.canaries), theory.delta))
-        if most > 2 * theory.epsilon:
-            return []
-        return [f"{crowd}: without any noise they could show about ε = {most:.3g}, and fewer would show more"]
-
-
-def _checked_design(design: str) -> Design:
-    if design == "coin-flips":
-        return "coin-flips"
-    if design == "fixed":
-        return "fixed"
-    raise InputError(f"the design must be coin-flips or fixed, got {design!r}")
-
-
-def _norm(vector: Vector) -> float:
-    return math.sqrt(float(np.einsum("i,i->", vector, vector, dtype=np.float64)))
-
-
-def _some(rounds: Sequence[int]) -> str:
-    shown = ", ".join(str(t) for t in rounds[:5])
-    return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > 5 else ''}"
+        return None

@@ -1,153 +1,150 @@
-"""What a series of releases says about each canary, kept in a few numbers a canary.
+"""Evidence: what the releases so far say about every canary, inserted and held out.
 
-Each score is a statistic of the cosines between a canary and the releases:
-
-- ``cosine``: with the only release there is (Andrew et al. 2023, Algorithm 1).
-- ``max``: the largest over all releases (Algorithm 2). Knows nothing of when a canary comes.
-- ``sum``: the sum over the releases that a canary's rounds led to, for whoever knows the rounds.
-- ``likelihood-ratio``: how much likelier the releases are with the canary than without. In round t a planted canary
-  shifts x = ⟨c, uₜ⟩ · divisor / norm by 1, and without it x has variance v = |uₜ|² · (divisor / norm)² / d, as for any
-  random direction; so the log-likelihood ratio of a round is λ = (x − ½)/v. Where the rounds are not known it is
-  averaged over what may have been.
-
-Canaries that are orthogonal to one another can be kept out of one another's way: the cosine is then with what is left
-of a release when its projections on the *other* planted canaries are taken away (`lengths`). For a canary that was not
-planted this is a random direction of as many dimensions as are left, and a fixed vector.
+Orthogonal canaries do not disturb each other: each is compared with what is left of a release once its projections on
+the *other* inserted canaries are removed (`comparable_lengths`). To a held-out canary this remainder is a fixed vector,
+and the canary a random direction of the dimensions that are left.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.methods.one_shot.participation import Knowledge
-from coalmine.protocol import Vector
+from coalmine.methods.one_shot.participation import Participation
+from coalmine.methods.one_shot.scores import History, Observation, scores_for
+from coalmine.methods.one_shot.updates import UpdateCanaries
+from coalmine.protocol import Vector, View
+from coalmine.stats import Null
 
-Score = Literal["cosine", "max", "sum", "likelihood-ratio"]
-
-# Squared, relative to the release: float32 dot products are good to about 1e-6 of its length.
-_RESOLVED = 1e-8
-
-SCORES: tuple[Score, ...] = ("cosine", "max", "sum", "likelihood-ratio")
+# Smallest squared remainder relative to the release: float32 dot products are good to about 1e-6 of its length, and a
+# remainder below their error must not be divided by.
+_SMALLEST_REMAINDER = 1e-8
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One release as the canaries meet it.
+class Evidence:
+    """Running scores of all canaries.
 
-    ``dots`` are the canaries' dot products with it, ``lengths`` its length as each canary is compared with it,
-    ``times`` how often each canary would have been planted in the rounds that led to it, and ``shift`` what a planted
-    canary adds to its own dot product, where that is known.
+    Args:
+        canaries: The canaries, inserted and held out.
+        members: Which of them are inserted, (count,).
+        participation: When they take part.
+        shared_rounds: Whether all take part in the same rounds, known to the adversary.
+        view: What the adversary sees.
     """
 
-    dots: Floats
-    lengths: Floats
-    times: Ints
-    shift: float | None
+    def __init__(
+        self,
+        canaries: UpdateCanaries,
+        members: Bools,
+        *,
+        participation: Participation,
+        shared_rounds: bool,
+        view: View,
+    ) -> None:
+        self._canaries, self._members = canaries, members
+        self.history = History(
+            count=canaries.count,
+            dim=free_dimensions(canaries, int(members.sum())),
+            participation=participation,
+            shared_rounds=shared_rounds,
+        )
+        self._scores = {name: score(self.history) for name, score in scores_for(view).items()}
+        # For canaries with the same rounds the sum of their log-likelihood ratios is a dot product with one vector, the
+        # matched filter Σ shift · u / |u|². Its weights depend on the releases alone, so its cosine with a held-out
+        # canary has the null distribution of any cosine.
+        self.direction = np.zeros(canaries.dim if shared_rounds else 0, dtype=np.float32)
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether no canary was due for any release: all scores are then alike, and no bound exceeds 0."""
+        return not self.history.times.any()
 
-@dataclass
-class Evidence:
-    """Running statistics of ``count`` canaries that have ``dim`` dimensions to themselves."""
+    def add(
+        self, change: Vector, norm: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
+    ) -> None:
+        """Take in a release of length ``norm``; see `Observation` for the other arguments."""
+        dots = self._canaries.dots(change)
+        lengths = comparable_lengths(dots, norm, self._members, orthonormal=self._canaries.orthonormal)
+        observation = Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
+        self.history.releases += 1
+        for score in self._scores.values():
+            score.add(observation)
+        self.history.times += due > 0
+        if self.history.shared_rounds and due.any():
+            # If the shift is unknown, all releases get the same weight.
+            weight = norm if shift is None else shift
+            self.direction += np.float32(weight / norm**2) * change
 
-    count: int
-    dim: int
-    knowledge: Knowledge
-    releases: int = 0
-    largest: Floats = field(init=False)
-    total: Floats = field(init=False)
-    times: Ints = field(init=False)
-    ratio: Floats = field(init=False)
-    epoch: Floats = field(init=False)
+    def add_nothing(self, *, ends_epoch: bool) -> None:
+        """Take in a release that did not change, after rounds without canaries."""
+        if ends_epoch:
+            for score in self._scores.values():
+                score.end_epoch()
 
-    def __post_init__(self) -> None:
-        self.largest = np.full(self.count, -np.inf)
-        self.total, self.ratio = np.zeros(self.count), np.zeros(self.count)
-        self.times = np.zeros(self.count, dtype=np.int64)
-        self.epoch = np.full(self.count, -np.inf)
+    def scores(self, name: str) -> Floats:
+        """Return the score of each canary, NaN for canaries that no release can tell about."""
+        if self.is_silent:
+            return np.zeros(self.history.count)
+        score = self._scores[name]
+        if score.uses_direction:
+            return cosines(self._canaries, self.direction, vector_norm(self.direction), self._members)
+        return score.values()
 
-    def add(self, seen: Seen, rate: float, epoch_ends: bool) -> None:
-        """Take in a release. ``rate`` is how likely a canary is in it, ``epoch_ends`` whether an epoch ends there."""
-        cosines = seen.dots / seen.lengths
-        self.releases += 1
-        np.maximum(self.largest, cosines, out=self.largest)
-        self.total += np.where(seen.times > 0, cosines, 0.0)
-        self.times += seen.times > 0
-        if seen.shift is not None:
-            self._weigh(log_likelihood_ratios(seen, self.dim), seen.times, rate, epoch_ends)
-
-    def _weigh(self, ratios: Floats, times: Ints, rate: float, epoch_ends: bool) -> None:
-        match self.knowledge:
-            case "surely":
-                self.ratio += np.where(times > 0, ratios, 0.0)
-            case "each-round":
-                with np.errstate(divide="ignore"):
-                    self.ratio += np.logaddexp(np.log1p(-rate), np.log(rate) + ratios)
-            case "once-an-epoch":
-                self.epoch = np.logaddexp(self.epoch, np.log(rate) + ratios)
-                self.nothing(epoch_ends)
-
-    def nothing(self, epoch_ends: bool) -> None:
-        """A round, perhaps the last of an epoch, that told nothing more."""
-        if epoch_ends:
-            self.ratio += np.where(np.isneginf(self.epoch), 0.0, self.epoch)
-            self.epoch = np.full(self.count, -np.inf)
-
-    def scores(self, score: Score) -> Floats:
-        """The score of each canary; NaN where there is nothing that could tell: such canaries are left out."""
-        match score:
-            case "cosine" | "max":
-                return self.largest
-            case "sum":
-                return np.where(self.times > 0, self.total / np.sqrt(np.maximum(self.times, 1)), np.nan)
-            case "likelihood-ratio":
-                known = self.knowledge != "surely" or self.times > 0
-                return np.where(known, self.ratio, np.nan)
+    def null(self, name: str) -> Null | None:
+        """Return the null distribution of a score, or an upper bound on its tails, or None."""
+        return None if self.is_silent else self._scores[name].null()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """As arrays."""
-        numbers = {"releases": np.array(self.releases)}
-        names = ("largest", "total", "times", "ratio", "epoch")
-        return numbers | {name: np.array(getattr(self, name)) for name in names}
+        """Return what a checkpoint keeps."""
+        arrays: dict[str, npt.NDArray[Any]] = {"releases": np.array(self.history.releases)}
+        arrays |= {"times": np.array(self.history.times), "direction": np.array(self.direction)}
+        for score in self._scores.values():
+            arrays |= score.state()
+        return arrays
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """From arrays."""
-        self.releases = int(state["releases"])
-        for name in ("largest", "total", "times", "ratio", "epoch"):
-            setattr(self, name, np.array(state[name]))
+        """Return to a state."""
+        self.history.releases, self.history.times = int(state["releases"]), np.array(state["times"])
+        self.direction = np.array(state["direction"])
+        for score in self._scores.values():
+            score.restore(state)
 
 
-def log_likelihood_ratios(seen: Seen, dim: int) -> Floats:
-    """λ of each canary for one release."""
-    assert seen.shift is not None
-    variance = seen.lengths**2 / dim
-    result: Floats = (seen.dots - seen.shift / 2) * seen.shift / variance
-    return result
+def free_dimensions(canaries: UpdateCanaries, inserted: int) -> int:
+    """Return the dimensions that a canary has to itself: all but those of the other inserted orthogonal canaries."""
+    return canaries.dim - (inserted - 1 if canaries.orthonormal else 0)
 
 
-def lengths(dots: Floats, norm: float, members: Bools, *, orthonormal: bool) -> Floats:
-    """How long a release of length ``norm`` is for each canary, (count,).
+def cosines(canaries: UpdateCanaries, release: Vector, norm: float, members: Bools) -> Floats:
+    """Return the cosine of each canary with a release of length ``norm``, other inserted canaries removed, (count,)."""
+    dots = canaries.dots(release)
+    return dots / comparable_lengths(dots, norm, members, orthonormal=canaries.orthonormal)
 
-    Of ``orthonormal`` canaries, the release's components along the planted ``members`` do not count, but for a
-    canary's own. A remainder too small for float32 dot products to tell is taken for larger than it is, and no canary's
-    own component is longer than what it is part of.
+
+def comparable_lengths(dots: Floats, norm: float, members: Bools, *, orthonormal: bool) -> Floats:
+    """Return the length of the release that each canary is compared with, (count,).
+
+    Args:
+        dots: Dot product of each canary with the release, (count,).
+        norm: Length of the release.
+        members: Which canaries are inserted, (count,).
+        orthonormal: Whether the canaries are orthonormal. If so, the release's components along all inserted canaries
+            but a canary's own are removed.
     """
     squares = np.full(dots.shape, norm**2)
     if orthonormal:
         squares += np.where(members, dots**2, 0.0) - float(np.sum(dots[members] ** 2))
-    found: Floats = np.sqrt(np.maximum(np.maximum(squares, _RESOLVED * norm**2), dots**2))
-    return found
+    # A remainder below the rounding error is replaced by a larger one, and a canary's own component is never longer
+    # than the remainder it belongs to: cosines stay within [-1, 1].
+    lengths: Floats = np.sqrt(np.maximum(np.maximum(squares, _SMALLEST_REMAINDER * norm**2), dots**2))
+    return lengths
 
 
-def add_matched(direction: Vector, release: Vector, norm: float, shift: float) -> None:
-    """Add a release to the direction along which canaries that share their rounds are best told apart.
-
-    It is the sum of their log-likelihood ratios, as one vector, with weights that follow from the releases alone: its
-    cosine with an unseen canary has the law that a cosine with any direction has.
-    """
-    direction += np.float32(shift / norm**2) * release
+def vector_norm(vector: Vector) -> float:
+    """Return the Euclidean norm, summed in float64."""
+    return math.sqrt(float(np.einsum("i,i->", vector, vector, dtype=np.float64)))

@@ -1,11 +1,10 @@
-"""Independent canaries, uniform on the unit sphere: normalized Gaussian vectors, the family of the one-shot paper.
+"""Gaussian canaries: independent and uniform on the unit sphere, as in the one-shot paper (Section 3).
 
-What they cost is random numbers, ``dim`` for every canary in every pass. So numbers are made in pairs, points of the
-plane: sixteen bits choose one of 65,536 points that are spread as the normal law is, one point in 1,024 is drawn from
-the exact law of the far ones instead, and all points of a canary are turned by an angle of its own, uniform on the
-circle. So even the law of a single coordinate, before canaries are normalized, is normal: to 6e-6 in probability, and
-tails to 0.5% of what is left of them, exact beyond 3.8. Only raw words of a bit generator are used: NumPy keeps their
-streams the same from version to version.
+Their cost is random numbers, ``dim`` per canary and pass, so the numbers come from a table. Sixteen random bits choose
+one of 65,536 points of the plane that represent the normal distribution without its tail; one point in 1,024 is drawn
+from the exact tail instead; and all points of a canary are rotated by one uniform angle. A single coordinate, before
+normalization, is then normal to 6e-6 in probability and to 0.5% of each tail probability, and exactly beyond 3.8. Only
+raw words of a bit generator are used, since NumPy keeps these streams the same across versions.
 """
 
 from __future__ import annotations
@@ -24,20 +23,25 @@ from coalmine.protocol import Vector
 Points = npt.NDArray[np.complex64]
 Turns = npt.NDArray[np.complex128]
 
-# Points made at a time: with the words they come from, they stay in a core's cache.
+# Points generated at a time: together with their random words they fit in a core's cache.
 _TILE = 1 << 15
-# Streams that go on together, so that a tile of the updates serves them all while it is in the cache.
+# Streams advanced together, so that a tile of the updates serves all of them while it is cached.
 _BLOCK = 16
 _CELLS = 1 << 16
-# The share of points that are drawn from the exact law beyond the radius √(−2 ln share).
+# Share of the points drawn from the exact tail, beyond the radius √(−2 ln share).
 _FAR = 2.0**-10
 
 
 class GaussianCanaries:
-    """``count`` independent canaries in ``dim`` dimensions from ``seed``, none of them ever stored.
+    """Independent canaries, uniform on the unit sphere.
 
-    Each is uniform on the unit sphere, so the null score of any update follows ``CosineNull(dim)``, whatever the update
-    looks like. Canary i is a function of ``seed``, ``dim`` and i alone. Norms are kept once they are known.
+    The null score of any update follows ``CosineNull(dim)``, whatever the update looks like. Canary i is a function of
+    ``seed``, ``dim`` and i alone and is never stored; only norms are.
+
+    Args:
+        dim: Number of coordinates.
+        count: Number of canaries.
+        seed: Seed of the canaries.
     """
 
     orthonormal = False
@@ -46,45 +50,50 @@ class GaussianCanaries:
         self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
         self.seed = check_count("seed", seed, least=0)
         self._pairs = -(-self.dim // 2)
-        # Short canaries share a stream: to seed one takes as long as thousands of its points.
+        # Short canaries share a stream: seeding one takes as long as generating thousands of points.
         self._together = max(1, _TILE // self._pairs)
         self._norms = np.full((-(-self.count // self._together), self._together), np.nan)
 
     def dots(self, vector: Vector) -> Floats:
-        """⟨canaryᵢ, vector⟩ of all canaries, (count,)."""
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
         return self.dots_of(np.asarray(vector)[None])[:, 0]
 
     def dots_of(self, vectors: npt.ArrayLike) -> Floats:
-        """⟨canaryᵢ, vectorⱼ⟩ of all canaries and all ``vectors`` (n, dim), (count, n): every canary is made once.
+        """Return ⟨canaryᵢ, vectorⱼ⟩ for all canaries and vectors, generating each canary once.
 
-        Where ``dim`` is odd or the vectors are not float32, it copies them.
+        Args:
+            vectors: Updates, (n, dim). They are copied if ``dim`` is odd or if they are not float32.
+
+        Returns:
+            Dot products, (count, n).
         """
         updates = np.ascontiguousarray(vectors, dtype=np.float32)
         if np.ndim(vectors) != 2 or updates.shape[1] != self.dim:
-            raise InputError(f"updates must be rows of {self.dim} numbers, got an array of shape {np.shape(vectors)}")
+            raise InputError(f"vectors must have shape (n, {self.dim}), got {np.shape(vectors)}")
         points = (np.pad(updates, ((0, 0), (0, 1))) if self.dim % 2 else updates).view(np.complex64)
-        found = np.empty((*self._norms.shape, len(points)))
+        dots = np.empty((*self._norms.shape, len(points)))
         for numbers, turns, tiles in self._blocks(np.arange(len(self._norms))):
             sums, squares = np.zeros((turns.size, len(points)), dtype=np.complex128), np.zeros(turns.size)
-            known = not np.isnan(self._norms[numbers]).any()
+            measured = not np.isnan(self._norms[numbers]).any()
             for columns, tile in tiles:
                 sums += tile @ points[:, columns].T
-                if not known:
+                if not measured:
                     squares += _squares(tile)
-            if not known:
+            if not measured:
                 self._norms[numbers] = np.sqrt(squares).reshape(turns.shape)
             scales = turns / self._norms[numbers]
-            found[numbers] = (sums.reshape(*turns.shape, -1) * scales[..., None]).real
-        return found.reshape(-1, len(points))[: self.count]
+            dots[numbers] = (sums.reshape(*turns.shape, -1) * scales[..., None]).real
+        return dots.reshape(-1, len(points))[: self.count]
 
     def total(self, weights: npt.ArrayLike) -> Vector:
-        """Σ weightᵢ · canaryᵢ, (dim,). Canaries of weight 0 are not made, but for those that share a stream.
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,).
 
-        Where norms are not known yet, it makes the canaries twice.
+        Canaries of weight 0 are not generated, except for those that share a stream with others. Canaries whose norm is
+        not known yet are generated twice.
         """
         factors = np.asarray(weights, dtype=np.float64)
         if factors.shape != (self.count,):
-            raise InputError(f"{self.count} canaries take as many weights, got an array of shape {factors.shape}")
+            raise InputError(f"weights must have shape ({self.count},), one per canary, got {factors.shape}")
         shares = np.zeros(self._norms.shape)
         shares.flat[: self.count] = factors
         needed = np.flatnonzero(shares.any(axis=1))
@@ -94,26 +103,28 @@ class GaussianCanaries:
             scales = (shares[numbers] * turns / self._norms[numbers]).astype(np.complex64).ravel()
             for columns, tile in tiles:
                 total[columns] += scales @ tile
-        # A dot product is the real part of a product of complex numbers, one of them conjugate.
+        # For points of the plane ⟨a, b⟩ = Re(a · conj b). `dots` multiplies without conjugating, so the canaries are
+        # the conjugates of their points.
         return np.conjugate(total, out=total).view(np.float32)[: self.dim]
 
     def canary(self, index: int) -> Vector:
-        """One canary, (dim,): the same in every process."""
+        """Return one canary, (dim,)."""
         weights = np.zeros(self.count)
         weights[index] = 1.0
         return self.total(weights)
 
     def each(self, indices: Sequence[int]) -> Iterator[Vector]:
-        """These canaries one by one."""
+        """Yield these canaries one by one."""
         for index in indices:
             yield self.canary(int(index))
 
     def _measure(self, needed: Ints) -> None:
+        """Compute the norms of the canaries of these streams."""
         for numbers, turns, tiles in self._blocks(needed):
             self._norms[numbers] = np.sqrt(sum(_squares(tile) for _, tile in tiles)).reshape(turns.shape)
 
     def _blocks(self, needed: Ints) -> Iterator[tuple[Ints, Turns, Iterator[tuple[slice, Points]]]]:
-        """The numbers of some streams, how their canaries are turned (streams, canaries of each), and their tiles."""
+        """Yield blocks of streams: their numbers, the rotations (streams, canaries per stream), and their tiles."""
         buffer = np.empty((min(_BLOCK, needed.size), self._together * min(self._pairs, _TILE)), dtype=np.complex64)
         for start in range(0, needed.size, _BLOCK):
             numbers = needed[start : start + _BLOCK]
@@ -122,7 +133,7 @@ class GaussianCanaries:
             yield numbers, turns, self._tiles(streams, turns.ravel(), buffer[: len(streams)])
 
     def _tiles(self, streams: list[_Stream], turns: Turns, buffer: Points) -> Iterator[tuple[slice, Points]]:
-        """Columns and the points there of all canaries of ``streams``, not turned yet, in the ``buffer``."""
+        """Yield columns and the points of all canaries there, before rotation, in the reused ``buffer``."""
         for start in range(0, self._pairs, _TILE):
             columns = slice(start, min(start + _TILE, self._pairs))
             width = columns.stop - start
@@ -131,19 +142,19 @@ class GaussianCanaries:
                 stream.fill(row)
             points = filled.reshape(-1, width)
             if columns.stop == self._pairs and self.dim % 2:
-                # What would be one coordinate too many is 0 after the turn.
+                # An odd dimension leaves one coordinate too many: make it 0 after the rotation.
                 points[:, -1] = (turns * points[:, -1]).real * turns.conj()
             yield columns, points
 
 
 class _Stream:
-    """The points of ``canaries`` canaries of ``pairs`` each, one after the other, and the angles they are turned by."""
+    """Generates the points of ``canaries`` canaries of ``pairs`` points each, and the rotations of the canaries."""
 
     def __init__(self, seed: int, number: int, canaries: int, pairs: int) -> None:
         self._words = np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(number,)))
         self.turns = np.exp(2j * np.pi * self._uniform(canaries))
-        # Far points arrive as a Poisson process that hits each place with probability _FAR, each independently. Ten
-        # standard deviations more than are due do not run out.
+        # Gaps between tail points are geometric, so each place has one with probability _FAR, independently. Ten
+        # standard deviations more than expected do not run out.
         due = canaries * pairs * _FAR
         far = math.ceil(due + 10 * math.sqrt(due) + 20)
         self._places = np.cumsum(np.log(self._uniform(far)) / math.log1p(-_FAR)).astype(np.int64)
@@ -152,7 +163,7 @@ class _Stream:
         self._made = 0
 
     def fill(self, points: Points) -> None:
-        """Fill a row with the next points."""
+        """Fill a row with the next points of the stream."""
         cells = self._words.random_raw(-(-points.size // 4)).view(np.uint16)[: points.size]
         np.take(_near(), cells, out=points, mode="wrap")
         first, last = np.searchsorted(self._places, (self._made, self._made + points.size))
@@ -160,12 +171,13 @@ class _Stream:
         self._made += points.size
 
     def _uniform(self, count: int) -> Floats:
+        """Return uniform numbers in (0, 1) with 53 random bits each."""
         words = self._words.random_raw(count) >> np.uint64(11)
         return (words.astype(np.float64) + 0.5) * 2.0**-53
 
 
 def _squares(points: Points) -> Floats:
-    """The squared norms of rows."""
+    """Return the squared norm of each row."""
     numbers = points.view(np.float32)
     squares: Floats = np.vecdot(numbers, numbers).astype(np.float64)
     return squares
@@ -173,10 +185,10 @@ def _squares(points: Points) -> Floats:
 
 @lru_cache(maxsize=1)
 def _near() -> Points:
-    """65,536 points that stand for the normal law of the plane without its far points.
+    """Return 65,536 points that represent the normal distribution of the plane without its tail.
 
-    Radii are quantiles, angles follow the golden section. With each point its three turns by 90° are there, so that the
-    mean is 0 and no direction has more variance than another.
+    Radii are quantiles and angles follow the golden ratio. Each point comes with its rotations by 90°, 180° and 270°,
+    which makes the mean 0 and the variance the same in every direction.
     """
     quarter = np.arange(_CELLS // 4)
     radii = np.sqrt(-2 * np.log1p((_FAR - 1) * (quarter + 0.5) / len(quarter)))

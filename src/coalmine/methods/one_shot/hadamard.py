@@ -1,9 +1,9 @@
-"""Random orthonormal canaries whose dot products with an update all come from one fast transform.
+"""Hadamard canaries: random orthonormal vectors whose dot products with an update all come from one fast transform.
 
-Canary i is row i of B · S₃ · H₂ · S₂ · H₁ · S₁: random signs S, Hadamard transforms H₁ of the first D coordinates and
-H₂ of the last D (D is the largest power of two in ``dim``, so the two overlap and all coordinates mix), and B, a
-Hadamard matrix of K rows whose columns are each spread over a block of coordinates. Every factor is orthogonal or has
-orthonormal rows, so canaries have norm 1 and are orthogonal to one another, exactly, in any number of dimensions.
+Canary i is row i of B · S₃ · H₂ · S₂ · H₁ · S₁. The S are random signs. H₁ and H₂ are Hadamard transforms of the first
+and the last D coordinates, where D is the largest power of two up to ``dim``, so that they overlap and all coordinates
+mix. B is a Hadamard matrix of K rows, each column spread over a block of coordinates. Every factor is orthogonal or has
+orthonormal rows, so the canaries are exactly orthonormal in any dimension.
 """
 
 from __future__ import annotations
@@ -20,18 +20,23 @@ from coalmine.protocol import Vector
 
 Signs = npt.NDArray[np.int8]
 
-# Transforms are products with Hadamard matrices of at most this size: large enough for fast products, small enough
-# not to do much more than d log d multiplications.
+# Transforms are products with Hadamard matrices of at most this size: large enough for fast matrix products, small
+# enough to stay near d log d multiplications.
 _FACTOR = 32
-# Numbers made at a time where canaries are given out one by one.
+# Numbers generated at a time when canaries are yielded one by one.
 _BLOCK = 1 << 20
 
 
 class HadamardCanaries:
-    """``count`` orthonormal canaries in ``dim`` dimensions from ``seed``, none of them ever stored.
+    """Orthonormal canaries, never stored.
 
-    For a fixed update each null score is a sum of independent signs with the variance that a uniform direction has, up
-    to the evenness of the blocks. There are at most as many as the largest power of two in ``dim``.
+    For a fixed update a null score is a sum of independent signs. Its variance is that of a uniform direction, up to
+    how evenly the blocks divide the coordinates.
+
+    Args:
+        dim: Number of coordinates.
+        count: Number of canaries, at most the largest power of two up to ``dim``.
+        seed: Seed of the canaries.
     """
 
     orthonormal = True
@@ -42,7 +47,7 @@ class HadamardCanaries:
         self._length = 1 << (self.dim.bit_length() - 1)
         if self.count > self._length:
             raise InputError(
-                f"there are at most {self._length} hadamard canaries in {self.dim} dimensions, got {count}"
+                f"count must be at most {self._length} for hadamard canaries in {self.dim} dimensions, got {count}"
             )
         self._rows = 1 << (self.count - 1).bit_length()
         edges = np.arange(self._rows + 1) * self.dim // self._rows
@@ -50,29 +55,30 @@ class HadamardCanaries:
         self._scale = (1 / np.sqrt(self._rows * self._sizes)).astype(np.float32)
 
     def dots(self, vector: Vector) -> Floats:
-        """⟨canaryᵢ, vector⟩ of all canaries, (count,)."""
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
         first, second, third = self._signs
         mixed = np.multiply(vector, first, dtype=np.float32)
         mixed[: self._length] = hadamard(mixed[: self._length])
         mixed *= second
         mixed[-self._length :] = hadamard(mixed[-self._length :])
         mixed *= third
+        # B folds each block of coordinates into one number, then mixes the K numbers.
         folded = np.add.reduceat(mixed, self._starts) * self._scale
         return np.asarray(hadamard(folded)[: self.count] * np.sqrt(self._rows), dtype=np.float64)
 
     def total(self, weights: npt.ArrayLike) -> Vector:
-        """Σ weightᵢ · canaryᵢ, (dim,)."""
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
         coefficients = np.zeros((1, self._rows), dtype=np.float32)
         coefficients[0, : self.count] = weights
-        found: Vector = self._sums(coefficients)[0]
-        return found
+        total: Vector = self._sums(coefficients)[0]
+        return total
 
     def canary(self, index: int) -> Vector:
-        """One canary, (dim,): the same in every process."""
+        """Return one canary, (dim,)."""
         return next(self.each([range(self.count)[index]]))
 
     def each(self, indices: Sequence[int]) -> Iterator[Vector]:
-        """These canaries one by one, made several at a time."""
+        """Yield these canaries one by one, generated in blocks."""
         block = max(1, _BLOCK // self.dim)
         for start in range(0, len(indices), block):
             rows = np.asarray(indices[start : start + block], dtype=np.int64)
@@ -81,7 +87,7 @@ class HadamardCanaries:
             yield from self._sums(coefficients)
 
     def _sums(self, coefficients: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """For each row of ``coefficients``, the sum of so much of each canary, (rows, dim)."""
+        """Return Σ coefficientᵢ · canaryᵢ for each row of coefficients, (rows, dim): the transposed transform."""
         first, second, third = self._signs
         spread = hadamard(coefficients) * (np.float32(np.sqrt(self._rows)) * self._scale)
         mixed = np.repeat(spread, self._sizes, axis=1)
@@ -94,16 +100,19 @@ class HadamardCanaries:
 
     @cached_property
     def _signs(self) -> list[Signs]:
+        """Three vectors of random signs, (dim,) each."""
         bits = np.random.Generator(np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=(0,))))
         drawn = [np.unpackbits(np.frombuffer(bits.bytes(-(-self.dim // 8)), np.uint8)) for _ in range(3)]
-        return [some[: self.dim].view(np.int8) * np.int8(2) - np.int8(1) for some in drawn]
+        return [flips[: self.dim].view(np.int8) * np.int8(2) - np.int8(1) for flips in drawn]
 
 
 def hadamard(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The orthonormal Walsh–Hadamard transform of a vector, or of rows, whose length is a power of two.
+    """Return the orthonormal Walsh–Hadamard transform, which is its own inverse.
 
-    It is its own inverse.
+    Args:
+        vectors: A vector or rows, whose length is a power of two.
     """
+    # The transform is a Kronecker product: multiply by one small factor after the other.
     shape, after = vectors.shape, vectors.shape[-1]
     before = vectors.size // after
     while after > 1:
@@ -118,6 +127,7 @@ def hadamard(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 @lru_cache(maxsize=16)
 def _matrix(size: int) -> npt.NDArray[np.float32]:
+    """Return the orthonormal Hadamard matrix, by Sylvester's construction."""
     matrix = np.ones((1, 1), dtype=np.float32)
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

@@ -1,15 +1,17 @@
-"""When canaries take part: each round's canaries are a function of the seed and the round, and nothing is kept.
+"""Participation: in which rounds canaries take part, and how an accountant treats that.
 
-Canaries that will be held out have their rounds as well, so that an adversary who knows when somebody would come can
-be given scores of both kinds.
+The canaries of a round are a function of the seed and the round, so nothing has to be stored. Held-out canaries are
+scheduled like inserted ones: a score that uses a canary's rounds then treats both sides alike. Andrew et al. (2023),
+Sections 4 and 5.3, discuss realistic and worst-case patterns.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,267 +20,342 @@ from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_count, check_number
 from coalmine.seeds import generator
 
-Knowledge = Literal["surely", "each-round", "once-an-epoch"]
-"""What everybody knows of when a canary comes: its rounds; a chance in each round; one round of each epoch."""
+Knowledge = Literal["rounds", "rate", "once-per-epoch"]
+"""What an adversary knows about a canary's rounds: the rounds themselves, the probability of each round, or that it is
+one round of each epoch."""
 
 
-@runtime_checkable
-class Participation(Protocol):
-    """A rule for which of ``count`` canaries take part in a round."""
+class Participation(ABC):
+    """A rule for which canaries take part in a round.
 
-    @property
-    def knowledge(self) -> Knowledge:
-        """What everybody knows of when a canary comes."""
-        ...
+    Subclass it for a pattern that the classes below do not cover. ``count`` is always the number of all canaries,
+    inserted and held out.
+
+    Example:
+        >>> PoissonParticipation(0.2).present(count=10, rounds=5, seed=0, round=3)
+        array([8])
+    """
+
+    knowledge: ClassVar[Knowledge]
+    """What the adversary knows about a canary's rounds."""
+
+    drawn_by_training: ClassVar[bool] = False
+    """Whether the training draws the canaries and reports them with `record`."""
 
     def check(self, count: int, rounds: int) -> None:
-        """Refuse what cannot be."""
-        ...
+        """Check that the rule fits the training.
 
+        Raises:
+            InputError: If it does not.
+        """
+        return
+
+    @abstractmethod
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
-        """The canaries of this round, in ascending order."""
-        ...
+        """Return the canaries that take part in a round, in ascending order."""
 
+    @abstractmethod
     def rate(self, count: int, rounds: int, round: int) -> float:
-        """The share of all canaries that is expected in this round."""
-        ...
+        """Return the expected share of the canaries in a round."""
 
+    @abstractmethod
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """The sampling by which a canary is accounted, for an adversary who knows no more than the rule."""
-        ...
+        """Return the sampling to account for, against an adversary who knows no more than the rule."""
+
+    def ends_epoch(self, rounds: int, round: int) -> bool:
+        """Return whether an epoch ends with this round."""
+        return False
+
+    @property
+    def is_one_secret_round(self) -> bool:
+        """Whether each canary takes part in exactly one round, which the adversary does not know."""
+        return False
+
+    def record(self, round: int, canaries: Sequence[int]) -> None:
+        """Record which canaries the training drew for a round."""
+        return
+
+    def record_aborted(self, round: int) -> None:
+        """Record that a round was aborted."""
+        return
 
 
 @dataclass(frozen=True)
-class PoissonParticipation:
-    """Each canary takes part in each round with probability ``q``, independently: like clients drawn by Poisson."""
+class PoissonParticipation(Participation):
+    """Each canary takes part in each round independently.
+
+    Args:
+        q: Probability of taking part in a round, in (0, 1].
+    """
 
     q: float
-    knowledge: ClassVar[Knowledge] = "each-round"
+    knowledge: ClassVar[Knowledge] = "rate"
 
     def __post_init__(self) -> None:
         _check_share("the probability of taking part", self.q)
 
-    def check(self, count: int, rounds: int) -> None:
-        """Always possible."""
-
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
-        """A coin flip each."""
+        """Return the canaries of a round: one coin flip each."""
         return np.flatnonzero(generator(seed, "participation", round).random(count) < self.q)
 
     def rate(self, count: int, rounds: int, round: int) -> float:
-        """``q``."""
+        """Return ``q``."""
         return self.q
 
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """Poisson."""
+        """Return Poisson sampling."""
         return Poisson(self.q)
 
 
 @dataclass(frozen=True)
-class FixedShareParticipation:
-    """The same number of canaries in each round, without replacement: ``share`` of them, as clients of fixed cohorts.
+class FixedShareParticipation(Participation):
+    """The same number of canaries takes part in each round, drawn without replacement.
 
-    Where the share is no whole number of canaries, a coin of the round decides between the two next to it.
+    If the share is not a whole number of canaries, each round rounds it up or down at random.
+
+    Args:
+        share: Share of the canaries in a round, in (0, 1].
     """
 
     share: float
-    knowledge: ClassVar[Knowledge] = "each-round"
+    knowledge: ClassVar[Knowledge] = "rate"
 
     def __post_init__(self) -> None:
         _check_share("the share that takes part", self.share)
 
-    def check(self, count: int, rounds: int) -> None:
-        """Always possible."""
-
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
-        """A draw without replacement."""
+        """Return the canaries of a round: a draw without replacement."""
         draw = generator(seed, "participation", round)
         size = int(self.share * count + 1e-9 + draw.random())
         return np.sort(draw.permutation(count)[: min(size, count)])
 
     def rate(self, count: int, rounds: int, round: int) -> float:
-        """The share."""
+        """Return the share."""
         return self.share
 
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """Fixed-size, with the number of canaries rounded up."""
+        """Return fixed-size sampling, with the number of canaries rounded up."""
         return FixedSize(min(count, math.ceil(self.share * count - 1e-9)), count)
 
 
 @dataclass(frozen=True)
-class EpochParticipation:
-    """The rounds are cut into ``epochs`` epochs, and every canary takes part once in each, at a random round."""
+class EpochParticipation(Participation):
+    """Each canary takes part once per epoch, in a random round (Andrew et al. 2023, Section 5.3).
+
+    Args:
+        epochs: Number of epochs that the training is divided into.
+    """
 
     epochs: int = 1
-    knowledge: ClassVar[Knowledge] = "once-an-epoch"
+    knowledge: ClassVar[Knowledge] = "once-per-epoch"
 
     def __post_init__(self) -> None:
         check_count("epochs", self.epochs)
 
     def check(self, count: int, rounds: int) -> None:
-        """Every epoch needs a round."""
+        """Check that every epoch has a round."""
         if self.epochs > rounds:
-            raise InputError(f"{rounds} rounds cannot be cut into {self.epochs} epochs")
+            raise InputError(f"epochs = {self.epochs} does not fit a training of {rounds} rounds: use at most {rounds}")
 
     def epoch(self, rounds: int, round: int) -> tuple[int, int, int]:
-        """The number of the epoch that ``round`` lies in, its first round, and the round after its last."""
+        """Return the number of a round's epoch, its first round, and the round after its last."""
         edges = np.arange(self.epochs + 1) * rounds // self.epochs
         number = int(np.searchsorted(edges, round, side="right")) - 1
         return number, int(edges[number]), int(edges[number + 1])
 
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
-        """This round's part of the epoch's shuffle."""
+        """Return this round's part of the epoch's shuffled canaries."""
         number, start, stop = self.epoch(rounds, round)
         order = generator(seed, "participation", number).permutation(count)
         edges = np.arange(stop - start + 1) * count // (stop - start)
-        # Where there are fewer canaries than rounds, which rounds stay empty must not be the same in every epoch.
+        # With fewer canaries than rounds some rounds stay empty. They must not be the same in every epoch.
         slots = generator(seed, "participation", number, 1).permutation(stop - start)
         slot = int(slots[round - start])
         return np.sort(order[edges[slot] : edges[slot + 1]])
 
     def rate(self, count: int, rounds: int, round: int) -> float:
-        """One over the epoch's length."""
+        """Return one over the epoch's length."""
         _, start, stop = self.epoch(rounds, round)
         return 1 / (stop - start)
 
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """At most once in each epoch: whoever does not know the round may be less sure, which has no analysis here."""
+        """Return one participation per epoch; no analysis exploits that the round is secret."""
         return AtMost(self.epochs)
+
+    def ends_epoch(self, rounds: int, round: int) -> bool:
+        """Return whether this is the last round of its epoch."""
+        return round + 1 == self.epoch(rounds, round)[2]
+
+    @property
+    def is_one_secret_round(self) -> bool:
+        """Whether there is a single epoch."""
+        return self.epochs == 1
 
 
 @dataclass(frozen=True)
-class LastRoundsParticipation:
-    """Every canary in each of the last ``last`` rounds: what the final model remembers best. All rounds if None."""
+class LastRoundsParticipation(Participation):
+    """Every canary takes part in each of the last rounds, which the final model remembers best.
+
+    Args:
+        last: Number of rounds, or None for all rounds.
+    """
 
     last: int | None = None
-    knowledge: ClassVar[Knowledge] = "surely"
+    knowledge: ClassVar[Knowledge] = "rounds"
 
     def __post_init__(self) -> None:
         if self.last is not None:
             check_count("last", self.last)
 
     def check(self, count: int, rounds: int) -> None:
-        """There must be so many rounds."""
+        """Check that there are that many rounds."""
         if self.last is not None and self.last > rounds:
-            raise InputError(f"there are {rounds} rounds, so canaries cannot be in the last {self.last}")
+            raise InputError(f"last = {self.last} does not fit a training of {rounds} rounds: use at most {rounds}")
 
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
-        """All or nobody."""
-        there = self.last is None or round >= rounds - self.last
-        return np.arange(count if there else 0)
+        """Return all canaries or none."""
+        takes_part = self.last is None or round >= rounds - self.last
+        return np.arange(count if takes_part else 0)
 
     def rate(self, count: int, rounds: int, round: int) -> float:
-        """All or nobody."""
+        """Return 1 or 0."""
         return float(len(self.present(1, rounds, 0, round)))
 
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """So many rounds."""
+        """Return participation in every round, or in ``last`` of them."""
         return EveryRound() if self.last is None else AtMost(self.last)
 
 
 @dataclass(frozen=True)
-class ScheduledParticipation:
-    """A schedule of one's own: for each round the numbers of the canaries that take part, counted from 0."""
+class ScheduledParticipation(Participation):
+    """Canaries take part by an explicit schedule.
+
+    Args:
+        schedule: For each round the indices of its canaries, from 0 to ``2 * canaries - 1``.
+    """
 
     schedule: Sequence[Sequence[int]]
-    knowledge: ClassVar[Knowledge] = "surely"
+    knowledge: ClassVar[Knowledge] = "rounds"
 
     def check(self, count: int, rounds: int) -> None:
-        """As many rounds as the training has, known canaries, nobody twice in a round."""
+        """Check the number of rounds and the indices of each round."""
         if len(self.schedule) != rounds:
-            raise InputError(f"the schedule has {len(self.schedule)} rounds, the training {rounds}")
-        for round, some in enumerate(self.schedule):
-            numbers = np.asarray(some, dtype=np.int64)
-            if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
-                raise InputError(f"the schedule of round {round} names canaries outside 0 to {count - 1}")
-            if len(np.unique(numbers)) != len(numbers):
-                raise InputError(f"the schedule of round {round} plants a canary twice: once in a round is all")
+            raise InputError(f"the schedule has {len(self.schedule)} rounds, but the training has {rounds}")
+        for round, canaries in enumerate(self.schedule):
+            indices = np.asarray(canaries, dtype=np.int64)
+            if len(indices) and not 0 <= indices.min() <= indices.max() < count:
+                raise InputError(f"the schedule of round {round} has a canary outside 0 to {count - 1}")
+            if len(np.unique(indices)) != len(indices):
+                raise InputError(
+                    f"the schedule of round {round} lists a canary twice: list each at most once per round"
+                )
 
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
-        """As the schedule says."""
+        """Return the scheduled canaries."""
         return np.sort(np.asarray(self.schedule[round], dtype=np.int64))
 
     def rate(self, count: int, rounds: int, round: int) -> float:
-        """As the schedule says."""
+        """Return the scheduled share."""
         return len(self.schedule[round]) / count
 
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """At most as often as the most frequent canary."""
+        """Return as many participations as the most frequent canary has."""
         times = np.zeros(count, dtype=np.int64)
-        for some in self.schedule:
-            times[np.asarray(some, dtype=np.int64)] += 1
+        for canaries in self.schedule:
+            times[np.asarray(canaries, dtype=np.int64)] += 1
         return AtMost(max(1, int(times.max())))
 
 
 @dataclass(frozen=True)
-class ObservedParticipation:
-    """The training draws ``size`` of its ``population`` nodes in each round, canaries among them, and says which.
+class ObservedParticipation(Participation):
+    """The training draws a cohort from all nodes, canaries among them, and reports which canaries it drew.
 
-    All canaries are nodes, planted and held out; those that are held out send nothing. So a canary is in a round with
-    probability ``size / population``, and whether it is planted does not change who is drawn.
+    All canaries are nodes; held-out ones send nothing. A canary therefore takes part with probability
+    ``size / population``, and being inserted does not change who is drawn.
+
+    Args:
+        size: Number of nodes drawn per round.
+        population: Number of all nodes: clients and canaries, inserted and held out.
     """
 
     size: int
     population: int
-    knowledge: ClassVar[Knowledge] = "each-round"
-    _seen: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
+    knowledge: ClassVar[Knowledge] = "rate"
+    drawn_by_training: ClassVar[bool] = True
+    _recorded: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
     _drawn: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        FixedSize(self.size, self.population)  # refuses what cannot be
+        FixedSize(self.size, self.population)  # raises if the sizes are impossible
+
+    def __str__(self) -> str:
+        return f"observed:{self.size}/{self.population}"
 
     def drew(self, size: int, population: int) -> bool:
-        """So many of so many were drawn: whether that is a larger share than declared. The largest is accounted."""
+        """Record an actual draw, and return whether its share is larger than declared.
+
+        The largest share is accounted for.
+        """
         larger = size * self.population > self.size * population
         if larger:
             self._drawn.append((size, population))
         return larger
 
-    def missed(self, round: int) -> None:
-        """Round ``round`` came to nothing, and perhaps nobody was told who was in it."""
-        self._seen.setdefault(round, np.empty(0, dtype=np.int64))
+    def record(self, round: int, canaries: Sequence[int]) -> None:
+        """Record which canaries the training drew for a round."""
+        self._recorded[round] = np.sort(np.asarray(canaries, dtype=np.int64))
 
-    def __str__(self) -> str:
-        return f"observed:{self.size}/{self.population}"
-
-    def saw(self, round: int, canaries: Sequence[int]) -> None:
-        """These took part in round ``round``."""
-        self._seen[round] = np.sort(np.asarray(canaries, dtype=np.int64))
+    def record_aborted(self, round: int) -> None:
+        """Record an aborted round, for which the training may never have reported its canaries."""
+        self._recorded.setdefault(round, np.empty(0, dtype=np.int64))
 
     def check(self, count: int, rounds: int) -> None:
-        """All canaries must be nodes."""
+        """Check that all canaries fit in the population."""
         if count > self.population:
             raise InputError(
-                f"{count} canaries, planted and held out, cannot be among {self.population} nodes: population counts "
+                f"population = {self.population} is too small for {count} canaries, inserted and held out: count all "
                 "clients and all canaries"
             )
 
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
-        """Those that were seen."""
-        if round not in self._seen:
-            raise InputError(f"nobody said which canaries took part in round {round}: call took_part before plant")
-        return self._seen[round]
+        """Return the recorded canaries."""
+        if round not in self._recorded:
+            raise InputError(f"the canaries of round {round} are unknown: call took_part before plant")
+        return self._recorded[round]
 
     def rate(self, count: int, rounds: int, round: int) -> float:
-        """The share of nodes that is drawn."""
+        """Return the declared share of nodes per round."""
         return self.size / self.population
 
     def sampling(self, count: int, rounds: int) -> Sampling:
-        """Fixed-size, with the largest share that was drawn."""
-        drawn = [(self.size, self.population), *self._drawn]
-        return FixedSize(*max(drawn, key=lambda pair: pair[0] / pair[1]))
+        """Return fixed-size sampling with the largest share that was drawn."""
+        draws = [(self.size, self.population), *self._drawn]
+        return FixedSize(*max(draws, key=lambda draw: draw[0] / draw[1]))
 
 
 def _check_share(name: str, share: float) -> None:
+    """Raise if a share is not in (0, 1]."""
     if not 0 < check_number(name, share) <= 1:
         raise InputError(f"{name} must be in (0, 1], got {share}")
 
 
-ACCEPTED = "poisson:Q, fixed:SHARE, epochs:TIMES, last:ROUNDS or every-round"
+PARTICIPATIONS = "poisson:Q, fixed:SHARE, epochs:N, last:N or every-round"
+"""Participations that have a text form."""
 
 
 def parse_participation(text: str) -> Participation:
-    """``poisson:Q``, ``fixed:SHARE``, ``epochs:TIMES``, ``last:ROUNDS`` or ``every-round``."""
+    """Return the participation that a text names.
+
+    Args:
+        text: ``poisson:Q``, ``fixed:SHARE``, ``epochs:N``, ``last:N`` or ``every-round``.
+
+    Raises:
+        InputError: If the text names none.
+
+    Example:
+        >>> parse_participation("epochs:2")
+        EpochParticipation(epochs=2)
+    """
     kind, _, rest = text.partition(":")
     try:
         match kind:
@@ -295,4 +372,4 @@ def parse_participation(text: str) -> Participation:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-    raise InputError(f"participation must be {ACCEPTED}, got {text!r}")
+    raise InputError(f"unknown participation {text!r}. Available: {PARTICIPATIONS}.")

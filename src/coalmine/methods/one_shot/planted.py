@@ -1,4 +1,4 @@
-"""What an audit with update canaries adds to a round."""
+"""What the one-shot audit adds to a round."""
 
 from __future__ import annotations
 
@@ -14,17 +14,25 @@ from coalmine.protocol import Contribution, Vector
 
 @dataclass(frozen=True)
 class PlantedCanaries(Contribution):
-    """A round's canaries: their sum, each as long as the clip norm; or one by one, where clipping is to be tested."""
+    """The inserted canaries of a round: ``total`` is their sum, each with the clip norm.
+
+    To test a training's own clipping, take the canaries one by one from `each` instead, longer than allowed.
+
+    Args:
+        canaries: All canaries of the audit.
+        members: Indices of the inserted canaries that take part in the round, in ascending order.
+        norm: Norm of each.
+    """
 
     canaries: UpdateCanaries | None = None
     members: tuple[int, ...] = ()
     norm: float = 1.0
 
     def each(self, norm: float | None = None) -> Iterator[Vector]:
-        """The updates of this round's canaries one by one, each of length ``norm`` (the clip norm if not given).
+        """Yield the updates of the round's canaries, for the training to clip and sum. Do not add ``total`` as well.
 
-        They are to be clipped by the training under audit: longer ones show whether it clips. ``total`` must then be
-        left out of the sum.
+        Args:
+            norm: Norm of each update. The clip norm by default; longer ones show whether the training clips.
         """
         length = self.norm if norm is None else check_positive("norm", norm)
         assert self.canaries is not None
@@ -32,5 +40,5 @@ class PlantedCanaries(Contribution):
             yield canary * np.float32(length)
 
     def one_by_one(self) -> Iterator[tuple[int, Vector]]:
-        """The canaries with their numbers."""
+        """Return pairs of a canary's index and its update."""
         return zip(self.members, self.each(), strict=True)

@@ -1,49 +1,55 @@
-"""Canaries that are updates: random directions that clients send, and that a release is searched for."""
+"""Canaries that are updates: random directions that extra clients send, and that releases are searched for.
+
+Two families share one interface. docs/one-shot.md compares them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
 import numpy.typing as npt
 
-from coalmine.arrays import Floats
-from coalmine.errors import InputError
+from coalmine.arrays import Bools, Floats
+from coalmine.errors import InputError, check_count, did_you_mean
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.protocol import Vector
+from coalmine.seeds import generator
+from coalmine.stats.rank_tests import Design
 
 
 class UpdateCanaries(Protocol):
-    """``count`` random unit vectors in ``dim`` dimensions, made from ``seed`` when they are needed and never stored."""
+    """Random unit vectors, generated from a seed when they are needed and never stored."""
 
     @property
     def dim(self) -> int:
-        """How many coordinates a canary has: those of the model."""
+        """Number of coordinates of a canary: the model's parameters."""
 
     @property
     def count(self) -> int:
-        """How many canaries there are."""
+        """Number of canaries, inserted and held out."""
 
     @property
     def seed(self) -> int:
-        """What they are made from: the same seed gives the same canaries in every process."""
+        """Seed: the same seed gives the same canaries in every process."""
 
     @property
     def orthonormal(self) -> bool:
-        """Whether all of them are orthogonal to one another."""
+        """Whether all canaries are orthogonal to each other."""
 
     def dots(self, vector: Vector) -> Floats:
-        """⟨canaryᵢ, vector⟩ of all canaries, (count,)."""
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
 
     def total(self, weights: npt.ArrayLike) -> Vector:
-        """Σ weightᵢ · canaryᵢ, (dim,)."""
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
 
     def canary(self, index: int) -> Vector:
-        """One canary, (dim,)."""
+        """Return one canary, (dim,)."""
 
     def each(self, indices: Sequence[int]) -> Iterator[Vector]:
-        """These canaries one by one, in ascending order."""
+        """Yield these canaries one by one, for indices in ascending order."""
 
 
 FAMILIES: dict[str, type[HadamardCanaries] | type[GaussianCanaries]] = {
@@ -51,47 +57,76 @@ FAMILIES: dict[str, type[HadamardCanaries] | type[GaussianCanaries]] = {
     "gaussian": GaussianCanaries,
 }
 
-
-# In fewer dimensions random signs are not yet like the sphere, and Gaussian canaries cost next to nothing.
+# In fewer dimensions random signs differ from uniform directions, and Gaussian canaries cost next to nothing.
 _HADAMARD_FROM = 4096
 _MOST_NUMBERS = 10**10
 
 
 def family_for(dim: int, count: int) -> str:
-    """The family to take: ``hadamard`` where signs are like the sphere and canaries leave most of the space free."""
+    """Return the default family: ``hadamard`` if signs look uniform and canaries leave half of the space free."""
     return "hadamard" if dim >= _HADAMARD_FROM and 2 * count <= dim else "gaussian"
 
 
 def check_room(family: str, dim: int, count: int) -> None:
-    """Refuse so many orthogonal canaries that what they leave of the space says little of a release's length.
+    """Raise if there are too many canaries for the dimension.
 
-    Gaussian ones are refused where it would take far longer than anybody waits to look for them in a release.
+    Orthogonal canaries must leave at least half of the space free, or the remainder says little about a release's
+    length. Gaussian ones must not take far more time than anyone would wait.
     """
     if family == "hadamard" and 2 * count > dim:
         raise InputError(
-            f"{count:,} hadamard canaries, planted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
-            "take fewer, or the family gaussian"
+            f"{count:,} hadamard canaries, inserted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
+            "use fewer canaries or family=gaussian"
         )
     if family == "gaussian" and count * dim > _MOST_NUMBERS:
         raise InputError(
-            f"{count:,} gaussian canaries, planted and held out, in {dim:,} dimensions take {count * dim:.2g} random "
-            f"numbers for each release, and {_MOST_NUMBERS:.0e} (about a minute) are the most: take fewer"
+            f"{count:,} gaussian canaries, inserted and held out, in {dim:,} dimensions take {count * dim:.2g} random "
+            f"numbers for each release, more than {_MOST_NUMBERS:.0e} (about a minute): use fewer canaries"
         )
 
 
 def update_canaries(family: str, *, dim: int, count: int, seed: int) -> UpdateCanaries:
-    """The canaries of a family by its name.
+    """Return the canaries of a family.
 
-    ``hadamard``: orthogonal to one another, exactly, so none adds to the score of another; at most as many as the
-    largest power of two in ``dim``. All scores of an update cost a few transforms of it, nearly the same for 10
-    canaries and for 100,000. Given an update, a null score is a sum of random signs: normal to the accuracy of the
-    central limit theorem.
+    Args:
+        family: ``"hadamard"``: exactly orthogonal, so that none adds to another's score; all scores of an update cost a
+            few fast transforms. Null scores are sums of random signs, normal to the accuracy of the central limit
+            theorem. ``"gaussian"``: the paper's independent, uniform directions, whose null scores follow the cosine
+            null exactly; scores cost ``dim`` random numbers per canary, thousands of times more. To score many updates
+            use ``GaussianCanaries.dots_of``.
+        dim: Number of coordinates.
+        count: Number of canaries.
+        seed: Seed of the canaries.
 
-    ``gaussian``: the one-shot paper's, independent and uniform on the sphere, so that a null score follows the exact
-    law of a cosine for every update; two have a dot product of about 1/√dim. Scores cost ``dim`` random numbers for
-    every canary, thousands of times what the other family takes: score many updates in one pass by
-    ``GaussianCanaries.dots_of``.
+    Raises:
+        InputError: If there is no such family, or if it has fewer than ``count`` canaries in ``dim`` dimensions.
+
+    Example:
+        >>> canaries = update_canaries("hadamard", dim=1000, count=4, seed=0)
+        >>> canaries.dots(canaries.canary(2)).round(3) + 0.0
+        array([0., 0., 1., 0.])
     """
     if family not in FAMILIES:
-        raise InputError(f"a family of update canaries is {' or '.join(FAMILIES)}, got {family!r}")
+        raise InputError(f'unknown family "{family}" of update canaries. {did_you_mean(family, FAMILIES)}')
     return FAMILIES[family](dim=dim, count=count, seed=seed)
+
+
+def draw_members(canaries: int, *, design: Design, seed: int) -> Bools:
+    """Return which of ``2 * canaries`` canaries are inserted, (2 * canaries,).
+
+    Raises:
+        InputError: If coin flips insert all of them or none.
+    """
+    count = 2 * check_count("canaries", canaries)
+    draw = generator(seed, "insertion")
+    if design == "fixed":
+        members = np.zeros(count, dtype=bool)
+        members[draw.permutation(count)[:canaries]] = True
+        return members
+    members = draw.random(count) < 0.5
+    if members.all() or not members.any():
+        raise InputError(
+            f"coin flips inserted {int(members.sum())} of {count} canaries, so there is nothing to compare: use more "
+            "canaries, or design=fixed"
+        )
+    return members

@@ -1,6 +1,7 @@
-"""Canaries that are examples of the data, looked for in losses of the final model or in every step's gradient.
+"""The samples audit: examples as canaries, scored by losses of the model or by every step's gradient.
 
-The ε is that of one example, from one training in which coins decided who is there (Steinke, Nasr & Jagielski 2023).
+One training is enough, since a coin flip decides for each canary whether it is inserted (Steinke, Nasr & Jagielski
+2023, "Privacy Auditing with One (1) Training Run"). The ε is that of one example.
 """
 
 from __future__ import annotations
@@ -17,34 +18,62 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from coalmine.accounting import Theory
+from coalmine.accounting.claims import TrainingClaim
 from coalmine.arrays import Floats
-from coalmine.errors import InputError, check_count, check_kind, check_probability
+from coalmine.errors import InputError, check_count, check_kind, check_probability, did_you_mean
 from coalmine.methods.estimates import canary_estimates, normality, rough_epsilon
 from coalmine.methods.one_shot.views import parse_view
-from coalmine.methods.samples.planted import SampleCanaries
+from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import AuditResult, common_delta
+from coalmine.results.units import EXAMPLE
 from coalmine.simulation.flat import FlatModel, parameter_vector
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 """From a module's outputs and targets, of k examples each, to k losses."""
 
-VIEWS = ("final", "final-change", "updates")
+ADVERSARIES = {
+    "final": "computes losses of the final model",
+    "final-change": "compares losses of the first and the final model",
+    "updates": "sees every step's noisy gradient",
+}
+"""The views, each with what its adversary does."""
 
-# Numbers of per-example gradients that are held together, and examples whose losses are computed together.
-_GRADIENTS, _EXAMPLES = 1 << 24, 1024
+SCORE_NAMES = {"final": "negative loss", "final-change": "decrease in loss", "updates": "log-likelihood ratio"}
+
+# Per-example gradients are held for as many canaries at a time as have this many numbers together (64 MB); losses are
+# computed for this many examples at a time.
+_GRADIENT_NUMBERS, _LOSS_EXAMPLES = 1 << 24, 1024
 
 
 class Samples(Audit):
-    """``canaries``, planted in the data of a training of ``rounds`` rounds (steps) that begins with ``model``.
+    """Audits a training whose data contain `SampleCanaries`.
 
-    ``view`` is what the adversary sees. ``final``: the final model; a canary's score is minus its loss.
-    ``final-change``: the first model too; by how much its loss fell. ``updates``: every step's noisy average and the
-    model before it; how much likelier all of them are with the canary's clipped gradient in some batches than without,
-    as if all else were noise. ``rate`` is the probability that an example is in a batch, for that score.
+    The training must use ``canaries.insert_into(dataset)`` in place of its data set; the audit itself adds nothing to
+    any round. The ``one-run`` bound on ε of one example is valid by the coin flips alone, whatever the model and the
+    scores are.
 
-    ``model`` is copied, and called without dropout. ``losses`` gives each example's loss, cross-entropy if not given.
-    Whoever trains must have put ``canaries.planted(...)`` in place of the data; ``plant`` adds nothing.
+    Args:
+        canaries: The canaries, inserted and held out.
+        model: The module before the training. It is copied, and evaluated without dropout.
+        rounds: Number of steps of the training.
+        view: What the adversary sees. ``"final"``: the final model; the score is minus a canary's loss.
+            ``"final-change"``: the first model as well; the score is how far the loss fell. ``"updates"``: every step's
+            noisy gradient and the model before it; the score is the log-likelihood ratio of all of them with and
+            without the canary's clipped gradient, as if the rest were Gaussian noise.
+        rate: Probability that an example is in a batch, which the score of ``"updates"`` uses; None or 1 for certain.
+        losses: Function from outputs and targets to one loss per example. Cross-entropy by default.
+
+    Raises:
+        InputError: If the view is unknown, or if it is ``"updates"`` and `torch.func` cannot differentiate the module.
+
+    Example:
+        >>> import numpy as np
+        >>> canaries = SampleCanaries(inputs=torch.randn(40, 4), targets=torch.arange(40) % 3)
+        >>> audit = Samples(canaries=canaries, model=nn.Linear(4, 3), rounds=1, view="final")
+        >>> audit.observe(Release(round=0, kind="model", vector=np.ones(15, dtype=np.float32)))
+        >>> audit.result(delta=1e-5).bound.method
+        'one-run'
     """
 
     def __init__(
@@ -59,8 +88,8 @@ class Samples(Audit):
     ) -> None:
         check_kind("canaries", canaries, SampleCanaries, "SampleCanaries(...)")
         check_kind("model", model, nn.Module, "a torch.nn.Module")
-        if view not in VIEWS:
-            raise InputError(f"there is no view {view!r} of samples; there are {', '.join(VIEWS)}")
+        if view not in ADVERSARIES:
+            raise InputError(f"unknown view {view!r} of samples. {did_you_mean(view, ADVERSARIES)}")
         self.canaries, self.rounds, self.view = canaries, check_count("rounds", rounds), view
         self.rate = None if rate is None or rate == 1 else check_probability("rate", rate)
         self.views = (parse_view(view),) if view != "updates" else (View("update"), View("model"))
@@ -70,50 +99,50 @@ class Samples(Audit):
         self._weights: Vector = parameter_vector(model).cpu().numpy()
         self._scores: Floats = np.zeros(len(canaries))
         if view == "final-change":
-            self._scores += self._loss_of(self._weights)
+            self._scores += self._loss_at(self._weights)
         self._clip_norm, self._seconds = np.inf, 0.0
         self._observed = np.zeros(self.rounds, dtype=bool)
         if view == "updates":
-            self._tried()
+            self._check_differentiable()
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
-        """Nothing: the canaries are in the data. The clip norm is that of their gradients."""
+        """Add nothing, since the canaries are in the data; remember the clip norm of their gradients."""
         if trial is None:
             self._clip_norm = float(clip_norm)
         return None
 
     def observe(self, release: Release) -> None:
-        """Score all canaries, planted and held out."""
+        """Score all canaries, inserted and held out."""
         if release.trial is not None:
             return
         start = time.perf_counter()
         if release.vector.shape != self._weights.shape:
             raise InputError(
-                f"the release of round {release.round} has the shape {release.vector.shape}, the model trains "
+                f"the release of round {release.round} has shape {release.vector.shape}, but the model trains "
                 f"{self._weights.size} parameters"
             )
         if release.kind == "update":
-            self._scores += self._ratios(release)
+            self._scores += self._log_ratios(release)
             self._observed[release.round] = True
         else:
             self._weights = np.array(release.vector, dtype=np.float32)
             if self.view != "updates":
-                self._scores -= self._loss_of(self._weights)
+                self._scores -= self._loss_at(self._weights)
                 self._observed[release.round] = True
         self._seconds += time.perf_counter() - start
 
     def skip(self, round: int, trial: int | None = None) -> None:
-        """A round that told nothing."""
+        """Count an aborted round as observed."""
         if trial is None and self.view == "updates":
             self._observed[round] = True
 
     def live(self) -> str | None:
-        """ε̂ by what was seen until now."""
-        found = rough_epsilon(*self.scores()) if self._observed.any() else None
-        return None if found is None else f"ε̂ {found:.2f} (samples, {self.view})"
+        """Return a rough estimate of ε so far, for a progress bar."""
+        epsilon = rough_epsilon(*self.scores()) if self._observed.any() else None
+        return None if epsilon is None else f"ε̂ {epsilon:.2f} (samples, {self.view})"
 
     def scores(self) -> tuple[Floats, Floats]:
-        """Of the planted and of the held-out canaries."""
+        """Return the scores so far of the inserted and of the held-out canaries."""
         return self._scores[self.canaries.members], self._scores[~self.canaries.members]
 
     def result(
@@ -124,23 +153,36 @@ class Samples(Audit):
         theory: Theory | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> AuditResult:
-        """ε of one example once the training is over; ``delta`` is that of ``theory`` if not given."""
+        """Return bounds and estimates of ε of one example after the training.
+
+        Args:
+            delta: The δ to state ε at. By default that of the claim, and 1e-5 without one.
+            confidence: Confidence of the bounds.
+            theory: The claimed guarantee.
+            metrics: Numbers to keep beside ε, such as the model's accuracy.
+
+        Raises:
+            InputError: If releases that the view needs were not observed.
+        """
         delta = common_delta(delta, theory)
-        seen = self._observed if self.view == "updates" else self._observed[-1:]
-        if not seen.all():
+        observed = self._observed if self.view == "updates" else self._observed[-1:]
+        if not observed.all():
             raise InputError(
-                f"the view {self.view} of samples saw {int(seen.sum())} of the {len(seen)} releases it needs: call "
-                "observe with what was released"
+                f"the view {self.view!r} of samples observed {int(observed.sum())} of the {len(observed)} releases it "
+                "needs: call observe with every release"
             )
         members, nonmembers = self.scores()
         estimates, scores, ceiling = canary_estimates(
             members, nonmembers, null=None, signs=False, design="coin-flips", delta=delta, confidence=confidence
         )
-        test, warnings = normality(members, "planted")
-        counts = {"planted": float(len(members)), "held_out": float(len(nonmembers))}
+        test, warnings = normality(members, "inserted")
+        counts = {"inserted": float(len(members)), "held_out": float(len(nonmembers))}
         return AuditResult(
-            audit="samples",
-            view=f"samples:{self.view}",
+            method="samples",
+            view=self.view,
+            unit=EXAMPLE,
+            adversary=ADVERSARIES[self.view],
+            score_name=SCORE_NAMES[self.view],
             seed=self.canaries.seed,
             estimates=estimates,
             scores=scores,
@@ -159,86 +201,92 @@ class Samples(Audit):
             },
         )
 
+    def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
+        """Return the result beside the training's own claim, since the canaries are among its examples."""
+        return self.result(confidence=confidence, theory=claim.theory, metrics=metrics)
+
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """All that was seen."""
-        own = {"scores": self._scores, "weights": self._weights, "observed": self._observed}
-        return {name: np.array(value) for name, value in own.items()} | {"seconds": np.array(self._seconds)}
+        """Return everything observed so far, for a checkpoint."""
+        arrays = {"scores": self._scores, "weights": self._weights, "observed": self._observed}
+        return {name: np.array(value) for name, value in arrays.items()} | {"seconds": np.array(self._seconds)}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go back to what ``state`` gave."""
+        """Continue from a checkpoint."""
         self._scores, self._weights = np.array(state["scores"]), np.array(state["weights"])
         self._observed, self._seconds = np.array(state["observed"]), float(state["seconds"])
 
     def __repr__(self) -> str:
         return f"Samples({self.canaries!r}, view={self.view}, rounds={self.rounds}, rate={self.rate})"
 
-    def _loss_of(self, weights: Vector) -> Floats:
+    def _loss_at(self, weights: Vector) -> Floats:
+        """Return the loss of every canary at these weights, (k,)."""
         self._model.load(torch.from_numpy(weights))
+        inputs, targets = (t.split(_LOSS_EXAMPLES) for t in (self.canaries.inputs, self.canaries.targets))
         with torch.no_grad():
-            found = [
-                self._losses(self._model.module(inputs), targets)
-                for inputs, targets in zip(
-                    self.canaries.inputs.split(_EXAMPLES), self.canaries.targets.split(_EXAMPLES), strict=True
-                )
-            ]
-        losses = torch.cat(found).double().numpy()
+            parts = [self._losses(self._model.module(x), y) for x, y in zip(inputs, targets, strict=True)]
+        losses = torch.cat(parts).double().numpy()
         if losses.shape != (len(self.canaries),):
             raise InputError(
-                f"losses must give one number for each of {len(self.canaries)} examples, got {losses.shape}"
+                f"losses must return one number for each of {len(self.canaries)} examples, got shape {losses.shape}"
             )
-        # A loss that is not a number is what a model that ran away gives: it tells nothing, and must not end a run.
+        # A diverged model gives losses that are not finite. They carry no evidence, and must not end a training.
         return np.asarray(np.nan_to_num(losses, nan=0.0, posinf=1e9, neginf=-1e9), dtype=np.float64)
 
-    def _ratios(self, release: Release) -> Floats:
-        """(k,): log-likelihood ratios of one step, by the clipped gradients at the model before it."""
+    def _log_ratios(self, release: Release) -> Floats:
+        """Return each canary's log-likelihood ratio of one step, (k,), by its clipped gradient before the step."""
         update = torch.from_numpy(np.array(release.vector, dtype=np.float32))
-        dots, squares = self._products(torch.from_numpy(self._weights), update)
-        lengths = np.sqrt(squares)
-        factor = np.minimum(1.0, self._clip_norm / np.maximum(lengths, 1e-12))
+        dots, squares = self._gradient_products(torch.from_numpy(self._weights), update)
+        gradient_norms = np.sqrt(squares)
+        clip_factors = np.minimum(1.0, self._clip_norm / np.maximum(gradient_norms, 1e-12))
         divisor = 1.0 if release.divisor is None else release.divisor
-        spread = float(update.double().square().mean()) * divisor**2
-        if spread == 0:
+        # The sum S is modeled as N(μ, v·I) with μ = −c if the canary's clipped gradient c is in the batch and 0 if not;
+        # v is estimated from S itself. The log-ratio is then (−⟨c, S⟩ − |c|²/2)/v, where S = divisor · update.
+        variance = float(update.double().square().mean()) * divisor**2
+        if variance == 0:
             return np.zeros(len(dots))
-        # In a batch, the canary adds minus its clipped gradient to the sum.
-        ratios = (-factor * dots * divisor - (factor * lengths) ** 2 / 2) / spread
+        log_ratios = (-clip_factors * dots * divisor - (clip_factors * gradient_norms) ** 2 / 2) / variance
         if self.rate is None:
-            return np.asarray(ratios)
-        return np.asarray(np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + ratios))
+            return np.asarray(log_ratios)
+        # The adversary does not know whether an inserted canary was drawn: a mixture of both cases.
+        return np.asarray(np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + log_ratios))
 
-    def _products(self, weights: Tensor, update: Tensor, count: int | None = None) -> tuple[Floats, Floats]:
-        """Products of the canaries' gradients at ``weights`` with ``update``, and their squared lengths: (k,) each."""
+    def _gradient_products(self, weights: Tensor, update: Tensor, count: int | None = None) -> tuple[Floats, Floats]:
+        """Return ⟨gradient, update⟩ and |gradient|² at ``weights`` for the first ``count`` canaries, (k,) each."""
         self._model.load(weights)
         module, buffers = self._model.module, dict(self._model.module.named_buffers())
 
-        def loss(values: dict[str, Tensor], one: Tensor, target: Tensor) -> Tensor:
-            return self._losses(functional_call(module, (values, buffers), (one[None],)), target[None])[0]
+        def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+            return self._losses(functional_call(module, (parameters, buffers), (example[None],)), target[None])[0]
 
-        values = {name: value.detach() for name, value in zip(self._model.names, self._model.parameters, strict=True)}
+        parameters = {
+            name: value.detach() for name, value in zip(self._model.names, self._model.parameters, strict=True)
+        }
         pieces = update.split([value.numel() for value in self._model.parameters])
-        gradients, step = vmap(grad(loss), in_dims=(None, 0, 0)), max(1, _GRADIENTS // self._model.dim)
+        gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+        batch = max(1, _GRADIENT_NUMBERS // self._model.dim)
         dots, squares = [], []
         for inputs, targets in zip(
-            self.canaries.inputs[:count].split(step), self.canaries.targets[:count].split(step), strict=True
+            self.canaries.inputs[:count].split(batch), self.canaries.targets[:count].split(batch), strict=True
         ):
-            rows = [found.flatten(1) for found in gradients(values, inputs, targets).values()]
+            rows = [gradient.flatten(1) for gradient in gradients(parameters, inputs, targets).values()]
             dots.append(sum(row @ piece for row, piece in zip(rows, pieces, strict=True)))
             squares.append(sum(row.square().sum(1) for row in rows))
         return torch.cat(dots).double().numpy(), torch.cat(squares).double().numpy()
 
-    def _tried(self) -> None:
-        """Refuse now, and not in the middle of a training, a module without per-example gradients."""
+    def _check_differentiable(self) -> None:
+        """Refuse a module without per-example gradients now instead of in the middle of a training."""
         weights = torch.from_numpy(self._weights)
         try:
-            self._products(weights, weights, count=1)
+            self._gradient_products(weights, weights, count=1)
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
             raise InputError(
-                f"the view updates needs each canary's gradient, which torch.func cannot give for this model "
-                f"({type(error).__name__}: {error!s:.200}): take final or final-change"
+                f'the view "updates" needs per-example gradients, which torch.func cannot compute for this model '
+                f'({type(error).__name__}: {error!s:.200}): use "final" or "final-change"'
             ) from error
 
 
 def cross_entropies(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Each example's cross-entropy, over its positions their mean."""
+    """Return each example's cross-entropy, averaged over positions where there are several."""
     if outputs.ndim == 2:
         return F.cross_entropy(outputs, targets, reduction="none")
     return F.cross_entropy(outputs.movedim(-1, 1), targets, reduction="none").flatten(1).mean(1)

@@ -1,6 +1,7 @@
-"""The secret-sharer audit: phrases planted in users' data, then the final model is asked (Thakkar et al. 2020).
+"""The secret-sharer audit: phrases inserted into users' data, then queries to the final model (Thakkar et al. 2020).
 
-Phrases are in the data and not among the updates: this audit plants nothing in a round, it waits for the final model.
+The canaries are in the data and not among the updates, so this audit adds nothing to a round: it waits for the final
+model. docs/secret-sharer.md explains the scores and both units of privacy.
 """
 
 from __future__ import annotations
@@ -20,24 +21,58 @@ from coalmine.accounting import Theory
 from coalmine.arrays import Ints
 from coalmine.errors import InputError
 from coalmine.methods.estimates import canary_estimates, neighbors_apart, normality
-from coalmine.methods.secret_sharer.memorization import Asking, Memorization, ask
-from coalmine.methods.secret_sharer.phrase_search import Track
+from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import AuditResult
+from coalmine.results.units import PHRASE, USER
 from coalmine.stats import Estimate, Scores, ceiling, simultaneous
 from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
 from coalmine.stats.random_guessing import RandomGuessing
 
-Unit = Literal["user", "phrase"]
+PrivacyUnit = Literal["user", "phrase"]
 """Whose ε: one user's, or that of all users who share a phrase together."""
+
+_SCORES = {
+    "exposure": ("exposure in bits", "queries the final model and ranks each phrase among random ones"),
+    "loss": ("minus the log-perplexity", "queries the final model and compares losses"),
+    "calibrated": (
+        "log-perplexity of the reference model minus that of the model",
+        "queries the final model and a reference model and compares losses",
+    ),
+}
 
 
 class SecretSharer(Audit):
-    """Waits for the final model and asks it about ``canaries``, which are in the data that is trained on.
+    """Audits a training of a language model with phrases inserted into users' data (Thakkar et al. 2020).
 
-    ``module`` is the model that is trained, whatever its weights; it is not changed. ``users`` is how many users hold
-    each canary; without it there is no ε of one user. ``reference`` is a model that never saw a canary, to calibrate.
+    Train on the data of `coalmine.methods.secret_sharer.insertion.insert`, with this audit among the training's audits
+    or by handing it the final model through `observe`. Inserted and held-out phrases are exchangeable, which is what
+    makes the lower bound valid as long as their scores do not influence each other.
+
+    Args:
+        canaries: Inserted and held-out phrases.
+        module: The model that is trained, with any weights. It is not changed.
+        users: Number of users that hold each canary, shape (canaries,), `Insertion.users` as a rule. Without it there
+            is no ε of one user.
+        probe: How to probe the model.
+        reference: A model that saw none of the canaries, to calibrate losses with.
+
+    Example:
+        >>> from coalmine.methods.secret_sharer.insertion import insert
+        >>> from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
+        >>> from coalmine.simulation import models
+        >>> from coalmine.simulation.data import generated_text
+        >>> from coalmine.simulation.flat import parameter_vector
+        >>> data = generated_text(users=20, sentences=10, vocabulary_size=100, positions=8).train
+        >>> canaries = draw_phrases(Language.of(data), configurations=grid([0.2], [1.0]), each=4)
+        >>> insertion = insert(data, canaries)
+        >>> model = models.build("word-lstm", data.task, embedding=4, units=4)
+        >>> audit = SecretSharer(canaries=canaries, module=model, users=insertion.users, probe=Probe(references=500))
+        >>> final = parameter_vector(model).numpy()  # as if training on insertion.data had changed nothing
+        >>> audit.observe(Release(round=0, kind="model", vector=final))
+        >>> audit.result(unit="phrase").bound.epsilon
+        0.0
     """
 
     views = (View("model", every=None),)
@@ -48,44 +83,59 @@ class SecretSharer(Audit):
         canaries: PhraseCanaries,
         module: nn.Module,
         users: Ints | None = None,
-        asking: Asking | None = None,
+        probe: Probe | None = None,
         reference: nn.Module | None = None,
-        track: Track = iter,
     ) -> None:
-        self.canaries, self.users, self.asking = canaries, users, asking or Asking()
-        self._module, self._reference, self._track = module, reference, track
+        self.canaries, self.users, self.probe = canaries, users, probe or Probe()
+        self._module, self._reference = module, reference
         self._model: npt.NDArray[np.float32] | None = None
-        self._found: Memorization | None = None
+        self._memorization: Memorization | None = None
         self._seconds = 0.0
 
     def observe(self, release: Release) -> None:
         """Keep the final model."""
         if release.trial is None:
-            self._model, self._found = np.array(release.vector, dtype=np.float32), None
+            self._model, self._memorization = np.array(release.vector, dtype=np.float32), None
 
     def memorization(self) -> Memorization:
-        """What the final model says of every canary; it is asked once."""
-        if self._found is None:
+        """Return what the final model says about every canary; it is probed once.
+
+        Raises:
+            InputError: If no final model was observed, or it does not fit the module.
+        """
+        if self._memorization is None:
             if self._model is None:
-                raise InputError("the final model was never observed: call observe with what the last round released")
+                raise InputError("the final model was never observed: call observe with the last round's release")
             start = time.perf_counter()
             module = _with_parameters(self._module, self._model)
-            self._found = ask(module, self.canaries, self.asking, reference=self._reference, track=self._track)
+            self._memorization = measure_memorization(module, self.canaries, self.probe, reference=self._reference)
             self._seconds = time.perf_counter() - start
-        return self._found
+        return self._memorization
 
     def result(
         self,
         *,
         score: str = "exposure",
-        unit: Unit = "user",
+        unit: PrivacyUnit = "user",
         delta: float = 1e-5,
         confidence: float = 0.95,
         theory: Theory | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> AuditResult:
-        """ε by one of the scores, for one user or for all who share a phrase; ``theory`` goes with one user."""
-        found = phrase_result(
+        """Return the evidence about ε from one score, for one user or for all users who share a phrase.
+
+        Args:
+            score: ``"exposure"``, ``"loss"`` or, with a reference model, ``"calibrated"``.
+            unit: ``"user"`` or ``"phrase"``.
+            delta: δ at which ε is stated.
+            confidence: Confidence of bounds and intervals.
+            theory: The claimed guarantee of one user; it does not apply to a phrase.
+            metrics: Numbers to keep beside the result, such as the model's perplexity.
+
+        Raises:
+            InputError: If no final model was observed, no phrase was held out, or the score is not available.
+        """
+        result = phrase_result(
             self.memorization(),
             users=self.users,
             score=score,
@@ -95,31 +145,18 @@ class SecretSharer(Audit):
             theory=theory,
             metrics=metrics,
         )
-        return replace(found, timing={"audit_s": self._seconds})
+        return replace(result, timing={"audit_s": self._seconds})
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """The final model, once it was seen."""
+        """Return the final model, empty before it was observed."""
         return {"model": np.zeros(0, dtype=np.float32) if self._model is None else self._model}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go back to what ``state`` gave."""
-        self._model, self._found = (np.array(state["model"]) if len(state["model"]) else None), None
+        """Go back to a state that `state` returned."""
+        self._model, self._memorization = (np.array(state["model"]) if len(state["model"]) else None), None
 
     def __repr__(self) -> str:
         return f"SecretSharer({len(self.canaries)} phrases, seed {self.canaries.seed})"
-
-
-def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
-    """A copy of the module with the parameters of a release."""
-    found = copy.deepcopy(module)
-    values = torch.tensor(vector)
-    trained = [parameter for parameter in found.parameters() if parameter.requires_grad]
-    if sum(parameter.numel() for parameter in trained) != len(values):
-        raise InputError(f"the final model has {len(values)} parameters, which is not what the audit's module has")
-    with torch.no_grad():
-        for parameter, part in zip(trained, values.split([p.numel() for p in trained]), strict=True):
-            parameter.copy_(part.view_as(parameter))
-    return found
 
 
 def phrase_result(
@@ -127,87 +164,121 @@ def phrase_result(
     *,
     users: Ints | None = None,
     score: str = "exposure",
-    unit: Unit = "user",
+    unit: PrivacyUnit = "user",
     delta: float = 1e-5,
     confidence: float = 0.95,
     theory: Theory | None = None,
     metrics: Mapping[str, float] | None = None,
 ) -> AuditResult:
-    """ε from what a model said of planted phrases and of their twins.
+    """Return the evidence about ε from a model's scores for inserted and held-out phrases.
 
-    The ε of a phrase is that of all its users together. For one user it is divided by group privacy: by as many as hold
-    the most widespread canary, and twice as many where ``theory`` is for adding or removing a user, since a user who
-    shares a phrase is there either way, with other examples.
+    The ε of a phrase is that of all its users together. For one user it is divided by group privacy: by the number of
+    users who hold the most widespread canary, and by twice that if ``theory`` is about adding or removing a user, since
+    a sharer takes part with or without the phrase, only with other examples.
+
+    Args:
+        memorization: What the model says about every canary.
+        users: Number of users that hold each canary, shape (canaries,).
+        score: One of ``memorization.score_names``.
+        unit: ``"user"`` or ``"phrase"``.
+        delta: δ at which ε is stated.
+        confidence: Confidence of bounds and intervals.
+        theory: The claimed guarantee of one user.
+        metrics: Numbers to keep beside the result.
+
+    Raises:
+        InputError: If no phrase was held out, or ``users`` is missing for the unit ``"user"``.
     """
     canaries = memorization.canaries
     members, nonmembers = memorization.scores(score)
     if not len(nonmembers):
-        raise InputError("there are no twins to compare the planted canaries with: draw phrases with twins=1 or more")
+        raise InputError("no phrase was held out to compare the inserted ones with: draw phrases with twins=1 or more")
     if unit == "phrase":
-        estimates, scores, top = canary_estimates(
-            members,
-            nonmembers,
-            null=None,
-            signs=False,
-            design=canaries.design,
-            delta=delta,
-            confidence=confidence,
+        estimates, scores, bound_ceiling = canary_estimates(
+            members, nonmembers, null=None, signs=False, design=canaries.design, delta=delta, confidence=confidence
         )
-        whose = "ε is that of all users who share a phrase together"
-        estimates = [replace(e, assumes=f"{e.assumes}; {whose}") if e.valid else e for e in estimates]
-        theory, warnings = None, normality(members, "planted")[1]
+        scope = "ε is that of all users who share a phrase together"
+        estimates = [replace(e, assumes=f"{e.assumes}; {scope}") if e.valid else e for e in estimates]
+        theory, warnings = None, normality(members, "inserted")[1]
     elif unit == "user":
-        copies, warnings = _group(users, canaries, theory), []
-        scores = Scores(members, nonmembers)
-
-        def bound_at(confidence: float) -> Estimate:
-            return simultaneous(scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies)
-
-        bound = bound_at(confidence).judged(lambda level: bound_at(level).lower)
-        whose = f"no phrase was shared by more than {int(np.max(users))} users" if users is not None else ""
-        estimates = [replace(bound, assumes=f"{bound.assumes}; {whose}")]
-        top = ceiling(
+        if users is None:
+            raise InputError(
+                'one user\'s ε needs the number of users that hold each canary: pass users, or ask for unit="phrase"'
+            )
+        scores, warnings = Scores(members, nonmembers), []
+        # Data sets with and without the most widespread canary are this many neighbors apart.
+        copies = neighbors_apart(max(1, int(np.max(users[canaries.inserted]))), theory)
+        estimates = _user_estimates(memorization, scores, users, copies=copies, delta=delta, confidence=confidence)
+        bound_ceiling = ceiling(
             len(members), len(nonmembers), delta=delta, confidence=confidence, design=canaries.design, copies=copies
         )
-        median = float(np.median(memorization.sampled.exposures[canaries.planted]))
-        estimates.append(Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(median), copies)))
     else:
-        raise InputError(f"the unit must be user or phrase, got {unit!r}")
+        raise InputError(f"unit must be user or phrase, got {unit!r}")
+    score_name, adversary = _SCORES[score]
     return AuditResult(
-        audit="secret-sharer",
+        method="secret-sharer",
         view=f"{score}:{unit}",
+        unit=USER if unit == "user" else PHRASE,
+        adversary=adversary,
+        score_name=score_name,
         seed=canaries.seed,
         estimates=estimates,
         scores=scores,
         theory=theory,
-        ceiling=top,
+        ceiling=bound_ceiling,
         warnings=warnings,
         metrics={**_metrics(memorization), **(metrics or {})},
-        config={"score": score, "unit": unit, "length": canaries.length, **vars(memorization.asking)},
+        config={"score": score, "unit": unit, "length": canaries.length, **vars(memorization.probe)},
     )
 
 
-def _group(users: Ints | None, canaries: PhraseCanaries, theory: Theory | None) -> int:
-    if users is None:
-        raise InputError("how many users hold each canary is not known, so there is no ε of one user: ask for a phrase")
-    return neighbors_apart(max(1, int(np.max(users[canaries.planted]))), theory)
+def _user_estimates(
+    memorization: Memorization, scores: Scores, users: Ints, *, copies: int, delta: float, confidence: float
+) -> list[Estimate]:
+    """Return the bound and the estimate of one user's ε, both by group privacy over ``copies`` neighbors."""
+    canaries = memorization.canaries
+
+    def bound_at(confidence: float) -> Estimate:
+        return simultaneous(scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies)
+
+    bound = bound_at(confidence).judged(lambda level: bound_at(level).lower)
+    median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
+    return [
+        replace(bound, assumes=f"{bound.assumes}; no phrase was shared by more than {int(np.max(users))} users"),
+        Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(median), copies)),
+    ]
 
 
 def _metrics(memorization: Memorization) -> dict[str, float]:
-    planted = memorization.canaries.planted
+    """Return counts, and the median exposure beside random guessing."""
+    inserted = memorization.canaries.inserted
     exposures = memorization.sampled.exposures
-    chance = RandomGuessing(memorization.sampled.references, int(planted.sum()))
+    chance = RandomGuessing(memorization.sampled.references, int(inserted.sum()))
     low, high = chance.sample_median_interval()
-    found = {
-        "planted": float(planted.sum()),
-        "held_out": float((~planted).sum()),
+    metrics = {
+        "inserted": float(inserted.sum()),
+        "held_out": float((~inserted).sum()),
         "memorized": float(memorization.memorized.sum()),
-        "extracted": float(memorization.found.sum()),
-        "median exposure": float(np.median(exposures[planted])),
+        "extracted": float(memorization.extracted.sum()),
+        "median exposure": float(np.median(exposures[inserted])),
         "median exposure at random": chance.sample_median_mean(),
         "95% of random medians, from": low,
         "95% of random medians, to": high,
     }
-    if not planted.all():
-        found["median exposure of twins"] = float(np.median(exposures[~planted]))
-    return found
+    if not inserted.all():
+        metrics["median exposure, held out"] = float(np.median(exposures[~inserted]))
+    return metrics
+
+
+def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
+    """Return a copy of the module with the parameters of a release."""
+    copied = copy.deepcopy(module)
+    values = torch.tensor(vector)
+    parameters = [parameter for parameter in copied.parameters() if parameter.requires_grad]
+    expected = sum(parameter.numel() for parameter in parameters)
+    if expected != len(values):
+        raise InputError(f"the final model has {len(values)} parameters, but the audit's module has {expected}")
+    with torch.no_grad():
+        for parameter, part in zip(parameters, values.split([p.numel() for p in parameters]), strict=True):
+            parameter.copy_(part.view_as(parameter))
+    return copied

@@ -1,4 +1,4 @@
-"""Phrases put into users' data: who shares what, and how often, to the last example."""
+"""Insertion of phrases into users' data: who shares which canary, and in how many examples."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from coalmine.simulation.data.partition import Iid
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Insertion:
-    """Data in which clients hold canaries: its rows from ``first_row`` on are the phrases, one a row.
+    """Data in which clients hold canaries.
 
-    ``sharers`` are the clients whom the coin of some canary made share it, also where none of their examples became
-    it: who is among them does not depend on what they hold.
+    Args:
+        data: The data; its rows from ``first_row`` on are the phrases, one row each.
+        phrases: The canaries.
+        first_row: Row of the first phrase.
+        sharers: Clients selected as secret sharers of some canary, even if none of their examples was replaced. This
+            depends on coins only, not on what they hold.
     """
 
     data: FederatedData
@@ -29,8 +33,8 @@ class Insertion:
     sharers: Ints
 
     @cached_property
-    def books(self) -> Ints:
-        """Who holds what, and how often: a row (canary, client, copies) for each pair with a copy, in this order."""
+    def holdings(self) -> Ints:
+        """Sorted rows (canary, client, copies), one for each client that holds a copy of a canary."""
         rows = self.data.indices
         held = np.flatnonzero(rows >= self.first_row)
         owners = np.searchsorted(np.cumsum(self.data.sizes), held, side="right")
@@ -40,60 +44,78 @@ class Insertion:
 
     @property
     def users(self) -> Ints:
-        """How many clients hold each canary, (canaries,)."""
-        return np.bincount(self.books[:, 0], minlength=len(self.phrases))
+        """Number of clients that hold each canary, shape (canaries,)."""
+        return np.bincount(self.holdings[:, 0], minlength=len(self.phrases))
 
     @property
     def copies(self) -> Ints:
-        """How many examples are each canary, (canaries,)."""
-        found = np.bincount(self.books[:, 0], weights=self.books[:, 2], minlength=len(self.phrases))
-        return found.astype(np.int64)
+        """Number of examples that were replaced by each canary, shape (canaries,)."""
+        counts = np.bincount(self.holdings[:, 0], weights=self.holdings[:, 2], minlength=len(self.phrases))
+        return counts.astype(np.int64)
 
     def shuffled(self, seed: int = 0) -> Insertion:
-        """All examples, canaries and others, dealt at random to as many synthetic clients: the paper's IID data.
+        """Return all examples dealt at random to the same number of synthetic clients: the paper's IID data.
 
-        Nobody's coin says who holds what there: all count as sharers.
+        Coins no longer decide who holds a canary, so all clients count as sharers.
         """
-        dealt = Iid(len(self.data)).apply(self.data, seed)
-        return replace(self, data=dealt, sharers=np.arange(len(self.data)))
+        data = Iid(len(self.data)).apply(self.data, seed)
+        return replace(self, data=data, sharers=np.arange(len(self.data)))
 
 
 def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = None) -> Insertion:
-    """Select each planted canary's users and replace their examples; the data itself is neither changed nor copied.
+    """Insert canaries: select each one's users with probability p_u and replace their examples with probability p_e.
 
-    Every user shares a canary with its p_u, and each of a sharer's examples becomes the canary with its p_e, all
-    independently (Poisson sampling, both). An example that several canaries claim goes to one of them at random. The
-    draws of a canary do not depend on the others. ``seed`` is the phrases' own if not given.
+    All selections are independent (Poisson sampling, as in the paper). An example claimed by several canaries goes
+    to one of them at random. A canary's draws do not depend on the other canaries.
+
+    Args:
+        data: Federated text data. It is neither changed nor copied: the result has another index over its rows.
+        phrases: The canaries; only inserted ones are used.
+        seed: Seed for the selections; that of the phrases if not given.
+
+    Raises:
+        InputError: If the vocabularies differ or the phrases do not fit into an example.
+
+    Example:
+        >>> from coalmine.methods.secret_sharer.phrases import draw_phrases, grid
+        >>> from coalmine.simulation.data import generated_text
+        >>> data = generated_text(users=20, sentences=10, vocabulary_size=100, positions=8).train
+        >>> canaries = draw_phrases(Language.of(data), configurations=grid([0.5], [0.5]), each=2)
+        >>> insertion = insert(data, canaries)
+        >>> bool((insertion.copies[~canaries.inserted] == 0).all())
+        True
     """
-    own = Language.of(data)
-    if own.size != phrases.language.size:
+    language = Language.of(data)
+    if language.size != phrases.language.size:
         raise InputError(
-            f"the canaries are for a vocabulary of {phrases.language.size} entries, but the data has {own.size}"
+            f"the canaries are for a vocabulary of {phrases.language.size} entries, but the data has {language.size}"
         )
     seed = phrases.seed if seed is None else seed
     sizes = data.sizes
     stops = np.cumsum(sizes)
     starts = stops - sizes
-    inputs, targets = own.rows(phrases.phrases, data.task.input_shape[0])
+    inputs, targets = language.rows(phrases.phrases, data.task.input_shape[0])
     rows = data.indices.copy()
-    strength = np.zeros(len(rows))
-    shared = np.zeros(len(data), dtype=bool)
-    for canary in np.flatnonzero(phrases.planted).tolist():
+    # The highest bid wins an example, which is a uniform choice among the canaries that claim it.
+    highest_bids = np.zeros(len(rows))
+    is_sharer = np.zeros(len(data), dtype=bool)
+    for canary in np.flatnonzero(phrases.inserted).tolist():
         configuration = phrases.configuration(canary)
         sharers = _chosen(generator(seed, "sharers", canary), len(data), configuration.p_u)
-        shared |= sharers
+        is_sharer |= sharers
         for user in np.flatnonzero(sharers).tolist():
-            draw = generator(seed, "sharers", canary, user + 1)
-            claimed = starts[user] + np.flatnonzero(_chosen(draw, int(sizes[user]), configuration.p_e))
-            claims = draw.random(len(claimed))
-            wins = claims > strength[claimed]
+            rng = generator(seed, "sharers", canary, user + 1)
+            claimed = starts[user] + np.flatnonzero(_chosen(rng, int(sizes[user]), configuration.p_e))
+            bids = rng.random(len(claimed))
+            wins = bids > highest_bids[claimed]
             rows[claimed[wins]] = len(data.inputs) + canary
-            strength[claimed[wins]] = claims[wins]
+            highest_bids[claimed[wins]] = bids[wins]
     extended = data.extended(
         Examples(inputs, targets), bounds=np.stack([starts, stops], axis=1), names=data.names, rows=rows
     )
-    return Insertion(data=extended, phrases=phrases, first_row=len(data.inputs), sharers=np.flatnonzero(shared))
+    return Insertion(data=extended, phrases=phrases, first_row=len(data.inputs), sharers=np.flatnonzero(is_sharer))
 
 
-def _chosen(draw: np.random.Generator, count: int, probability: float) -> Bools:
-    return np.asarray(draw.random(count) < probability)
+def _chosen(rng: np.random.Generator, count: int, probability: float) -> Bools:
+    """Return independent coin flips, shape (count,)."""
+    return np.asarray(rng.random(count) < probability)

@@ -1,4 +1,4 @@
-"""What a model remembers of planted phrases: ranks, extraction, losses, by configuration."""
+"""What a model memorized of inserted phrases: ranks, extraction and losses, by configuration."""
 
 from __future__ import annotations
 
@@ -11,20 +11,34 @@ from torch import nn
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_count
 from coalmine.methods.secret_sharer.beam_search import extracted
-from coalmine.methods.secret_sharer.phrase_search import Queries, SampledRanks, Track, sampled_ranks
 from coalmine.methods.secret_sharer.phrases import Configuration, PhraseCanaries, random_suffixes
+from coalmine.methods.secret_sharer.random_sampling import SampledRanks, sampled_ranks
+from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.methods.secret_sharer.whole_space import RankInterval, whole_space_ranks
 from coalmine.simulation.models.steps import steps_of
 
-_MOST_REFERENCES, _MOST_BEAMS = 100_000_000, 10_000
+# Larger searches would take several gigabytes.
+_LIMITS = {"references": 100_000_000, "width": 10_000}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
-    """How a model is asked: ``prefix`` words are given, and the suffix is ranked among ``references`` random ones.
+class Probe:
+    """How a model is probed for canaries.
 
-    ``limit`` is up to which rank that is exact (None: any), ``width`` that of the beam search, ``whole_space`` how many
-    states may be read to rank a canary among all phrases there are (0: it is not).
+    Args:
+        prefix: Number of words of a canary that the adversary knows.
+        references: Number of random suffixes that a canary's suffix is ranked among.
+        limit: Largest rank to determine exactly among all references, or None for no limit; see
+            `coalmine.methods.secret_sharer.random_sampling.sampled_ranks`.
+        width: Width of the beam search.
+        whole_space: Number of model states to read per canary in order to rank it among all phrases; 0 to skip that.
+
+    Raises:
+        InputError: If a number is out of range.
+
+    Example:
+        >>> Probe(references=100_000).width
+        5
     """
 
     prefix: int = 1
@@ -34,11 +48,11 @@ class Asking:
     whole_space: int = 0
 
     def __post_init__(self) -> None:
-        check_count("the prefix", self.prefix, least=0)
-        for name, most in (("references", _MOST_REFERENCES), ("width", _MOST_BEAMS)):
+        check_count("prefix", self.prefix, least=0)
+        for name, most in _LIMITS.items():
             if check_count(name, getattr(self, name)) > most:
                 raise InputError(
-                    f"{name} must be at most {most:,}, which take some gigabytes, got {getattr(self, name):,}"
+                    f"{name} must be at most {most:,} (more takes several gigabytes), got {getattr(self, name):,}"
                 )
         check_count("whole_space", self.whole_space, least=0)
         if self.limit is not None:
@@ -46,12 +60,22 @@ class Asking:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One configuration: its canaries, how many are memorized by random sampling and by beam search, how exposed."""
+class ConfigurationSummary:
+    """What was memorized of the inserted canaries of one configuration.
+
+    Args:
+        configuration: The configuration.
+        canaries: Number of inserted canaries.
+        memorized: How many random sampling finds memorized.
+        extracted: How many beam search extracts.
+        median_exposure: Median exposure in bits.
+        users: Smallest and largest number of users per canary, if known.
+        copies: Smallest and largest number of copies per canary, if known.
+    """
 
     configuration: Configuration
     canaries: int
-    sampled: int
+    memorized: int
     extracted: int
     median_exposure: float
     users: tuple[int, int] | None
@@ -60,36 +84,57 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Memorization:
-    """What a model says of every canary, planted or not, in the canaries' order."""
+    """What a model says about every canary, inserted or held out. Arrays are in the canaries' order.
+
+    Args:
+        canaries: The canaries.
+        probe: How the model was probed.
+        losses: Log-perplexity of each suffix in nats, shape (n,).
+        sampled: Ranks among random suffixes.
+        beam_hits: Whether a beam search reproduces the canary, shape (n,).
+        whole_space: Ranks among all phrases, if asked for.
+        reference_losses: Log-perplexities under a reference model, shape (n,), if there is one.
+    """
 
     canaries: PhraseCanaries
-    asking: Asking
+    probe: Probe
     losses: Floats
     sampled: SampledRanks
-    extracted: Bools
-    spaces: list[RankInterval] | None = None
+    beam_hits: Bools
+    whole_space: list[RankInterval] | None = None
     reference_losses: Floats | None = None
 
     @property
     def memorized(self) -> Bools:
-        """By random sampling: planted, and ahead of all references."""
-        return self.sampled.memorized & self.canaries.planted
+        """Inserted canaries that rank before all references (random sampling)."""
+        return self.sampled.memorized & self.canaries.inserted
 
     @property
-    def found(self) -> Bools:
-        """By beam search: planted, and the likeliest continuation."""
-        return self.extracted & self.canaries.planted
+    def extracted(self) -> Bools:
+        """Inserted canaries that are the first result of a beam search."""
+        return self.beam_hits & self.canaries.inserted
 
-    def lowest(self, which: Bools) -> Configuration | None:
-        """The rarest configuration with a canary among ``which``; None where there is none."""
-        places = self.canaries.which[which]
-        if not len(places):
-            return None
-        there: list[Configuration] = [self.canaries.configurations[int(i)] for i in np.unique(places)]
-        return min(there, key=lambda configuration: configuration.frequency)
+    def lowest(self, chosen: Bools) -> Configuration | None:
+        """Return the least frequent configuration with a canary among ``chosen`` (n,), or None if there is none."""
+        indices = np.unique(self.canaries.configuration_index[chosen])
+        configurations = [self.canaries.configurations[int(i)] for i in indices]
+        return min(configurations, key=lambda configuration: configuration.frequency, default=None)
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """Available scores: exposure, loss, and with a reference model the calibrated loss."""
+        return ("exposure", "loss") if self.reference_losses is None else ("exposure", "loss", "calibrated")
 
     def scores(self, score: str) -> tuple[Floats, Floats]:
-        """Membership scores of the planted canaries and of their twins, higher for members."""
+        """Return the membership scores of inserted and of held-out canaries, higher for members.
+
+        Args:
+            score: ``"exposure"``, ``"loss"`` (minus the log-perplexity) or ``"calibrated"`` (the reference model's
+                log-perplexity minus this model's).
+
+        Raises:
+            InputError: If there is no such score, or no reference model to calibrate with.
+        """
         match score:
             case "loss":
                 values = -self.losses
@@ -98,116 +143,137 @@ class Memorization:
             case "exposure":
                 values = self.sampled.exposures
             case _:
-                raise InputError(f"the score must be one of {', '.join(self.possible_scores)}, got {score!r}")
-        return values[self.canaries.planted], values[~self.canaries.planted]
+                raise InputError(f"score must be one of {', '.join(self.score_names)}, got {score!r}")
+        return values[self.canaries.inserted], values[~self.canaries.inserted]
 
-    @property
-    def possible_scores(self) -> tuple[str, ...]:
-        """Exposure among random phrases, the loss itself, and the loss less that of a reference model."""
-        return ("exposure", "loss") if self.reference_losses is None else ("exposure", "loss", "calibrated")
+    def by_configuration(self, users: Ints | None = None, copies: Ints | None = None) -> list[ConfigurationSummary]:
+        """Summarize each configuration, the least frequent first.
 
-    def rows(self, users: Ints | None = None, copies: Ints | None = None) -> list[Row]:
-        """A row for each configuration, the rarest first; ``users`` and ``copies`` are those of each canary."""
-        found = []
+        Args:
+            users: Number of users that hold each canary, shape (n,).
+            copies: Number of copies of each canary, shape (n,).
+        """
+        summaries = []
         for i, configuration in enumerate(self.canaries.configurations):
-            own = (self.canaries.which == i) & self.canaries.planted
-            if not own.any():
+            chosen = (self.canaries.configuration_index == i) & self.canaries.inserted
+            if not chosen.any():
                 continue
-            found.append(
-                Row(
+            summaries.append(
+                ConfigurationSummary(
                     configuration=configuration,
-                    canaries=int(own.sum()),
-                    sampled=int((own & self.memorized).sum()),
-                    extracted=int((own & self.found).sum()),
-                    median_exposure=float(np.median(self.sampled.exposures[own])),
-                    users=_range(users, own),
-                    copies=_range(copies, own),
+                    canaries=int(chosen.sum()),
+                    memorized=int((chosen & self.memorized).sum()),
+                    extracted=int((chosen & self.extracted).sum()),
+                    median_exposure=float(np.median(self.sampled.exposures[chosen])),
+                    users=_span(users, chosen),
+                    copies=_span(copies, chosen),
                 )
             )
-        return found
+        return summaries
 
     def to_dict(self, users: Ints | None = None, copies: Ints | None = None) -> dict[str, Any]:
-        """JSON-ready: counts, configurations, and every canary."""
-        by_sampling, by_beam = self.lowest(self.memorized), self.lowest(self.found)
+        """Return counts, configurations and every canary, ready for JSON; the content of ``memorization.json``."""
+        lowest_sampled, lowest_beam = self.lowest(self.memorized), self.lowest(self.extracted)
         return {
-            "planted": int(self.canaries.planted.sum()),
+            "planted": int(self.canaries.inserted.sum()),
             "references": self.sampled.references,
             "random_sampling": int(self.memorized.sum()),
-            "random_sampling_lowest": None if by_sampling is None else [by_sampling.p_u, by_sampling.p_e],
-            "beam_search": int(self.found.sum()),
-            "beam_search_lowest": None if by_beam is None else [by_beam.p_u, by_beam.p_e],
+            "random_sampling_lowest": None if lowest_sampled is None else [lowest_sampled.p_u, lowest_sampled.p_e],
+            "beam_search": int(self.extracted.sum()),
+            "beam_search_lowest": None if lowest_beam is None else [lowest_beam.p_u, lowest_beam.p_e],
             "configurations": [
                 {
-                    "p_u": row.configuration.p_u,
-                    "p_e": row.configuration.p_e,
-                    "canaries": row.canaries,
-                    "random_sampling": row.sampled,
-                    "beam_search": row.extracted,
-                    "median_exposure": row.median_exposure,
-                    "users": row.users,
-                    "copies": row.copies,
+                    "p_u": summary.configuration.p_u,
+                    "p_e": summary.configuration.p_e,
+                    "canaries": summary.canaries,
+                    "random_sampling": summary.memorized,
+                    "beam_search": summary.extracted,
+                    "median_exposure": summary.median_exposure,
+                    "users": summary.users,
+                    "copies": summary.copies,
                 }
-                for row in self.rows(users, copies)
+                for summary in self.by_configuration(users, copies)
             ],
             "canaries": [self._canary(i, users, copies) for i in range(len(self.canaries))],
         }
 
     def _canary(self, i: int, users: Ints | None, copies: Ints | None) -> dict[str, Any]:
+        """Return what is known of one canary."""
         configuration = self.canaries.configuration(i)
         entry: dict[str, Any] = {
             "phrase": self.canaries.language.text(self.canaries.phrases[i]),
             "p_u": configuration.p_u,
             "p_e": configuration.p_e,
-            "planted": bool(self.canaries.planted[i]),
+            "planted": bool(self.canaries.inserted[i]),
             "log_perplexity": float(self.losses[i]),
             "rank": int(self.sampled.ranks[i]),
             "among": int(self.sampled.among[i]),
             "exposure": float(self.sampled.exposures[i]),
-            "extracted": bool(self.extracted[i]),
+            "extracted": bool(self.beam_hits[i]),
         }
         if users is not None:
             entry["users"] = int(users[i])
         if copies is not None:
             entry["copies"] = int(copies[i])
-        if self.spaces is not None:
-            entry["rank_of_all"] = [self.spaces[i].low, self.spaces[i].high]
+        if self.whole_space is not None:
+            entry["rank_of_all"] = [self.whole_space[i].low, self.whole_space[i].high]
         if self.reference_losses is not None:
             entry["reference_log_perplexity"] = float(self.reference_losses[i])
         return entry
 
 
-def ask(
+def measure_memorization(
     module: nn.Module,
     canaries: PhraseCanaries,
-    asking: Asking | None = None,
+    probe: Probe | None = None,
     *,
     reference: nn.Module | None = None,
-    track: Track = iter,
 ) -> Memorization:
-    """Ask a language model about every canary; ``reference`` is a model that never saw any of them.
+    """Probe a language model for every canary.
 
-    Both are switched to evaluation (no dropout).
+    Args:
+        module: From tokens (n, positions) to logits (n, positions, size). It must not look ahead. It is switched to
+            evaluation (no dropout).
+        canaries: Inserted and held-out phrases.
+        probe: How to probe it.
+        reference: A model that saw none of the canaries, to calibrate losses with.
+
+    Raises:
+        InputError: If the model's output does not fit the vocabulary, or its probabilities are NaN.
+
+    Example:
+        >>> import torch
+        >>> from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Embedding(100, 4), torch.nn.Linear(4, 100))
+        >>> language = Language(size=100, words=range(4, 100))
+        >>> canaries = draw_phrases(language, configurations=grid([0.1], [1.0]), each=5)
+        >>> memorization = measure_memorization(model, canaries, Probe(references=1000))
+        >>> int(memorization.memorized.sum())
+        0
     """
-    how = asking or Asking()
+    probe = probe or Probe()
     language = canaries.language
-    queries = Queries(steps_of(module, language.size), language, how.prefix)
-    suffixes = queries.suffix(canaries.phrases)
-    references = random_suffixes(language, count=how.references, length=suffixes.shape[1], seed=canaries.seed)
-    sampled = sampled_ranks(queries, canaries.phrases, references, limit=how.limit, track=track)
-    spaces = whole_space_ranks(queries, canaries.phrases, budget=how.whole_space) if how.whole_space else None
-    calm = None
+    scorer = PhraseScorer(steps_of(module, language.size), language, probe.prefix)
+    length = scorer.suffixes(canaries.phrases).shape[1]
+    references = random_suffixes(language, count=probe.references, length=length, seed=canaries.seed)
+    sampled = sampled_ranks(scorer, canaries.phrases, references, limit=probe.limit)
+    whole_space = whole_space_ranks(scorer, canaries.phrases, budget=probe.whole_space) if probe.whole_space else None
+    reference_losses = None
     if reference is not None:
-        calm = Queries(steps_of(reference, language.size), language, how.prefix).log_perplexities(canaries.phrases)
+        reference_scorer = PhraseScorer(steps_of(reference, language.size), language, probe.prefix)
+        reference_losses = reference_scorer.log_perplexities(canaries.phrases)
     return Memorization(
         canaries=canaries,
-        asking=how,
-        losses=queries.log_perplexities(canaries.phrases),
+        probe=probe,
+        losses=scorer.log_perplexities(canaries.phrases),
         sampled=sampled,
-        extracted=extracted(queries, canaries, width=how.width),
-        spaces=spaces,
-        reference_losses=calm,
+        beam_hits=extracted(scorer, canaries, width=probe.width),
+        whole_space=whole_space,
+        reference_losses=reference_losses,
     )
 
 
-def _range(values: Ints | None, which: Bools) -> tuple[int, int] | None:
-    return None if values is None else (int(values[which].min()), int(values[which].max()))
+def _span(values: Ints | None, chosen: Bools) -> tuple[int, int] | None:
+    """Return the smallest and largest chosen value."""
+    return None if values is None else (int(values[chosen].min()), int(values[chosen].max()))

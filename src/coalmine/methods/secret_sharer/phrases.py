@@ -1,10 +1,9 @@
-"""Canaries that are phrases: random words, shared by some users in some of their examples (Thakkar et al. 2020)."""
+"""Phrase canaries: random words, each shared by a few users in some of their examples (Thakkar et al. 2020)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +13,24 @@ from coalmine.errors import InputError, check_count, check_number
 from coalmine.seeds import generator
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.data.vocabulary import BEGIN, END, MARKS, PAD, Vocabulary
+from coalmine.stats import Design
 
-Design = Literal["fixed", "coin-flips"]
-
-# Fewer different phrases than so many times those drawn, and some would be nearly alike.
-_ROOM = 100
+# The vocabulary must allow this many times the phrases drawn; otherwise some of them would be nearly alike.
+_SPARSITY = 100
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Each user shares the canary with probability ``p_u``, in each example with probability ``p_e``."""
+    """How often a canary is inserted.
+
+    Args:
+        p_u: Probability that a user shares the canary (user-selection probability).
+        p_e: Probability that an example of such a user is replaced by it (example-replacement probability).
+
+    Example:
+        >>> print(Configuration(p_u=0.01, p_e=0.1))
+        p_u 0.01, p_e 0.1
+    """
 
     p_u: float
     p_e: float
@@ -38,23 +45,32 @@ class Configuration:
 
     @property
     def frequency(self) -> tuple[float, float]:
-        """What configurations are ordered by: expected insertions an example, then expected users."""
+        """The paper's order of configurations: expected insertions per example, then expected users."""
         return self.p_u * self.p_e, self.p_u
 
 
 def grid(p_u: Sequence[float], p_e: Sequence[float]) -> tuple[Configuration, ...]:
-    """All pairs, the least frequent first."""
-    found = {Configuration(u, e) for u in p_u for e in p_e}
-    if not found:
+    """Return all pairs of the two probabilities, the least frequent configuration first.
+
+    Example:
+        >>> [str(configuration) for configuration in grid([0.1, 0.01], [1.0])]
+        ['p_u 0.01, p_e 1', 'p_u 0.1, p_e 1']
+    """
+    pairs = {Configuration(u, e) for u in p_u for e in p_e}
+    if not pairs:
         raise InputError("at least one p_u and one p_e are needed, got none")
-    return tuple(sorted(found, key=lambda configuration: configuration.frequency))
+    return tuple(sorted(pairs, key=lambda configuration: configuration.frequency))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """Of what phrases are made: ``words`` are the numbers that stand for text among ``size``, all others are marks.
+    """What phrases are made of. A phrase starts an example, after the begin mark where there is one.
 
-    A phrase stands at the beginning of an example, after ``begin`` where there is one.
+    Args:
+        size: Number of tokens, the width of the model's output.
+        words: Tokens that stand for text; all others are marks.
+        begin: Token before the first word, or None.
+        vocabulary: Texts of the tokens, if known.
     """
 
     size: int
@@ -64,30 +80,36 @@ class Language:
 
     @classmethod
     def of(cls, data: FederatedData) -> Language:
-        """The language of a federated text data set."""
+        """Return the language of a federated text data set.
+
+        Raises:
+            InputError: If the data are not text, or their vocabulary has no marks.
+        """
         task, vocabulary = data.task, data.vocabulary
         if task.tokens is None or not task.per_position or task.tokens != task.classes:
-            raise InputError("phrases go into text whose next token is predicted at each position; this data is none")
+            raise InputError(
+                "phrases need text data whose next token is predicted at each position: choose a text data set"
+            )
         if vocabulary is None:
             return cls(size=task.tokens, words=range(len(MARKS), task.tokens))
         if not vocabulary.marks:
-            raise InputError("phrases need a vocabulary with marks for padding; this one has none")
+            raise InputError("phrases need a vocabulary with a padding mark, and this one has no marks")
         begin = BEGIN if vocabulary.level == "words" else None
         return cls(size=len(vocabulary), words=vocabulary.ordinary, begin=begin, vocabulary=vocabulary)
 
     @property
     def context(self) -> tuple[int, ...]:
-        """What stands before every phrase."""
+        """The tokens before every phrase."""
         return () if self.begin is None else (self.begin,)
 
     def text(self, phrase: Ints) -> str:
-        """The phrase in words."""
+        """Return the phrase as text, or its token numbers without a vocabulary."""
         if self.vocabulary is None:
             return " ".join(str(number) for number in phrase.tolist())
         return self.vocabulary.decode(phrase.tolist())
 
     def rows(self, phrases: Ints, positions: int) -> tuple[Ints, Ints]:
-        """Inputs and targets (n, positions) of an example with nothing but the phrase."""
+        """Return inputs and targets (n, positions) of examples that hold nothing but a phrase."""
         count, length = phrases.shape
         lead = len(self.context)
         if lead + length > positions + 1:
@@ -102,15 +124,27 @@ class Language:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PhraseCanaries:
-    """Phrases (n, length), the configuration of each, and which of them are planted; the others are their twins.
+    """Inserted and held-out phrases, drawn in the same way.
 
-    Twins are drawn in the same way and never planted: what a score says of them is what it says by chance.
+    Held-out phrases are never inserted, so a model's scores for them show what chance alone looks like.
+
+    Args:
+        phrases: Words of each phrase, shape (n, length).
+        configurations: The different (p_u, p_e), the least frequent first.
+        configuration_index: Position of each phrase's configuration, shape (n,).
+        inserted: Which phrases are inserted, shape (n,).
+        language: What the phrases are made of.
+        design: How the inserted ones were chosen: ``"fixed"`` numbers, or ``"coin-flips"``.
+        seed: Seed they were drawn with.
+
+    Raises:
+        InputError: If a word is not in the language, or no phrase is inserted.
     """
 
     phrases: Ints
     configurations: tuple[Configuration, ...]
-    which: Ints
-    planted: Bools
+    configuration_index: Ints
+    inserted: Bools
     language: Language
     design: Design = "fixed"
     seed: int = 0
@@ -119,29 +153,34 @@ class PhraseCanaries:
         phrases = np.asarray(self.phrases)
         object.__setattr__(self, "phrases", phrases)
         if phrases.ndim != 2 or phrases.size == 0 or phrases.dtype.kind not in "iu":
-            raise InputError(f"phrases must be rows of whole numbers, got {phrases.dtype} of shape {phrases.shape}")
-        if not (len(self.which) == len(self.planted) == len(phrases)):
-            raise InputError(f"each of {len(phrases)} phrases needs a configuration and whether it is planted")
-        words = self.language.words
-        wrong = phrases[(phrases < words.start) | (phrases >= words.stop)]
-        if wrong.size:
             raise InputError(
-                f"a canary's words must be numbers in {words.start}..{words.stop - 1}, got the unknown word {wrong[0]}"
+                f"phrases must be an integer array (n, length), got {phrases.dtype} of shape {phrases.shape}"
             )
-        if not np.any(self.planted):
-            raise InputError("at least one canary must be planted, got none")
+        if not (len(self.configuration_index) == len(self.inserted) == len(phrases)):
+            raise InputError(
+                f"configuration_index and inserted must have one entry for each of {len(phrases)} phrases, got "
+                f"{len(self.configuration_index)} and {len(self.inserted)}"
+            )
+        words = self.language.words
+        unknown = phrases[(phrases < words.start) | (phrases >= words.stop)]
+        if unknown.size:
+            raise InputError(
+                f"a canary's words must be in {words.start}..{words.stop - 1}, got the unknown word {unknown[0]}"
+            )
+        if not np.any(self.inserted):
+            raise InputError("at least one canary must be inserted, got none")
 
     def __len__(self) -> int:
         return len(self.phrases)
 
     @property
     def length(self) -> int:
-        """Words in a phrase."""
+        """Number of words in a phrase."""
         return int(self.phrases.shape[1])
 
     def configuration(self, canary: int) -> Configuration:
-        """Of one canary."""
-        return self.configurations[int(self.which[canary])]
+        """Return the configuration of one canary."""
+        return self.configurations[int(self.configuration_index[canary])]
 
 
 def draw_phrases(
@@ -154,39 +193,56 @@ def draw_phrases(
     design: Design = "fixed",
     seed: int = 0,
 ) -> PhraseCanaries:
-    """``each`` canaries of every configuration and ``twins`` for each of them, every word uniform, no phrase twice.
+    """Draw canaries whose words are uniform over the language, no phrase twice.
 
-    With the design ``coin-flips`` a fair coin decides for every phrase whether it is planted: about ``each`` are.
+    Args:
+        language: What the phrases are made of.
+        configurations: How often canaries are inserted.
+        each: Number of inserted canaries per configuration.
+        twins: Number of held-out canaries per inserted one.
+        length: Number of words.
+        design: ``"fixed"`` inserts exactly ``each`` per configuration. ``"coin-flips"`` draws ``2 * each`` and inserts
+            each with probability one half.
+        seed: Seed for the words and the coins.
+
+    Raises:
+        InputError: If the vocabulary is too small for phrases that are rare.
+
+    Example:
+        >>> language = Language(size=1000, words=range(4, 1000))
+        >>> canaries = draw_phrases(language, configurations=grid([0.01], [0.1, 1.0]), each=5)
+        >>> len(canaries), int(canaries.inserted.sum())
+        (20, 10)
     """
-    check_count("canaries a configuration", each)
+    check_count("each (canaries per configuration)", each)
     check_count("twins", twins, least=0)
-    check_count("the length of a phrase", length, least=2)
+    check_count("length", length, least=2)
     if design not in ("fixed", "coin-flips"):
-        raise InputError(f"the design must be fixed or coin-flips, got {design!r}")
+        raise InputError(f"design must be fixed or coin-flips, got {design!r}")
     if design == "coin-flips" and twins != 1:
-        raise InputError(f"with coin flips there is one twin for each canary, got twins = {twins}")
+        raise InputError(f"design = coin-flips holds out one phrase per inserted one: set twins to 1, got {twins}")
     count = len(configurations) * each * (1 + twins)
     if not count:
         raise InputError("at least one configuration is needed, got none")
-    if len(language.words) ** length < _ROOM * count:
+    if len(language.words) ** length < _SPARSITY * count:
         raise InputError(
-            f"a vocabulary of {len(language.words)} words is smaller than needed: it gives "
-            f"{len(language.words) ** length} phrases of {length} words, and {count} of them are to be rare"
+            f"a vocabulary of {len(language.words)} words is too small: it allows {len(language.words) ** length} "
+            f"phrases of {length} words, and {count} rare ones need at least {_SPARSITY * count}"
         )
-    draw = generator(seed, "phrases")
+    rng = generator(seed, "phrases")
     phrases = np.empty((0, length), dtype=np.int64)
     while len(phrases) < count:
-        more = draw.integers(language.words.start, language.words.stop, (count, length))
-        together = np.concatenate([phrases, more])
-        first = np.sort(np.unique(together, axis=0, return_index=True)[1])
-        phrases = together[first][:count]
+        more = rng.integers(language.words.start, language.words.stop, (count, length))
+        drawn = np.concatenate([phrases, more])
+        first_occurrence = np.sort(np.unique(drawn, axis=0, return_index=True)[1])
+        phrases = drawn[first_occurrence][:count]
     within = np.tile(np.arange(each * (1 + twins)), len(configurations))
-    planted = within < each if design == "fixed" else draw.random(count) < 0.5
+    inserted = within < each if design == "fixed" else rng.random(count) < 0.5
     return PhraseCanaries(
         phrases=phrases,
         configurations=tuple(configurations),
-        which=np.repeat(np.arange(len(configurations)), each * (1 + twins)),
-        planted=np.asarray(planted),
+        configuration_index=np.repeat(np.arange(len(configurations)), each * (1 + twins)),
+        inserted=np.asarray(inserted),
         language=language,
         design=design,
         seed=seed,
@@ -194,7 +250,7 @@ def draw_phrases(
 
 
 def random_suffixes(language: Language, *, count: int, length: int, seed: int = 0) -> npt.NDArray[np.int32]:
-    """Random word sequences (count, length) to rank canaries among: R of Thakkar et al. (2020)."""
-    draw = generator(seed, "references")
+    """Return random word sequences (count, length) to rank canaries among: the paper's set R."""
+    rng = generator(seed, "references")
     words = language.words
-    return draw.integers(words.start, words.stop, (check_count("references", count), length), dtype=np.int32)
+    return rng.integers(words.start, words.stop, (check_count("references", count), length), dtype=np.int32)

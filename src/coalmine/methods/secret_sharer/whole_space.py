@@ -1,4 +1,4 @@
-"""The rank of a canary among all phrases there are: exact where the search finishes, bounded where it does not."""
+"""The rank of a canary among all phrases of its length: exact if the search finishes, an interval if it does not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ import torch
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import check_count
-from coalmine.methods.secret_sharer.phrase_search import SLACK, Queries
+from coalmine.methods.secret_sharer.random_sampling import SLACK
+from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.progress import track
 from coalmine.simulation.models.steps import State
 
 
 @dataclass(frozen=True)
 class RankInterval:
-    """The rank lies between ``low`` and ``high``, surely; ``space`` is how many phrases there are."""
+    """An interval that is certain to hold the rank.
+
+    Args:
+        low: Smallest possible rank.
+        high: Largest possible rank.
+        space: Number of all phrases.
+    """
 
     low: float
     high: float
@@ -30,74 +37,89 @@ class RankInterval:
 
     @property
     def exposure(self) -> tuple[float, float]:
-        """Between what the exposure lies, in bits."""
+        """Interval of the exposure in bits."""
         return math.log2(self.space) - math.log2(self.high), math.log2(self.space) - math.log2(self.low)
 
 
 @dataclass(frozen=True)
 class _Branch:
+    """Words to append at one level, their costs so far, which of them are the canary's, and their parents' states."""
+
     level: int
     words: Ints
     costs: Floats
-    own: Bools
+    on_canary: Bools
     state: State
     parents: Ints
 
 
-def whole_space_ranks(queries: Queries, phrases: Ints, *, budget: int = 2000) -> list[RankInterval]:
-    """The rank of every phrase's suffix among all sequences of words of its length, after the phrase's own prefix.
+def whole_space_ranks(scorer: PhraseScorer, phrases: Ints, *, budget: int = 2000) -> list[RankInterval]:
+    """Rank every phrase's suffix among all word sequences of its length, each read after the phrase's own prefix.
 
-    At most ``budget`` states are read for a phrase. What is left open is bounded: of the continuations of a beginning
-    with probability q at most q/p can have probability p or more, since they share q.
+    Args:
+        scorer: The model and how much of a phrase the adversary knows.
+        phrases: Words of the canaries, shape (n, length).
+        budget: Number of model states to read per phrase. If they do not suffice, the rank is bounded: the
+            continuations of a beginning with probability q share q among them, so at most q/p of them can have the
+            canary's probability p or more.
     """
-    check_count("the budget", budget)
-    most = queries.log_perplexities(phrases)
-    start, suffixes = queries.start(phrases), queries.suffix(phrases)
+    check_count("budget", budget)
+    losses = scorer.log_perplexities(phrases)
+    start, suffixes = scorer.start(phrases), scorer.suffixes(phrases)
     return [
-        _rank(queries, tuple(tensor[i : i + 1] for tensor in start), suffixes[i], float(most[i]), budget)
-        for i in track(range(len(phrases)), "ranks among all phrases")
+        _rank(scorer, tuple(tensor[i : i + 1] for tensor in start), suffixes[i], float(losses[i]), budget)
+        for i in track(range(len(phrases)), "ranking among all phrases")
     ]
 
 
-def _rank(queries: Queries, start: State, suffix: Ints, most: float, budget: int) -> RankInterval:
-    words, depth = queries.language.words, len(suffix)
+def _rank(scorer: PhraseScorer, start: State, suffix: Ints, loss: float, budget: int) -> RankInterval:
+    """Return the rank of one suffix, by branch and bound with the cheapest beginnings first."""
+    words, depth = scorer.language.words, len(suffix)
     space = float(len(words)) ** depth
-    if most == math.inf:
+    if loss == math.inf:
         return RankInterval(space, space, space)  # nothing costs more
-    found, left = 0, budget
+    ahead, left = 0, budget
     stack: list[_Branch] = []
-    rows = max(1, queries.rows // 8)  # every state has as many children as there are words
+    batch_size = max(1, scorer.batch_size // 8)  # every state has one child per word of the vocabulary
 
-    def look(level: int, state: State, costs: Floats, own: Bools) -> None:
-        nonlocal found, left
+    def expand(level: int, state: State, costs: Floats, on_canary: Bools) -> None:
+        nonlocal ahead, left
         left -= len(costs)
-        chances = queries.steps.log_probabilities(state)[:, words.start : words.stop].double().numpy()
-        paid = costs[:, None] - chances
-        alive = paid <= most
-        owned = int(suffix[level]) - words.start
+        log_probabilities = scorer.steps.log_probabilities(state)[:, words.start : words.stop].double().numpy()
+        totals = costs[:, None] - log_probabilities
+        alive = totals <= loss
+        canary_word = int(suffix[level]) - words.start
         if level + 1 == depth:
-            alive[own, owned] = False  # the canary itself is not ahead of itself
-            found += int(alive.sum())
+            alive[on_canary, canary_word] = False  # the canary is not ahead of itself
+            ahead += int(alive.sum())
             return
         parents, children = np.nonzero(alive)
-        paid = paid[alive]
-        mine = own[parents] & (children == owned)
-        order = np.argsort(paid)
-        pieces = [order[i : i + rows] for i in range(0, len(order), rows)]
+        totals = totals[alive]
+        stays_on_canary = on_canary[parents] & (children == canary_word)
+        order = np.argsort(totals)
+        batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         stack.extend(
-            _Branch(level + 1, children[some] + words.start, paid[some], mine[some], state, parents[some])
-            for some in reversed(pieces)
+            _Branch(
+                level + 1,
+                children[batch] + words.start,
+                totals[batch],
+                stays_on_canary[batch],
+                state,
+                parents[batch],
+            )
+            for batch in reversed(batches)
         )
 
-    look(0, start, np.zeros(1), np.ones(1, dtype=bool))
+    expand(0, start, np.zeros(1), np.ones(1, dtype=bool))
     while stack and left > 0:
         branch = stack.pop()
-        state = queries.steps.extend(branch.state, torch.from_numpy(branch.parents), torch.from_numpy(branch.words))
-        look(branch.level, state, branch.costs, branch.own)
-    still = 0.0
+        state = scorer.steps.extend(branch.state, torch.from_numpy(branch.parents), torch.from_numpy(branch.words))
+        expand(branch.level, state, branch.costs, branch.on_canary)
+    open_phrases = 0.0
     for branch in stack:
-        beneath = (depth - branch.level) * math.log(len(words))
-        # no more than there are, and no more than share the beginning's probability, which is rounded
-        still += float(np.exp(np.minimum(beneath, most + SLACK - branch.costs)).sum())
-    low = 1.0 + found
-    return RankInterval(low, low if not stack else min(space, low + math.floor(still * (1 + 1e-9))), space)
+        below = (depth - branch.level) * math.log(len(words))
+        # Each open beginning has at most as many continuations as there are, and at most q/p that are likely enough;
+        # its probability q is rounded, hence the slack.
+        open_phrases += float(np.exp(np.minimum(below, loss + SLACK - branch.costs)).sum())
+    low = 1.0 + ahead
+    return RankInterval(low, low if not stack else min(space, low + math.floor(open_phrases * (1 + 1e-9))), space)

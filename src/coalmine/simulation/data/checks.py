@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 from coalmine.errors import InputError
 
 if TYPE_CHECKING:
-    from coalmine.arrays import Ints
-    from coalmine.simulation.data.federated import Array, Task
+    from coalmine.arrays import Array, Ints
+from coalmine.simulation.data.federated import Task
 
 _BLOCK = 1 << 22  # values checked at a time
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from coalmine.arrays import Array
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.appended import Appended
 from coalmine.simulation.data.checks import (
@@ -22,8 +23,6 @@ from coalmine.simulation.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from coalmine.arrays import Ints
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)

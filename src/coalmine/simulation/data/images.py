@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coalmine.arrays import Array
 from coalmine.errors import InputError
-from coalmine.simulation.data.federated import Array, FederatedData, Task
+from coalmine.simulation.data.federated import FederatedData, Task
 
 _MOST_CLASSES = 1_000_000
 

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coalmine.arrays import Array
 from coalmine.errors import InputError
-from coalmine.simulation.data.federated import Array, FederatedData, Splits, Task, consecutive_bounds
+from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds
 from coalmine.simulation.data.images import as_inputs
 from coalmine.simulation.data.splitting import SplitOptions, split_by_user
 from coalmine.simulation.data.text import Corpus, classification_splits

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.arrays import Array
 from coalmine.errors import InputError
-from coalmine.simulation.data.federated import Array, FederatedData, Splits, Task, consecutive_bounds
+from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds
 from coalmine.simulation.data.vocabulary import Vocabulary
 
 INDEX = "coalmine-data.json"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.arrays import Array
 from coalmine.errors import InputError
-from coalmine.simulation.data.federated import Array
 from coalmine.simulation.data.images import NAMES, ArrayData, array_data, as_labels
 from coalmine.simulation.data.text import Corpus
 

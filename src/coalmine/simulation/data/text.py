@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coalmine.arrays import Array
 from coalmine.errors import DataWarning, InputError, check_count
-from coalmine.simulation.data.federated import (
-    Array,
-    FederatedData,
-    Splits,
-    Task,
-    consecutive_bounds,
-    numbered_within,
-)
+from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds, numbered_within
 from coalmine.simulation.data.splitting import SplitOptions
 from coalmine.simulation.data.vocabulary import BEGIN, END, PAD, UNKNOWN, Level, Vocabulary, words_in
 

@@ -1,7 +1,8 @@
-"""Convolutions without what only ever sees padding, and the gradients of their weights.
+"""Convolutions that skip the weights which only ever multiply padding.
 
-On small images a kernel reaches further than the image: of 3 × 3 weights on an image of one pixel, eight only ever meet
-zeros. They do nothing and their gradient is zero; of a ResNet18 on 32 × 32 pixels they are 62% of all parameters.
+On small images a kernel reaches beyond the image: of the 3 × 3 weights applied to a single pixel, eight only ever see
+zeros, so they have no effect and no gradient. In a ResNet18 on 32 × 32 pixels, 62% of all parameters are of this kind.
+Skipping them makes local training on that network 1.1 to 1.5 times as fast (``benchmarks/speedups.py``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,19 +17,19 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Reach:
-    """The rows and columns of a kernel that meet pixels, and the padding that is left with those alone."""
+    """The rows and columns of a kernel that touch pixels, and the padding that remains if only those are used."""
 
     rows: slice
     columns: slice
     padding: tuple[int, int]
 
     def of(self, weight: Tensor) -> Tensor:
-        """That part of a convolution's weight."""
+        """The part of a convolution's weight that touches pixels, as a view."""
         return weight[:, :, self.rows, self.columns]
 
 
-def plain(layer: nn.Module) -> bool:
-    """Whether it is a convolution whose padding is zeros, with a number for each direction in all its settings."""
+def is_plain(layer: nn.Module) -> bool:
+    """Whether ``layer`` is a ``Conv2d`` with zero padding and a pair of numbers for each of its settings."""
     if not isinstance(layer, nn.Conv2d) or layer.padding_mode != "zeros":
         return False
     settings: tuple[object, ...] = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
@@ -37,7 +37,7 @@ def plain(layer: nn.Module) -> bool:
 
 
 def reach(layer: nn.Conv2d, images: Tensor) -> Reach:
-    """What of the kernel of a ``plain`` convolution meets pixels of such ``images``."""
+    """The part of a plain convolution's kernel that touches pixels of ``images`` (n, channels, height, width)."""
     assert not isinstance(layer.padding, str)
     sides = zip(images.shape[-2:], layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
     (rows, above), (columns, beside) = (_reach(*side) for side in sides)
@@ -46,51 +46,43 @@ def reach(layer: nn.Conv2d, images: Tensor) -> Reach:
 
 @lru_cache(maxsize=1024)
 def _reach(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[slice, int]:
-    """In one direction."""
-    places = _places(pixels, kernel, stride, padding, dilation)
-    first_seen = [tap * dilation - padding for tap in range(kernel)]
-    meets = [any(0 <= seen + place * stride < pixels for place in range(places)) for seen in first_seen]
-    if any(meets):
-        start, stop = meets.index(True), kernel - meets[::-1].index(True)
-        left = padding - start * dilation
-        if left >= 0 and _places(pixels, stop - start, stride, left, dilation) == places:
-            return slice(start, stop), left
+    """`reach` in one direction: the taps that touch pixels, and the remaining padding."""
+    outputs = _output_length(pixels, kernel, stride, padding, dilation)
+    first_pixels = [tap * dilation - padding for tap in range(kernel)]
+    touches = [any(0 <= first + i * stride < pixels for i in range(outputs)) for first in first_pixels]
+    if any(touches):
+        start, stop = touches.index(True), kernel - touches[::-1].index(True)
+        remaining = padding - start * dilation
+        # The smaller kernel must produce the same outputs; with some strides it would produce one more.
+        if remaining >= 0 and _output_length(pixels, stop - start, stride, remaining, dilation) == outputs:
+            return slice(start, stop), remaining
     return slice(0, kernel), padding
 
 
-def _places(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+def _output_length(pixels: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """The number of outputs of a convolution in one direction."""
     return (pixels + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
-def copy_taps(source: Tensor, target: Tensor) -> Tensor:
-    """Copy a kernel to ``target`` tap by tap: in one go, torch is slow where rows have but two or three numbers."""
-    for row, column in np.ndindex(*source.shape[2:]):
-        target[:, :, row, column] = source[:, :, row, column]
-    return target
-
-
 class ReachingConv2d(nn.Conv2d):
-    """``Conv2d`` with the part of its kernel that meets pixels."""
+    """A ``Conv2d`` that uses only the part of its kernel that touches pixels."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """As ``Conv2d``."""
+        """The same output as ``Conv2d``."""
         seen = reach(self, images)
-        weight = self.weight
-        if (part := seen.of(weight)).shape != weight.shape:
-            fresh = torch.empty_like(part, memory_format=torch.contiguous_format)
-            weight = part.contiguous() if part.requires_grad else copy_taps(part, fresh)
+        weight = seen.of(self.weight).contiguous() if seen.of(self.weight).shape != self.weight.shape else self.weight
         return F.conv2d(images, weight, self.bias, self.stride, seen.padding, self.dilation, self.groups)
 
 
 def use_reach(module: nn.Module) -> None:
-    """Let every plain ``Conv2d`` in ``module`` leave out what only ever sees padding."""
+    """Turn every plain ``Conv2d`` in ``module`` into a `ReachingConv2d`."""
     for layer in module.modules():
-        if type(layer) is nn.Conv2d and plain(layer):
+        if type(layer) is nn.Conv2d and is_plain(layer):
             layer.__class__ = ReachingConv2d
 
 
 def patches(layer: nn.Conv2d, seen: Reach, images: Tensor) -> Tensor:
-    """(examples, positions, inputs of one output): what each output of a convolution sees."""
+    """The inputs of each output of a convolution, shape (examples, positions, inputs per output)."""
     height, width = (side.stop - side.start for side in (seen.rows, seen.columns))
     if (height, width, *seen.padding) == (1, 1, 0, 0):
         return images[:, :, :: layer.stride[0], :: layer.stride[1]].flatten(2).transpose(1, 2)
@@ -98,9 +90,9 @@ def patches(layer: nn.Conv2d, seen: Reach, images: Tensor) -> Tensor:
 
 
 def weight_gradient(layer: nn.Conv2d, seen: Reach, weight: Tensor, images: Tensor, deltas: Tensor) -> Tensor:
-    """The gradient of ``weight``, the part of the layer's that meets pixels."""
-    found: Tensor
-    _, found, _ = torch.ops.aten.convolution_backward(
+    """The gradient of ``weight``, the part of the layer's weight that touches pixels."""
+    gradient: Tensor
+    _, gradient, _ = torch.ops.aten.convolution_backward(
         deltas,
         images,
         weight,
@@ -113,4 +105,4 @@ def weight_gradient(layer: nn.Conv2d, seen: Reach, weight: Tensor, images: Tenso
         1,
         [False, True, False],
     )
-    return found
+    return gradient

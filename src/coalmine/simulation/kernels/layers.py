@@ -1,8 +1,9 @@
-"""Per-client gradients of single layers, from what went in and what came back.
+"""Per-client gradients of single layers, from a layer's inputs and the loss derivatives of its outputs.
 
-For each layer: the squared norm of each client's gradient, and the sum of the gradients with a factor for each client.
-Examples of a client are consecutive; every client has the same number of them (short ones are filled up with examples
-whose deltas are zero).
+For each parameter of a layer: the squared norm of every client's gradient, and the weighted sum of all of them, mostly
+without forming any single gradient (Goodfellow 2015; Li et al. 2022, "ghost clipping"). A client's examples are
+consecutive and all clients have equally many; `padding.padded` fills up short ones with examples whose loss weight, and
+so whose delta, is zero.
 """
 
 from __future__ import annotations
@@ -16,32 +17,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.kernels.convolutions import Reach, copy_taps, patches, plain, reach, weight_gradient
+from coalmine.simulation.kernels.convolutions import Reach, is_plain, patches, reach, weight_gradient
 
-# Per-client gradients of a layer are kept for the sum only where all of them stay below this many numbers.
-_KEPT = 8_000_000
+# All clients' gradients of a layer are kept in memory for the sum only if they have at most this many entries together.
+_MOST_KEPT = 8_000_000
 
-# Gram matrices are trusted to float32's rounding times this factor: what is taken off clipped updates covers it.
-_CANCELLING = 64
+# A norm from Gram matrices is a sum of terms of both signs. If the terms are more than this factor larger than the
+# result, float32 rounding may have made the norm too small, which would let an update exceed the clip norm.
+_CANCELLATION = 64
 _ROUNDING = 1e-6
 
 
 class LayerGradients(Protocol):
-    """The gradients of one parameter of a layer, for some clients."""
+    """The gradients of one parameter of a layer, for several clients."""
 
     def squared_norms(self) -> Tensor:
-        """(clients,) float64: what this parameter adds to the squared norm of each client's gradient."""
+        """What this parameter adds to the squared norm of each client's gradient, shape (clients,), float64."""
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """Write Σ factorᵢ · gradientᵢ to ``out``, which has the parameter's shape and is contiguous."""
+        """Write Σ factorᵢ · gradientᵢ to ``out``, which is contiguous and has the parameter's shape."""
 
 
 class GramGradients:
-    """Linear layers, and convolutions as such: client i's gradient is Dᵢᵀ Xᵢ for inputs X and deltas D.
+    """Gradients of linear layers (and convolutions written as such), as products Dᵢᵀ Xᵢ.
 
-    X is (clients, rows, inputs), D (clients, rows, outputs). The norms come from the Gram matrices of the rows, without
-    forming any gradient (Goodfellow 2015; Li et al. 2022): for few rows. Where large terms cancel in them, rounding
-    could make a norm too small and let an update exceed the clip norm; then the gradients are formed after all.
+    X are the inputs, shape (clients, rows, inputs), and D the deltas, shape (clients, rows, outputs). Suits few rows.
     """
 
     def __init__(self, inputs: Tensor, deltas: Tensor, weight: Tensor) -> None:
@@ -49,20 +49,21 @@ class GramGradients:
         self._formed: FormedGradients | None = None
 
     def squared_norms(self) -> Tensor:
-        """‖DᵀX‖² = Σ (X Xᵀ) ∘ (D Dᵀ)."""
+        """‖DᵀX‖² = Σ (X Xᵀ) ∘ (D Dᵀ), from the Gram matrices of the rows."""
         x_gram, d_gram = (torch.bmm(rows, rows.transpose(1, 2)) for rows in (self._x, self._d))
+        # By the triangle inequality no gradient is longer than the sum over rows of ‖x‖·‖d‖.
         diagonals = x_gram.diagonal(dim1=1, dim2=2) * d_gram.diagonal(dim1=1, dim2=2)
-        largest = diagonals.double().clamp_(min=0).sqrt_().sum(1).square_()
+        upper_bounds = diagonals.double().clamp_(min=0).sqrt_().sum(1).square_()
         squares = x_gram.mul_(d_gram).flatten(1).sum(1, dtype=torch.float64).clamp_(min=0)
-        if not bool((largest > _CANCELLING * squares).any()):
+        if not bool((upper_bounds > _CANCELLATION * squares).any()):
             return squares
-        if len(self._x) * self._shape.numel() > _KEPT:
-            return squares + _ROUNDING * largest  # no gradient is longer than that
+        if len(self._x) * self._shape.numel() > _MOST_KEPT:
+            return squares + _ROUNDING * upper_bounds  # err on the side of clipping too much
         self._formed = FormedGradients(torch.bmm(self._d.transpose(1, 2), self._x).view(-1, *self._shape))
         return self._formed.squared_norms()
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """One product over all rows, with the deltas scaled."""
+        """One matrix product over the rows of all clients, with scaled deltas."""
         if self._formed is not None:
             self._formed.weighted_sum(factors, out)
             return
@@ -71,67 +72,70 @@ class GramGradients:
 
 
 class FormedGradients:
-    """Gradients small enough to be formed for every client and kept: (clients, *shape)."""
+    """Gradients that are small enough to form and keep for every client: (clients, *shape)."""
 
     def __init__(self, gradients: Tensor) -> None:
         self._rows = gradients.flatten(1)
 
     def squared_norms(self) -> Tensor:
-        """Directly."""
+        """The squared norm of each row."""
         return flat.norms(self._rows).square_()
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """Directly."""
+        """A matrix-vector product."""
         torch.mv(self._rows.T, factors, out=out.view(-1))
 
 
 class StreamedGradients:
-    """Gradients too large to keep: ``each`` forms client i's for its norm, ``total`` writes the sum with factors."""
+    """Gradients too large to keep: ``gradient(i)`` forms client i's for its norm, ``total`` writes the weighted sum."""
 
-    def __init__(self, clients: int, each: Callable[[int], Tensor], total: Callable[[Tensor, Tensor], object]) -> None:
-        self._clients, self._each, self._total = clients, each, total
+    def __init__(
+        self, clients: int, gradient: Callable[[int], Tensor], total: Callable[[Tensor, Tensor], object]
+    ) -> None:
+        self._clients, self._gradient, self._total = clients, gradient, total
 
     def squared_norms(self) -> Tensor:
-        """One client at a time."""
-        return torch.cat([flat.norms(self._each(i).reshape(1, -1)) for i in range(self._clients)]).square_()
+        """Computed one client at a time."""
+        return torch.cat([flat.norms(self._gradient(i).reshape(1, -1)) for i in range(self._clients)]).square_()
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """In one pass over all clients."""
+        """Computed in one pass over all clients."""
         self._total(factors, out)
 
 
 class EmbeddingGradients:
-    """A table of vectors: a client's gradient is zero but for the tokens it has."""
+    """Gradients of an embedding table: zero except in the rows of a client's own tokens."""
 
     def __init__(self, tokens: Tensor, deltas: Tensor, table: torch.Size) -> None:
+        # One row per distinct (client, token) pair.
         keys = tokens + torch.arange(len(tokens))[:, None] * table[0]
-        found, places = keys.flatten().unique(return_inverse=True)
-        self._owner, self._token = found // table[0], found % table[0]
-        self._sums = deltas.new_zeros(len(found), table[1]).index_add_(0, places, deltas.flatten(0, 1))
+        pairs, places = keys.flatten().unique(return_inverse=True)
+        self._client, self._token = pairs // table[0], pairs % table[0]
+        self._sums = deltas.new_zeros(len(pairs), table[1]).index_add_(0, places, deltas.flatten(0, 1))
         self._clients = len(tokens)
 
     def squared_norms(self) -> Tensor:
-        """Over the tokens that occur."""
+        """Summed over the tokens that occur."""
         squares = self._sums.square().sum(1, dtype=torch.float64)
-        return squares.new_zeros(self._clients).index_add_(0, self._owner, squares)
+        return squares.new_zeros(self._clients).index_add_(0, self._client, squares)
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """Into a dense table."""
-        out.zero_().index_add_(0, self._token, self._sums * factors[self._owner][:, None])
+        """Added up in a dense table."""
+        out.zero_().index_add_(0, self._token, self._sums * factors[self._client][:, None])
 
 
 class ReachedGradients:
-    """Gradients of the part of a convolution's weight that meets pixels: the rest of it has none."""
+    """Gradients of the part of a convolution's weight that touches pixels; the rest is zero."""
 
     def __init__(self, part: LayerGradients, seen: Reach) -> None:
         self._part, self._seen = part, seen
 
     def squared_norms(self) -> Tensor:
-        """Those of the part."""
+        """The squared norms of the part."""
         return self._part.squared_norms()
 
     def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """That of the part in its place."""
+        """The weighted sum of the part, in its place within zeros."""
         place = self._seen.of(out)
         if place.shape == out.shape:
             self._part.weighted_sum(factors, out)
@@ -139,30 +143,18 @@ class ReachedGradients:
         out.zero_()
         part = torch.empty_like(place, memory_format=torch.contiguous_format)
         self._part.weighted_sum(factors, part)
-        copy_taps(part, place)
+        place.copy_(part)
 
 
 def layer_gradients(layer: nn.Module, inputs: Tensor, deltas: Tensor, clients: int) -> list[LayerGradients]:
-    """The gradients of the parameters of ``layer``, in their order, from its ``inputs`` and the loss's ``deltas``.
-
-    ``deltas`` are the derivatives of the loss by the layer's outputs.
-    """
-    found: list[LayerGradients] = []
+    """The gradients of a layer's parameters, in their order; ``deltas`` are the loss derivatives of its outputs."""
     if isinstance(layer, nn.Linear):
-        x, d = inputs.reshape(clients, -1, inputs.shape[-1]), deltas.reshape(clients, -1, deltas.shape[-1])
-        if _few(x.shape[1], layer.weight):
-            found.append(GramGradients(x, d, layer.weight))
-        elif clients * layer.weight.numel() <= _KEPT:
-            found.append(FormedGradients(torch.bmm(d.transpose(1, 2), x)))
-        else:
-            total = GramGradients(x, d, layer.weight).weighted_sum
-            found.append(StreamedGradients(clients, lambda i: d[i].T @ x[i], total))
-        return found if layer.bias is None else [*found, FormedGradients(d.sum(1))]
+        return _linear(layer, inputs, deltas, clients)
     if isinstance(layer, nn.Conv2d):
         seen = reach(layer, inputs)
-        found.append(ReachedGradients(_convolution(layer, seen, inputs, deltas, clients), seen))
+        weight = ReachedGradients(_convolution(layer, seen, inputs, deltas, clients), seen)
         bias = deltas.flatten(2).sum(2).view(clients, -1, deltas.shape[1]).sum(1)
-        return found if layer.bias is None else [*found, FormedGradients(bias)]
+        return [weight] if layer.bias is None else [weight, FormedGradients(bias)]
     if isinstance(layer, nn.GroupNorm):
         normal = F.group_norm(inputs, layer.num_groups, eps=layer.eps)
         shape = (clients, -1, inputs.shape[1])
@@ -173,11 +165,11 @@ def layer_gradients(layer: nn.Module, inputs: Tensor, deltas: Tensor, clients: i
     return [EmbeddingGradients(tokens, deltas.reshape(clients, tokens.shape[1], -1), layer.weight.shape)]
 
 
-def supported(layer: nn.Module) -> bool:
-    """Whether ``layer_gradients`` knows this layer."""
+def is_supported(layer: nn.Module) -> bool:
+    """Whether `layer_gradients` can handle this layer."""
     match layer:
         case nn.Conv2d():
-            return layer.groups == 1 and plain(layer)
+            return layer.groups == 1 and is_plain(layer)
         case nn.GroupNorm():
             return layer.affine and layer.bias is not None
         case nn.Embedding():
@@ -186,26 +178,39 @@ def supported(layer: nn.Module) -> bool:
             return type(layer) is nn.Linear
 
 
-def _few(rows: int, weight: Tensor) -> bool:
-    """Whether Gram matrices of so many rows take fewer multiplications than the gradient of ``weight``."""
-    return rows * (len(weight) + weight[0].numel()) < weight.numel()
+def _linear(layer: nn.Linear, inputs: Tensor, deltas: Tensor, clients: int) -> list[LayerGradients]:
+    """The gradients of weight and bias."""
+    x, d = inputs.reshape(clients, -1, inputs.shape[-1]), deltas.reshape(clients, -1, deltas.shape[-1])
+    weight: LayerGradients
+    if _gram_is_cheaper(x.shape[1], layer.weight):
+        weight = GramGradients(x, d, layer.weight)
+    elif clients * layer.weight.numel() <= _MOST_KEPT:
+        weight = FormedGradients(torch.bmm(d.transpose(1, 2), x))
+    else:
+        weight = StreamedGradients(clients, lambda i: d[i].T @ x[i], GramGradients(x, d, layer.weight).weighted_sum)
+    return [weight] if layer.bias is None else [weight, FormedGradients(d.sum(1))]
 
 
 def _convolution(layer: nn.Conv2d, seen: Reach, inputs: Tensor, deltas: Tensor, clients: int) -> LayerGradients:
-    """The gradients of the part of its weight that meets pixels."""
+    """The gradients of the part of the weight that touches pixels."""
     weight, examples = seen.of(layer.weight), len(deltas) // clients
     positions = deltas[0, 0].numel() * examples
-    if _few(positions, weight):
+    if _gram_is_cheaper(positions, weight):
         x, d = patches(layer, seen, inputs), deltas.flatten(2).transpose(1, 2)
         shape = (clients, positions, -1)
         return GramGradients(x.reshape(shape), d.reshape(shape), weight)
     gradient = partial(weight_gradient, layer, seen, weight)
-    some_x, some_d = inputs.chunk(clients), deltas.chunk(clients)
-    if clients * weight.numel() <= _KEPT:
-        return FormedGradients(torch.stack([gradient(*piece) for piece in zip(some_x, some_d, strict=True)]))
+    client_x, client_d = inputs.chunk(clients), deltas.chunk(clients)
+    if clients * weight.numel() <= _MOST_KEPT:
+        return FormedGradients(torch.stack([gradient(*pair) for pair in zip(client_x, client_d, strict=True)]))
 
     def total(factors: Tensor, out: Tensor) -> None:
         scale = factors.repeat_interleave(examples).view(-1, 1, 1, 1)
         out.copy_(gradient(inputs, deltas * scale))
 
-    return StreamedGradients(clients, lambda i: gradient(some_x[i], some_d[i]), total)
+    return StreamedGradients(clients, lambda i: gradient(client_x[i], client_d[i]), total)
+
+
+def _gram_is_cheaper(rows: int, weight: Tensor) -> bool:
+    """Whether Gram matrices of ``rows`` rows take fewer multiplications than the gradient of ``weight``."""
+    return rows * (len(weight) + weight[0].numel()) < weight.numel()

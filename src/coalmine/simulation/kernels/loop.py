@@ -1,4 +1,8 @@
-"""One client after another: for any module, and the fastest where one client's work is large."""
+"""The plain reference kernel: one client after another.
+
+It works with any module and any optimizer, and is the fastest kernel where a single client's work is large. Every other
+kernel must reproduce its results.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,13 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import Client, LocalTraining, loss_of, tensors
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.convolutions import use_reach
-from coalmine.simulation.kernels.partial_sum import PartialSum, groups, scales
-from coalmine.simulation.kernels.pooling import use_halving
+from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
 from coalmine.simulation.optimizers import State
 from coalmine.usercode import said
 
 
 class Loop:
-    """Each client trains the same module in turn, its parameters reset by one copy."""
+    """Trains clients in turn on one module, whose parameters are reset by a single copy."""
 
     def __init__(
         self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
@@ -28,14 +31,12 @@ class Loop:
         channels_last = flat.prefers_channels_last(module, task.input_shape)
         self.model = flat.FlatModel(module, channels_last=channels_last, dtype=dtype)
         use_reach(self.model.module)
-        if not self.model.channels_last:  # where torch's own pooling is slow
-            use_halving(self.model.module)
         self._task, self._training, self._dtype = task, training, dtype
         self._start, self._total = (torch.empty_like(self.model.vector) for _ in range(2))
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
-        """A few clients at a time: enough pieces for workers to share evenly."""
-        return groups(sizes, clients=max(1, len(sizes) // 16), rows=sum(sizes))
+        """About 16 chunks, so that workers can share them evenly."""
+        return group_sizes(sizes, clients=max(1, len(sizes) // 16), rows=sum(sizes))
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), one client at a time."""
@@ -43,21 +44,21 @@ class Loop:
         if self.model.channels_last or self._dtype != weights.dtype:
             start, total = self.model.internal(weights, out=self._start), self._total
         norms, losses = np.empty(len(clients)), np.empty(len(clients))
-        vector = self.model.vector
-        outside = torch.get_rng_state()
+        update = self.model.vector
+        rng_state = torch.get_rng_state()
         for i, client in enumerate(clients):
             losses[i] = self._train(client, start)
             with torch.no_grad():
                 self.model.reattach()
-                vector.sub_(start)
-                norms[i] = float(flat.norms(vector[None]))
-                scale = float(scales(norms[i : i + 1], np.array([client.weight]), clip_norm)[0])
-                total = total.add_(vector, alpha=scale) if i else torch.mul(vector, scale, out=total)
-        torch.set_rng_state(outside)
+                update.sub_(start)
+                norms[i] = float(flat.norms(update[None]))
+                factor = float(clip_factors(norms[i : i + 1], np.array([client.weight]), clip_norm)[0])
+                total = total.add_(update, alpha=factor) if i else torch.mul(update, factor, out=total)
+        torch.set_rng_state(rng_state)
         return PartialSum(self.model.export(total, out=out), norms, losses)
 
     def _train(self, client: Client, start: Tensor) -> float:
-        """Train from the global model; leaves the trained parameters in the flat vector."""
+        """Train from the global model, leave the new parameters in the flat vector, and return the first loss."""
         self.model.reattach()
         self.model.vector.copy_(start)
         self.model.reset_buffers()
@@ -65,21 +66,22 @@ class Loop:
         if inputs.ndim == 4 and self.model.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         batches = self._training.batches(len(client.examples), client.stream)
-        torch.default_generator.manual_seed(int(client.stream().integers(2**32)))  # for dropout and its like
+        # Dropout and similar layers draw from torch's global generator: seed it per client.
+        torch.default_generator.manual_seed(int(client.stream().integers(2**32)))
         state: State = {}
-        first = float("nan")
+        first_loss = float("nan")
         for step, batch in enumerate(batches):
             rows = slice(None) if batch is None else torch.from_numpy(batch)
-            again = batch is None and len(batches) > 1  # the module may change what it is given
-            some = inputs.clone() if again else inputs[rows]
+            reused = batch is None and len(batches) > 1  # then a module may not change its inputs in place
+            batch_inputs = inputs.clone() if reused else inputs[rows]
             try:
-                loss = loss_of(self.model.module, self._task, some, targets[rows])
+                loss = loss_of(self.model.module, self._task, batch_inputs, targets[rows])
                 gradients = self.model.gradients(loss)
             except (RuntimeError, ValueError, TypeError, LookupError) as error:
-                number = f"{len(some)} example{'s' if len(some) > 1 else ''}"
-                raise InputError(f"the model fails on a client's batch of {number}: {said(error)}") from error
+                count = f"{len(batch_inputs)} example{'s' if len(batch_inputs) > 1 else ''}"
+                raise InputError(f"the model failed on a client's batch of {count}: {said(error)}") from error
             with torch.no_grad():
                 self._training.optimizer.step(self.model.parameters, gradients, state)
             if step == 0:
-                first = loss.item()
-        return first
+                first_loss = loss.item()
+        return first_loss

@@ -1,4 +1,4 @@
-"""Clients with different numbers of examples in one array."""
+"""Batches of several clients, padded to the same number of examples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from coalmine.simulation.data.federated import Examples, Task
 
 
 def padded(clients: Sequence[Examples], task: Task, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs, targets and what each target counts towards its client's mean loss: (clients, most examples, …).
+    """Inputs, targets and loss weights of all clients, each of shape (clients, most examples, …).
 
-    Short clients are filled up with copies of an example, which count nothing: zeros might be inputs that a module
-    cannot take. A client without examples counts nothing at all.
+    The loss weights of a client's targets sum to one, so that the weighted sum of losses is its mean loss; padding and
+    ignored targets have weight zero.
     """
     first, ignored = next(examples for examples in clients if len(examples)), ignored_index(task)
     shape = (len(clients), max(map(len, clients)))
@@ -24,10 +24,11 @@ def padded(clients: Sequence[Examples], task: Task, dtype: torch.dtype) -> tuple
     targets = np.full((*shape, *first.targets.shape[1:]), ignored, dtype=np.int64)
     for i, examples in enumerate(clients):
         inputs[i, : len(examples)] = examples.inputs
+        # Pad with copies of a real example: a module may fail on zeros, for instance when it normalizes its inputs.
         inputs[i, len(examples) :] = examples.inputs[0] if len(examples) else first.inputs[0]
         targets[i, : len(examples)] = examples.targets
     labels = torch.from_numpy(targets)
     counted = labels != ignored
-    counts = counted.to(dtype)
-    counts /= counts.flatten(1).sum(1).clamp_(min=1).view(-1, *[1] * (counts.ndim - 1))
-    return input_tensor(inputs, task, dtype), labels.mul_(counted), counts
+    loss_weights = counted.to(dtype)
+    loss_weights /= loss_weights.flatten(1).sum(1).clamp_(min=1).view(-1, *[1] * (loss_weights.ndim - 1))
+    return input_tensor(inputs, task, dtype), labels.mul_(counted), loss_weights

@@ -1,4 +1,4 @@
-"""What every kernel gives: the clipped sum of some clients' updates."""
+"""The interface of all kernels, and the clipping they share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from coalmine.arrays import Floats
 from coalmine.simulation.client import Client
 from coalmine.simulation.flat import FlatModel
 
-# What rounding may add to a clipped update, in its norm or its sum, is taken off in advance.
+# Float32 rounding could push a clipped update just above the clip norm. Clipping to slightly less makes the sensitivity
+# bound, and with it the privacy guarantee, hold exactly.
 _SLACK = 1 - 2.0**-16
 
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The sum of some clients' clipped, weighted updates (d,), each one's norm before clipping and its first loss."""
+    """The sum of some clients' clipped and weighted updates.
+
+    Attributes:
+        total: Σ weightᵢ · clip(updateᵢ), shape (d,).
+        norms: Norm of each client's update before clipping, shape (clients,).
+        losses: Each client's loss before its first step, shape (clients,).
+    """
 
     total: Tensor
     norms: Floats
@@ -27,41 +34,45 @@ class PartialSum:
 
 
 class Kernel(Protocol):
-    """A way to compute it. All give the same, to rounding; which is fastest depends on the model and the clients."""
+    """A way to compute a `PartialSum`. All kernels agree up to rounding; they differ in speed."""
 
     model: FlatModel
-    """The module that it trains, a copy of its own."""
+    """The kernel's private copy of the module."""
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
-        """Σ weightᵢ · clip(updateᵢ) over ``clients`` from the global model ``weights`` (d,), written to ``out`` (d,).
+        """Train every client from the global model and sum the clipped updates.
 
-        An update longer than ``clip_norm`` is scaled to it; an infinite ``clip_norm`` scales none.
+        Args:
+            weights: Parameters of the global model, shape (d,).
+            clients: The clients to train.
+            clip_norm: Longer updates are scaled down to this ℓ₂ norm; ``math.inf`` disables clipping.
+            out: Where to write the sum, shape (d,).
         """
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
-        """How many of the clients, with so many examples each, to hand to it at a time, in order: [3, 3, 2]."""
+        """How many clients to pass per call, in order, for clients with ``sizes`` examples, such as [3, 3, 2]."""
 
 
-def scales(norms: Floats, weights: Floats, clip_norm: float) -> Floats:
-    """What each update is multiplied by: its weight, times what brings it within ``clip_norm``."""
+def clip_factors(norms: Floats, weights: Floats, clip_norm: float) -> Floats:
+    """The factor for each update: its weight, times clip_norm / norm if the update is longer than the clip norm."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return weights * np.where(norms > clip_norm * _SLACK, clip_norm * _SLACK / norms, 1.0)
 
 
-def groups(sizes: Sequence[int], *, clients: int, rows: int) -> list[int]:
-    """Cut a sequence of clients into groups of at most ``clients``, and of ``rows`` examples unless one has more.
+def group_sizes(sizes: Sequence[int], *, clients: int, rows: int) -> list[int]:
+    """Cut clients into even groups of at most ``clients`` clients and ``rows`` examples (one client may exceed this).
 
-    Groups are as even as that allows, and two at least where each has 16 clients: workers share them.
+    With 32 clients or more there are at least two groups, so that two workers can share them.
     """
-    cut: list[int] = []
+    groups: list[int] = []
     if not sizes:
-        return cut
+        return groups
     pieces = max(-(-len(sizes) // clients), -(-sum(sizes) // rows), min(2, len(sizes) // 16), 1)
     clients = min(clients, -(-len(sizes) // pieces))
     count = taken = 0
     for size in sizes:
         if count and (count == clients or taken + size > rows):
-            cut.append(count)
+            groups.append(count)
             count = taken = 0
         count, taken = count + 1, taken + size
-    return [*cut, count]
+    return [*groups, count]

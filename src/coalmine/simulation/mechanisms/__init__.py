@@ -1,0 +1,47 @@
+"""Privacy mechanisms of the simulated trainings.
+
+| question | where |
+|---|---|
+| Where is the noise added to the sum of updates? | `central.Mechanism.noise`, called by ``Training._noisy_mean`` |
+| Where does the clip norm come from? | `central.FixedClipping`, `central.AdaptiveClipping` |
+| Where are updates clipped? | `coalmine.simulation.kernels.partial_sum.clip_factors` |
+| How are clients weighted? | `central.EqualWeights`, `central.WeightsBySize` |
+| Where does a client randomize its own gradient (local DP)? | ``reports`` of `local.LDPSGD`, `local.LocalGaussian` |
+| Where is PrivUnit's sampler? | `privunit.PrivUnit2`: ``reports`` for whole vectors, ``_cosines`` for the cap |
+| How do I plug in my own local mechanism? | `user.OwnMechanism`, or a subclass of `local_base.LocalMechanism` |
+| What does the server do with local reports? | `local.Server` |
+
+The claimed guarantees are computed in `coalmine.accounting`, not here.
+"""
+
+from coalmine.simulation.mechanisms.central import (
+    AdaptiveClipping,
+    Clipping,
+    EqualWeights,
+    FixedClipping,
+    Mechanism,
+    NoClipping,
+    Weighting,
+    WeightsBySize,
+)
+from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, Server
+from coalmine.simulation.mechanisms.local_base import LocalMechanism
+from coalmine.simulation.mechanisms.privunit import PrivUnit2
+from coalmine.simulation.mechanisms.user import OwnMechanism
+
+__all__ = [
+    "LDPSGD",
+    "AdaptiveClipping",
+    "Clipping",
+    "EqualWeights",
+    "FixedClipping",
+    "LocalGaussian",
+    "LocalMechanism",
+    "Mechanism",
+    "NoClipping",
+    "OwnMechanism",
+    "PrivUnit2",
+    "Server",
+    "Weighting",
+    "WeightsBySize",
+]

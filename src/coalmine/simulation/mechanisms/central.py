@@ -1,7 +1,10 @@
-"""What makes a sum of updates private: clipping, weights, noise.
+"""Central differential privacy: clipping, weights, and the noise on the sum of updates.
 
-The noise is float32 Gaussian from a counter-based generator: fit for simulating and auditing a mechanism. A deployment
-needs a cryptographic source, and care for the low bits of floating-point numbers (Mironov 2012).
+`Mechanism.noise` is where noise is added. The clipping itself happens where the updates are computed, in
+`coalmine.simulation.kernels.partial_sum.clip_factors`, with the clip norm that this module sets.
+
+The noise is float32 Gaussian from a counter-based generator. That is enough to simulate and audit a mechanism; a
+deployment needs a cryptographic source of randomness and protection of the low bits of floats (Mironov, 2012).
 """
 
 from __future__ import annotations
@@ -15,9 +18,8 @@ from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive, check_probability
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
-from coalmine.simulation.pieces import Threads
 
-# Where squares of float32 numbers neither vanish nor overflow.
+# The range in which squares of float32 numbers neither vanish nor overflow.
 _LEAST_NORM, _MOST_NORM = 1e-10, 1e10
 
 _NOISE_PIECE = 1 << 21  # numbers drawn from one stream
@@ -25,16 +27,32 @@ _NOISE_PIECE = 1 << 21  # numbers drawn from one stream
 
 @dataclass(frozen=True)
 class NoClipping:
-    """Updates are summed as they are."""
+    """No clipping: updates are summed as they are. Cannot be combined with noise.
+
+    Example:
+        >>> NoClipping().start()
+        inf
+    """
 
     def start(self) -> float:
-        """No bound."""
+        """The clip norm of the first round: infinite."""
         return math.inf
 
 
 @dataclass(frozen=True)
 class FixedClipping:
-    """Updates longer than ``norm`` are scaled to it."""
+    """The same clip norm in every round.
+
+    Args:
+        norm: The clip norm: longer updates are scaled down to this ℓ₂ norm.
+
+    Raises:
+        InputError: If ``norm`` is not between 1e-10 and 1e10.
+
+    Example:
+        >>> FixedClipping(0.5).start()
+        0.5
+    """
 
     norm: float
 
@@ -42,18 +60,32 @@ class FixedClipping:
         _check_norm("the clip norm", self.norm)
 
     def start(self) -> float:
-        """Always ``norm``."""
+        """The clip norm of the first round."""
         return float(self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveClipping:
-    """A clip norm that follows a quantile of the updates' norms (Andrew, Thakkar, McMahan and Ramaswamy 2021).
+    """A clip norm that tracks a quantile of the updates' norms (Andrew, Thakkar, McMahan and Ramaswamy, 2021).
 
-    After each round the norm is multiplied by exp(−``rate`` · (b − ``quantile``)), where b is the share of updates
-    within it. In a private training b is noisy: ``count_noise`` is the standard deviation on the count (a twentieth of
-    the expected cohort if not given, and at least twice the noise multiplier), and the noise on the updates is raised
-    so that both together are covered by the mechanism's noise multiplier.
+    After each round the clip norm is multiplied by exp(−rate · (b − quantile)), where b is the fraction of updates
+    within it. A private training adds noise to b, and raises the noise on the updates so that the two releases
+    together cost what the mechanism's noise multiplier says.
+
+    Args:
+        initial: Clip norm of the first round.
+        quantile: The quantile to track, in (0, 1).
+        rate: Step size of the logarithm of the clip norm.
+        count_noise: Standard deviation of the noise on the number of updates within the clip norm. None takes a
+            twentieth of the expected cohort, and at least twice the noise multiplier.
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    Example:
+        >>> clipping = AdaptiveClipping(initial=1.0)
+        >>> round(clipping.next(1.0, share=0.9), 3)  # 90% of updates are within the norm: it shrinks
+        0.923
     """
 
     initial: float
@@ -69,11 +101,11 @@ class AdaptiveClipping:
             check_positive("count_noise", self.count_noise)
 
     def start(self) -> float:
-        """The first round's."""
+        """The clip norm of the first round."""
         return float(self.initial)
 
     def next(self, clip_norm: float, share: float) -> float:
-        """The next round's, from the (noisy) share of updates within this one's."""
+        """The next clip norm, from the (noisy) fraction of updates within the current one."""
         return min(max(clip_norm * math.exp(-self.rate * (share - self.quantile)), _LEAST_NORM), _MOST_NORM)
 
 
@@ -82,20 +114,35 @@ Clipping = NoClipping | FixedClipping | AdaptiveClipping
 
 @dataclass(frozen=True)
 class EqualWeights:
-    """Every client counts the same."""
+    """Every client has weight 1.
+
+    Example:
+        >>> EqualWeights().weights(np.array([3, 80]))
+        array([1., 1.])
+    """
 
     def weights(self, sizes: Ints) -> Floats:
-        """One for each."""
+        """The weight of each client, given their numbers of examples."""
         return np.ones(len(sizes))
 
 
 @dataclass(frozen=True)
 class WeightsBySize:
-    """A client counts by its number of examples, up to ``cap``: min(n, cap) / cap, so that none counts more than 1.
+    """Clients are weighted by their number of examples: min(n, cap) / cap, so that no weight exceeds 1.
 
-    A private training needs ``cap``: the largest client's size is a fact about that client. Without one it is used.
-    Since sizes are private, a private training divides by the number of clients expected and not by their weight:
-    updates come out smaller by the mean weight.
+    A private training divides the sum by the expected number of clients, because their sizes are private. Updates are
+    then smaller by the mean weight.
+
+    Args:
+        cap: Number of examples from which a client has weight 1. None takes the largest client's; a private training
+            needs a number, since the largest size is itself a fact about one client.
+
+    Raises:
+        InputError: If ``cap`` is not a positive whole number.
+
+    Example:
+        >>> WeightsBySize(cap=10).weights(np.array([5, 40]))
+        array([0.5, 1. ])
     """
 
     cap: int | None = None
@@ -105,7 +152,7 @@ class WeightsBySize:
             check_count("cap", self.cap)
 
     def weights(self, sizes: Ints) -> Floats:
-        """In (0, 1]."""
+        """The weight of each client, in (0, 1], given their numbers of examples."""
         cap = int(sizes.max()) if self.cap is None else self.cap
         return np.minimum(sizes, cap) / cap
 
@@ -115,11 +162,26 @@ Weighting = EqualWeights | WeightsBySize
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """Clip each client's update, weigh it by at most 1, sum, add N(0, (``noise_multiplier`` · clip norm)²), divide.
+    """The Gaussian mechanism on the sum of clipped updates (DP-FedAvg; McMahan et al., 2018).
 
-    One client moves the sum by at most the clip norm. The divisor of a private training is the number of clients
-    expected in a round, fixed in advance; otherwise it is the weight of those who came. How many clients there are is
-    taken to be public.
+    Each client's update is clipped and multiplied by a weight of at most 1, so one client moves the sum by at most the
+    clip norm. The noise is N(0, (noise_multiplier · clip norm)²) per coordinate. A private training then divides by the
+    *expected* number of clients, which is fixed in advance; without noise, by the total weight of those who took part.
+    The size of the population is assumed to be public.
+
+    Args:
+        clipping: `NoClipping`, `FixedClipping` or `AdaptiveClipping`.
+        noise_multiplier: Standard deviation of the noise on the sum, over the clip norm; 0 adds none.
+        weighting: `EqualWeights` or `WeightsBySize`.
+
+    Raises:
+        InputError: If there is noise without clipping, or with weights by size that have no cap.
+
+    Example:
+        >>> mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=2.0)
+        >>> noise = mechanism.noise(10_000, seed=0, clip_norm=0.5, expected_clients=100, round=0)
+        >>> bool(0.97 < noise.std() < 1.03)
+        True
     """
 
     clipping: Clipping = field(default_factory=NoClipping)
@@ -127,37 +189,44 @@ class Mechanism:
     weighting: Weighting = field(default_factory=EqualWeights)
 
     def __post_init__(self) -> None:
-        check_kind(
-            "clipping", self.clipping, (NoClipping, FixedClipping, AdaptiveClipping), "such as FixedClipping(1.0)"
-        )
+        kinds = (NoClipping, FixedClipping, AdaptiveClipping)
+        check_kind("clipping", self.clipping, kinds, "a rule such as FixedClipping(1.0)")
         check_kind("weighting", self.weighting, (EqualWeights, WeightsBySize), "EqualWeights() or WeightsBySize(cap)")
         if not (check_number("noise_multiplier", self.noise_multiplier) >= 0 and math.isfinite(self.noise_multiplier)):
             raise InputError(f"noise_multiplier must be 0 or more, got {self.noise_multiplier}")
         if self.private and isinstance(self.clipping, NoClipping):
-            raise InputError("noise needs a clip norm to be measured by: give FixedClipping or AdaptiveClipping")
+            raise InputError(
+                f"noise_multiplier is {self.noise_multiplier}, but there is no clip norm to scale the noise by: use "
+                "FixedClipping or AdaptiveClipping"
+            )
         if self.private and isinstance(self.weighting, WeightsBySize) and self.weighting.cap is None:
-            raise InputError("weights by size need a cap in a private training: the largest size is private too")
+            raise InputError(
+                "WeightsBySize needs a cap in a private training, because the largest client's size is private: set "
+                "cap to a fixed number of examples"
+            )
 
     @property
     def private(self) -> bool:
-        """Whether it adds noise."""
+        """Whether noise is added."""
         return self.noise_multiplier > 0
 
     def check(self, expected_clients: float) -> None:
-        """Refuse a count noise that leaves nothing for the updates."""
+        """Raise `InputError` if the noise on counts uses up the whole noise multiplier."""
         self.update_noise(expected_clients)
 
     def count_noise(self, expected_clients: float) -> float:
-        """The standard deviation of the noise on how many updates are within the clip norm; 0 if nothing is private."""
+        """The standard deviation of the noise on the number of updates within the clip norm; 0 if none is added."""
         if not self.private or not isinstance(self.clipping, AdaptiveClipping):
             return 0.0
-        given = self.clipping.count_noise
-        return max(2 * self.noise_multiplier, expected_clients / 20) if given is None else given
+        if self.clipping.count_noise is not None:
+            return self.clipping.count_noise
+        return max(2 * self.noise_multiplier, expected_clients / 20)
 
     def update_noise(self, expected_clients: float) -> float:
-        """The noise multiplier on the updates themselves: above ``noise_multiplier`` where counts are released too.
+        """The noise multiplier on the updates themselves, larger than ``noise_multiplier`` if counts are released too.
 
-        A client moves the centered count by 1/2, so z⁻² = z_updates⁻² + (2 · count noise)⁻² (Andrew et al. 2021).
+        One client moves the centered count by 1/2, so z⁻² = z_updates⁻² + (2 · count noise)⁻² (Andrew et al., 2021,
+        Theorem 1).
         """
         count_noise = self.count_noise(expected_clients)
         if not count_noise:
@@ -169,32 +238,34 @@ class Mechanism:
         return self.noise_multiplier / math.sqrt(1 - (self.noise_multiplier / (2 * count_noise)) ** 2)
 
     def noise(
-        self,
-        dim: int,
-        seed: int,
-        clip_norm: float,
-        expected_clients: float,
-        round: int,
-        trial: int = 0,
-        threads: Threads | None = None,
+        self, dim: int, seed: int, clip_norm: float, expected_clients: float, round: int, trial: int = 0
     ) -> Vector:
-        """The noise on the sum of one round, (dim,): each two million numbers from a stream of their own."""
-        scale, drawn = np.float32(self.update_noise(expected_clients) * clip_norm), np.empty(dim, dtype=np.float32)
+        """Draw the noise that is added to the sum of a round.
 
-        def draw(piece: slice) -> None:
-            stream = generator(seed, "noise", round, trial, piece.start // _NOISE_PIECE)
-            stream.standard_normal(dtype=np.float32, out=drawn[piece])
-            drawn[piece] *= scale
+        Args:
+            dim: Number of parameters.
+            seed: Seed of the training.
+            clip_norm: Clip norm of the round.
+            expected_clients: Expected number of clients in the round.
+            round: Number of the round, from 0.
+            trial: 0 for the training's own round, otherwise the stream of a frozen round.
 
-        (threads or Threads()).each(dim, draw, piece=_NOISE_PIECE)
-        return drawn
+        Returns:
+            Independent N(0, (z · clip_norm)²), shape (dim,), with z from `update_noise`.
+        """
+        scale, noise = np.float32(self.update_noise(expected_clients) * clip_norm), np.empty(dim, dtype=np.float32)
+        for start in range(0, dim, _NOISE_PIECE):
+            stream = generator(seed, "noise", round, trial, start // _NOISE_PIECE)
+            stream.standard_normal(dtype=np.float32, out=noise[start : start + _NOISE_PIECE])
+        return np.multiply(noise, scale, out=noise)
 
     def next_clip_norm(self, clip_norm: float, norms: Floats, expected_clients: float, seed: int, round: int) -> float:
-        """The clip norm of the next round, from the norms of this one's updates."""
+        """The clip norm of the next round, from the norms of this round's updates."""
         if not isinstance(self.clipping, AdaptiveClipping) or not expected_clients:
             return clip_norm
         count_noise = self.count_noise(expected_clients)
         if count_noise:
+            # Centering by 1/2 per client halves the sensitivity of the count.
             centered = float(np.sum(norms <= clip_norm) - len(norms) / 2)
             noisy = centered + count_noise * float(generator(seed, "clip-count", round).standard_normal())
             return self.clipping.next(clip_norm, noisy / expected_clients + 0.5)
@@ -202,5 +273,6 @@ class Mechanism:
 
 
 def _check_norm(name: str, norm: float) -> None:
+    """Raise `InputError` unless a norm is in the range that float32 arithmetic supports."""
     if not _LEAST_NORM <= check_number(name, norm) <= _MOST_NORM:
         raise InputError(f"{name} must be a positive number from {_LEAST_NORM:g} to {_MOST_NORM:g}, got {norm}")

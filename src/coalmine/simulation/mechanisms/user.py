@@ -1,4 +1,4 @@
-"""A local mechanism of one's own: any function from a gradient to a report."""
+"""User-defined local mechanisms: any function from a gradient to a report, with the guarantee it claims."""
 
 from __future__ import annotations
 
@@ -14,17 +14,33 @@ from coalmine.accounting import Theory
 from coalmine.accounting.sampling import EveryRound
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_delta
-from coalmine.simulation.mechanisms.local import LocalMechanism, Normals, Reports, seeded
+from coalmine.simulation.mechanisms.local_base import LocalMechanism, Normals, Reports, seeded
 from coalmine.usercode import said
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnMechanism(LocalMechanism):
-    """What a client really runs, ``function(gradient, rng)`` → report (d,), and the (ε, δ) that it promises.
+    """A user's function as a local mechanism, with the (ε, δ) that it claims.
 
-    Nothing else is known of it, so whole reports are made, one at a time, and its "likelihood ratio" is the product of
-    the report with the difference of the clipped gradients: exact for Gaussian noise, a score for anything else.
-    ``factor`` is what the server multiplies the mean of reports by.
+    Nothing else is known about it, so reports are made whole, one at a time. Its "log-likelihood" is the inner product
+    of report and clipped gradient, which is optimal for Gaussian noise and merely a score for anything else.
+
+    Args:
+        function: What a client runs: ``function(gradient, rng)`` returns the report, shape (d,).
+        epsilon: The claimed ε of one report.
+        norm: The clip norm that the function uses.
+        delta: The claimed δ, in [0, 1).
+        factor: What the server multiplies the mean report by.
+
+    Raises:
+        InputError: If the function does not take two arguments; when it is called, if it fails or its report is not a
+            finite vector of the gradient's length.
+
+    Example:
+        >>> def noisy(gradient, rng):
+        ...     return gradient + rng.normal(0, 10, gradient.size)
+        >>> OwnMechanism(function=noisy, epsilon=1.0, delta=1e-5).randomize([1.0, 0.0], np.random.default_rng(0)).shape
+        (1, 2)
     """
 
     density_is_known: ClassVar[bool] = False
@@ -37,23 +53,23 @@ class OwnMechanism(LocalMechanism):
         check_delta(self.delta)
         try:
             signature = inspect.signature(self.function, follow_wrapped=False)
-        except (TypeError, ValueError):  # some that are written in C have none
+        except (TypeError, ValueError):  # some functions written in C have none
             return
         try:
             signature.bind(None, None)
         except TypeError:
             raise InputError(
-                f"the mechanism must be {self.name}(gradient, rng), a flat array and a numpy.random.Generator to draw "
-                f"with, and give the report; it is {self.name}{signature}"
+                f"the mechanism {self.name}{signature} must take two arguments, a gradient (a flat array) and a "
+                "numpy.random.Generator, and return the report"
             ) from None
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The function's."""
+        """The function's name."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def theory(self) -> Theory:
-        """The promise as it was given."""
+        """The guarantee as claimed."""
         return Theory(
             epsilon=self.epsilon,
             delta=self.delta,
@@ -66,31 +82,30 @@ class OwnMechanism(LocalMechanism):
         )
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
-        """What the function gives, with a generator for each report that is seeded by its uniform numbers."""
+        """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""
         vector = np.asarray(gradient, dtype=np.float32)
-        for row, own in zip(out, uniforms.T, strict=True):
+        for row, row_uniforms in zip(out, uniforms.T, strict=True):
             try:
-                report = np.asarray(self.function(vector.copy(), seeded(own)))
+                report = np.asarray(self.function(vector.copy(), seeded(row_uniforms)))
             except InputError:
                 raise
             except Exception as error:
                 raise InputError(f"the mechanism {self.name} failed: {said(error)}") from error
             if report.dtype.kind not in "fiub":
-                raise InputError(f"the mechanism {self.name} must report real numbers, got {report.dtype}")
+                raise InputError(f"the mechanism {self.name} must return real numbers, got {report.dtype}")
             if report.shape != vector.shape or not np.isfinite(report).all():
+                got = "one that is not finite" if report.shape == vector.shape else f"shape {report.shape}"
                 raise InputError(
-                    f"the mechanism {self.name} must give a finite report of shape {vector.shape}, got "
-                    f"{'one that is not finite' if report.shape == vector.shape else report.shape}"
+                    f"the mechanism {self.name} must return a finite report of shape {vector.shape}, got {got}"
                 )
             row[:] = report
         return out
 
     def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
-        """Up to what is common to all gradients of one length, and only for Gaussian noise: a score."""
-        clipped = self.clipped(gradient)
-        found: Floats = total @ clipped
-        return found
+        """A score: the inner product with the clipped gradient."""
+        scores: Floats = total @ self.clipped(gradient)
+        return scores
 
     def server_factor(self, dim: int) -> float:
-        """As given."""
+        """The factor as given."""
         return self.factor

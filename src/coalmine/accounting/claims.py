@@ -1,0 +1,88 @@
+"""What a training claims for its members, and the claim that follows for canaries that take part differently."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coalmine.accounting.guarantees import Theory, scheduled_epsilon, theory
+from coalmine.accounting.rounds import round_epsilon
+from coalmine.accounting.sampling import EveryRound, Poisson, Sampling
+from coalmine.errors import check_delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingClaim:
+    """The claim of a training whose accountant is not ours, as an audit's ``result_for`` takes it.
+
+    Args:
+        theory: What the training's accountant claims for an example or user that is sampled like all others.
+        participation: How canaries take part if they are sampled like these, as `OneShot` takes it.
+        sampling: How examples or users take part, or None if nothing is known about it.
+        noise_schedule: Noise multipliers, each with the number of steps it was used for.
+
+    Example:
+        >>> from coalmine.accounting import Poisson, theory
+        >>> claim = TrainingClaim(
+        ...     theory=theory(noise_multiplier=2.0, sampling=Poisson(0.1), rounds=10, delta=1e-5),
+        ...     participation="poisson:0.1",
+        ...     sampling=Poisson(0.1),
+        ...     noise_schedule=[(2.0, 10)],
+        ... )
+        >>> claim.theory.epsilon < 1 < claim.for_sampling(EveryRound()).epsilon
+        True
+    """
+
+    theory: Theory
+    participation: str
+    sampling: Sampling | None
+    noise_schedule: Sequence[tuple[float, int]]
+
+    @property
+    def secret(self) -> bool:
+        """Whether the claim relies on nobody knowing the steps that a member takes part in."""
+        return isinstance(self.sampling, Poisson)
+
+    @property
+    def least_noise(self) -> float:
+        """The smallest noise multiplier of all steps."""
+        return min(noise_multiplier for noise_multiplier, _ in self.noise_schedule)
+
+    def for_sampling(self, sampling: Sampling | None) -> Theory:
+        """Return the claim for canaries that take part in the same steps by ``sampling``."""
+        return scheduled_theory(self.noise_schedule, sampling, delta=self.theory.delta)
+
+
+def scheduled_theory(noise_schedule: Sequence[tuple[float, int]], sampling: Sampling | None, *, delta: float) -> Theory:
+    """Return the guarantee of Gaussian steps whose noise may change.
+
+    Args:
+        noise_schedule: Noise multipliers, each with the number of steps it was used for.
+        sampling: How a member takes part, or None if nothing is known: nothing is guaranteed then (ε = ∞).
+        delta: The δ to state ε at.
+    """
+    steps = sum(count for _, count in noise_schedule)
+    noise_multipliers = {noise_multiplier for noise_multiplier, _ in noise_schedule}
+    if sampling is None:
+        epsilon, accountant = math.inf, "none"
+    elif isinstance(sampling, EveryRound):
+        # Gaussian steps compose to a single one with σ⁻² = Σ σₜ⁻², whose ε has a closed form.
+        precision = math.fsum(count / noise**2 if noise > 0 else math.inf for noise, count in noise_schedule)
+        epsilon, accountant = round_epsilon(noise_multiplier=precision**-0.5, delta=delta), "exact"
+    elif len(noise_multipliers) == 1:
+        # `theory` remembers what it has computed, which takes seconds; a schedule is composed anew each time.
+        constant = theory(noise_multiplier=noise_schedule[0][0], sampling=sampling, rounds=steps, delta=delta)
+        epsilon, accountant = constant.epsilon, constant.accountant
+    else:
+        epsilon, accountant = scheduled_epsilon(noise_schedule, sampling=sampling, delta=delta), "pld"
+    return Theory(
+        epsilon=epsilon,
+        delta=check_delta(delta),
+        accountant=accountant,
+        noise_multiplier=noise_multipliers.pop() if len(noise_multipliers) == 1 else None,
+        sampling="unknown" if sampling is None else str(sampling),
+        q=None if sampling is None else sampling.rate,
+        rounds=steps,
+        adjacency=Sampling.adjacency if sampling is None else sampling.adjacency,
+    )

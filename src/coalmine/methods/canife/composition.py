@@ -1,0 +1,123 @@
+"""Composition: from ε of single rounds to ε of the whole training (Algorithm 2 of the paper, appendix C.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coalmine import accounting
+from coalmine.accounting import Theory
+from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
+from coalmine.errors import InputError
+from coalmine.methods.canife.round_estimates import RoundEstimate
+
+# Estimators whose per-round ε is composed. "ceiling" is what rates at their ceiling would compose to.
+_ESTIMATORS = ("best-threshold", "gaussian-shift", "gdp", "ceiling")
+
+# How ε̂ᵣ becomes a noise multiplier, and the accountant that composes it (None: the tightest for the sampling).
+_INVERSIONS = {"exact": ("exact", None), "paper": ("rdp", "rdp")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """ε of all rounds, composed from the ε̂ᵣ of each: an estimate as good as these are, never a bound.
+
+    Args:
+        method: Estimator of the ε̂ᵣ; ``"ceiling"`` for the largest value that rates could compose to.
+        inversion: ``"exact"`` uses the trade-off curve of the Gaussian mechanism and the tightest accountant,
+            ``"paper"`` RDP for both, which mostly gives less.
+        epsilon: The composed ε.
+    """
+
+    method: str
+    inversion: str
+    epsilon: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {
+            "method": self.method,
+            "inversion": self.inversion,
+            "epsilon": "inf" if self.epsilon == math.inf else self.epsilon,
+        }
+
+
+def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: float) -> tuple[list[Composed], list[str]]:
+    """Compose single rounds to ε of the whole training; return it by every way, and warnings.
+
+    Each ε̂ᵣ stands for the rounds of its period. The infinite ε of perfectly separated scores counts as its ceiling. A
+    period without estimates takes those of the period before (at the beginning, of the one after).
+
+    Args:
+        periods: Estimates along the training, in order.
+        sampling: How clients take part, which amplifies their privacy.
+        delta: The δ of both the rounds and the training.
+    """
+    composed: list[Composed] = []
+    warnings: list[str] = []
+    if all(period.scores is None for period in periods):
+        return composed, warnings
+    # Neighbors under FixedSize replace a client, which moves the sum twice as far as adding one.
+    sensitivity = 2.0 if isinstance(sampling, FixedSize) else 1.0
+    for method in _ESTIMATORS:
+        series = _epsilon_series(periods, method)
+        if series is None:
+            continue
+        if isinstance(sampling, AtMost):
+            series += _extra_rounds(series, sampling.times)
+        for name, (inversion, accountant) in _INVERSIONS.items():
+            try:
+                epsilon = accounting.compose_rounds(
+                    series,
+                    sampling=sampling,
+                    delta=delta,
+                    inversion=inversion,
+                    accountant=accountant,
+                    sensitivity=sensitivity,
+                )
+            except InputError as reason:
+                warnings.append(f"{method} is not composed ({name}): {reason}")
+                continue
+            composed.append(Composed(method=method, inversion=name, epsilon=epsilon))
+    return composed, warnings
+
+
+def round_theory(noise_multiplier: float, delta: float) -> Theory:
+    """Return the claim for one round and a client known to take part (q = 1, one step): the Gaussian mechanism's ε."""
+    return Theory(
+        epsilon=accounting.round_epsilon(noise_multiplier=noise_multiplier, delta=delta),
+        delta=delta,
+        accountant="exact",
+        noise_multiplier=float(noise_multiplier),
+        sampling=str(EveryRound()),
+        q=1.0,
+        rounds=1,
+        adjacency=EveryRound.adjacency,
+    )
+
+
+def _epsilon_series(periods: Sequence[RoundEstimate], method: str) -> list[tuple[float, int]] | None:
+    """Return (ε̂ᵣ, rounds) along the training; None if a period with scores has no estimate by this method."""
+    values: list[float | None] = []
+    for period in periods:
+        value = period.rate_ceiling if method == "ceiling" else period.epsilon(method)
+        values.append(period.rate_ceiling if value == math.inf and method == "best-threshold" else value)
+    existing = [value for value in values if value is not None]
+    if not existing or any(v is None and p.scores is not None for v, p in zip(values, periods, strict=True)):
+        return None
+    last, series = existing[0], []
+    for value, period in zip(values, periods, strict=True):
+        last = last if value is None else value
+        series.append((last, period.rounds))
+    return series
+
+
+def _extra_rounds(series: Sequence[tuple[float, int]], times: int) -> list[tuple[float, int]]:
+    """Return the rounds by which ``times`` exceeds the training, at the largest ε̂ᵣ.
+
+    A client listed m times in a round moves the sum m times as far, which counts as m² rounds.
+    """
+    missing = times - sum(rounds for _, rounds in series)
+    return [(max(epsilon for epsilon, _ in series), missing)] if missing > 0 else []

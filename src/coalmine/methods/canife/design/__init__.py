@@ -1,0 +1,1 @@
+"""Designing samples whose gradients are unlike the updates of mock clients: the loss, the loop, images and texts."""

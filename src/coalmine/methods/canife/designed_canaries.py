@@ -1,0 +1,303 @@
+"""`DesignedCanaries`: the paper's rogue client, who designs samples for the current model against mock clients."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from coalmine.arrays import Array, Floats
+from coalmine.errors import InputError, check_kind, check_number, check_positive
+from coalmine.methods.canife.canaries import CraftedUpdates, check_clip_norm, orthogonalize_directions
+from coalmine.methods.canife.design.loop import (
+    DesignOutcome,
+    DesignSettings,
+    StartExamples,
+    Target,
+    check_settings,
+    clients_of,
+    step_size,
+)
+from coalmine.methods.canife.design.numeric import design_samples, valid_range
+from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.mock_clients import ClientUpdates, check_disjoint
+from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
+from coalmine.protocol import Vector
+from coalmine.seeds import generator
+from coalmine.simulation import flat
+from coalmine.simulation.client import LocalTraining
+from coalmine.simulation.data.federated import Examples, FederatedData
+from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
+from coalmine.simulation.models.tasks import check_fits
+
+# A canary whose update is shorter than this share of the clip norm has been learned by the model.
+_LEARNED = 0.9
+
+ScoreName = Literal["likelihood-ratio", "plain"]
+Start = Literal["random", "pool", "last"]
+
+_REPRESENTED = (
+    "count",
+    "score",
+    "settings",
+    "client",
+    "noise_multiplier",
+    "cohort",
+    "start",
+    "target",
+    "valid",
+    "weighting",
+    "seed",
+)
+
+
+class DesignedCanaries:
+    """Samples or texts designed for the current model, so that their gradients are unlike mock clients' updates.
+
+    Args:
+        model: The module at its initial parameters; it is copied.
+        pool: Data of the mock clients.
+        client: What clients do with their data. They must train with SGD.
+        noise_multiplier: Noise on the sum in clip norms, for the likelihood-ratio score.
+        cohort: Number of clients expected in a round.
+        clients: The clients under audit, if known. The pool must not share examples with them.
+        count: Number of canaries.
+        score: ``"likelihood-ratio"``, or ``"plain"`` to score along the canary's own update, as in the paper.
+        settings: How samples are optimized.
+        start: Start from ``"random"`` numbers or tokens, from examples of the ``"pool"``, or from the ``"last"``
+            canaries (the first ones are random) with newly drawn classes: what the model has learned of them helps with
+            the next ones.
+        target: The canaries' class: a number, ``"random"``, or ``"best"``.
+        valid: Range of the samples' numbers: ``"data"`` for that of the pool, a pair, or None to leave them free as in
+            the paper.
+        weighting: How the mechanism weights clients by size. Mock clients are weighted alike; the canary's client has
+            full weight.
+        seed: Seed of the designs.
+
+    Raises:
+        InputError: If the pool is empty or shares clients, the model does not fit, or clients do not train with SGD.
+
+    Example:
+        >>> from coalmine import models
+        >>> from coalmine.simulation import SGD, LocalTraining
+        >>> from coalmine.simulation.data import load
+        >>> digits = load("digits", partition="iid:60", pool_fraction=0.3)
+        >>> canaries = DesignedCanaries(
+        ...     model=models.build("mlp", digits.train.task), pool=digits.pool, clients=digits.train,
+        ...     client=LocalTraining(optimizer=SGD(learning_rate=0.5)), noise_multiplier=0.5, cohort=20,
+        ...     settings=DesignSettings(iterations=20),
+        ... )
+        >>> facts = canaries.design(None, clip_norm=1.0, round=0)
+        >>> canaries.samples[0].shape
+        (1, 1, 8, 8)
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        pool: FederatedData | None,
+        client: LocalTraining,
+        noise_multiplier: float,
+        cohort: float,
+        clients: FederatedData | None = None,
+        count: int = 1,
+        score: ScoreName = "likelihood-ratio",
+        settings: DesignSettings | None = None,
+        start: Start = "random",
+        target: Target = "random",
+        valid: tuple[float, float] | Literal["data"] | None = "data",
+        weighting: Weighting | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task) returns")
+        if pool is None:
+            raise InputError(
+                "the design pool is empty: set users aside as mock clients, for example with pool_fraction"
+            )
+        check_kind("pool", pool, FederatedData, "FederatedData, such as the pool of load(...)")
+        check_kind("client", client, LocalTraining, "LocalTraining(...)")
+        self.settings, self.count, self.seed = check_settings(settings, count, seed), count, seed
+        if not check_number("noise_multiplier", noise_multiplier) >= 0:
+            raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
+        self.noise_multiplier, self.cohort = float(noise_multiplier), check_positive("cohort", cohort)
+        if score not in get_args(ScoreName):
+            raise InputError(f"score must be likelihood-ratio or plain, got {score!r}")
+        if start not in get_args(Start):
+            raise InputError(f"start must be random, pool or last, got {start!r}")
+        if clients is not None:
+            check_disjoint(pool, clients)
+        step_size(client)
+        flat.check_module(model, private=True)
+        check_fits(model, pool.task, name=type(model).__name__)
+        self.data, self.client, self.score, self.start, self.target = pool, client, score, start, target
+        self.weighting = weighting or EqualWeights()
+        if self.weighting == WeightsBySize(None):
+            raise InputError(
+                "weights by size need a cap, since the pool does not know the largest client: use WeightsBySize(cap)"
+            )
+        self.valid: tuple[float, float] | None = None
+        if pool.task.tokens is None:
+            self.valid = valid_range(pool) if valid == "data" else valid
+        self._flat = flat.FlatModel(model)
+        self._initial = flat.parameter_vector(model)
+        self._senders = ClientUpdates(model, pool.task, client, mock=pool)
+        self._inputs: Array | None = None
+        self._targets: Array | None = None
+        self._pool: Pool | None = None
+        self._designed_for, self._clip_norm = self._initial.numpy(), 0.0
+        self._gradients_by: str | None = None
+
+    def design(self, model: Vector | None, *, clip_norm: float, round: int) -> Floats:
+        """Design canaries for ``model`` and return their FACTS; a design that meets NaN stops at the best before it."""
+        check_clip_norm(clip_norm)
+        weights = self._parameters(model)
+        self._designed_for, self._clip_norm = weights.numpy(), float(clip_norm)
+        self._pool = self._mock_updates(weights)
+        self._flat.load(weights)
+        seed = int(generator(self.seed, "design", round).integers(2**31))
+        design: Callable[..., DesignOutcome] = design_texts
+        if self.data.task.tokens is None:
+            design = partial(design_samples, valid=self.valid)
+        outcome = design(
+            self._flat.module,
+            self._pool,
+            task=self.data.task,
+            client=self.client,
+            count=self.count,
+            settings=self.settings,
+            start=self._start_examples(seed),
+            target=self.target,
+            gradients_by=self._gradients_by,
+            seed=seed,
+        )
+        if outcome.not_finite is not None and not all(np.isfinite(c.loss) for c in outcome.canaries):
+            raise InputError(
+                f"the design for round {round} is not finite in iteration {outcome.not_finite}, and no canary precedes "
+                "it: lower the clients' learning rate or check the model"
+            )
+        self._gradients_by = outcome.gradients_by
+        self._inputs, self._targets = outcome.clients.inputs, outcome.clients.targets
+        stopped = float(outcome.not_finite or 0)
+        return np.array([[c.health, c.norm, np.nan, outcome.iterations, stopped] for c in outcome.canaries])
+
+    def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
+        """Return what the canaries' clients send from ``model``, and the directions to look for it."""
+        check_clip_norm(clip_norm)
+        _, targets = self.samples
+        if self._pool is None:  # after restore: the same model gives the same mock updates
+            self._pool = self._mock_updates(self._parameters(self._designed_for))
+        weights = self._parameters(model)
+        rows = self._updates(weights, targets, clip_norm)
+        if not self.data.task.per_position and not np.array_equal(weights.numpy(), self._designed_for):
+            rows = self._relabel_learned(rows, weights, clip_norm)
+        direction = likelihood_ratio_direction if self.score == "likelihood-ratio" else plain_direction
+        # If the clip norm has moved since the design, noise and clients moved with it: relative to the clip norm, the
+        # mock updates are unchanged.
+        rescaled = self._pool.clip_norm / clip_norm
+        directions = [
+            direction(row * rescaled, self._pool, noise_multiplier=self.noise_multiplier, cohort=self.cohort)
+            for row in rows
+        ]
+        vectors = np.stack([direction.vector for direction in directions]).astype(np.float64)
+        return orthogonalize_directions(rows, vectors, np.array([d.effective_sigma for d in directions]))
+
+    def _updates(self, weights: torch.Tensor, targets: Array, clip_norm: float) -> npt.NDArray[np.float32]:
+        """Return what the canaries' clients send, (k, d)."""
+        clients = clients_of(self.samples[0], targets, self.data.task)
+        return np.stack([u.numpy() for u in self._senders.of(weights, clients, clip_norm, seed=self.seed)])
+
+    def _relabel_learned(
+        self, rows: npt.NDArray[np.float32], weights: torch.Tensor, clip_norm: float
+    ) -> npt.NDArray[np.float32]:
+        """Return ``rows``, where a canary that the model has learned gets the next class if that makes it longer.
+
+        A model that has learned a canary sends a short update for it; another class is new to it.
+        """
+        _, targets = self.samples
+        lengths = np.linalg.norm(rows, axis=1)
+        if not np.any(lengths < _LEARNED * clip_norm):
+            return rows
+        next_class = ((targets + 1) % self.data.task.classes).astype(targets.dtype)
+        relabeled = self._updates(weights, next_class, clip_norm)
+        better = (lengths < _LEARNED * clip_norm) & (np.linalg.norm(relabeled, axis=1) > lengths)
+        self._targets = np.where(better, next_class, targets)
+        return np.where(better[:, None], relabeled, rows)
+
+    def state(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return the canaries, and the model and clip norm they were designed for."""
+        if self._inputs is None or self._targets is None:
+            return {}
+        return {
+            "inputs": self._inputs,
+            "targets": self._targets,
+            "designed_for": self._designed_for,
+            "clip_norm": np.array(self._clip_norm),
+        }
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore what `state` returned."""
+        self._pool, self._gradients_by = None, None
+        self._inputs, self._targets = state.get("inputs"), state.get("targets")
+        if self._inputs is not None:
+            self._designed_for, self._clip_norm = state["designed_for"], float(state["clip_norm"])
+
+    def described(self) -> list[dict[str, Any]]:
+        """Describe the canaries of the last design, ready for JSON: texts in words, numbers by shape and range."""
+        if self._inputs is None or self._targets is None:
+            return []
+        task, vocabulary, canaries = self.data.task, self.data.vocabulary, []
+        for inputs, target in zip(self._inputs, self._targets, strict=True):
+            canary: dict[str, Any] = {"kind": "numbers" if task.tokens is None else "text", "shape": list(inputs.shape)}
+            if task.tokens is None:
+                canary["range"] = None if self.valid is None else [float(end) for end in self.valid]
+            else:
+                tokens = [*inputs.tolist(), *([int(target[-1])] if task.per_position else [])]
+                canary["text"] = " ".join(map(str, tokens)) if vocabulary is None else vocabulary.decode(tokens)
+            canaries.append(canary | {"target": None if task.per_position else int(target)})
+        return canaries
+
+    @property
+    def samples(self) -> tuple[Array, Array]:
+        """Inputs and targets of the canaries of the last design."""
+        if self._inputs is None or self._targets is None:
+            raise InputError("no canary has been designed yet: call design first")
+        return self._inputs, self._targets
+
+    def __repr__(self) -> str:
+        settings = {name: getattr(self, name) for name in _REPRESENTED}
+        digest = hashlib.blake2b(self._initial.numpy().tobytes(), digest_size=6)
+        digest.update(np.ascontiguousarray(self.data.indices).tobytes())
+        digest.update(np.ascontiguousarray(self.data.bounds).tobytes())
+        return f"DesignedCanaries({settings}, {len(self.data)} mock clients, {digest.hexdigest()})"
+
+    def _parameters(self, model: Vector | None) -> torch.Tensor:
+        """Return a released model, or the initial one, as a tensor."""
+        vector = self._initial if model is None else torch.from_numpy(np.array(model, dtype=np.float32))
+        if vector.shape != self._initial.shape:
+            raise InputError(
+                f"a released model of {vector.numel()} numbers does not fit the module, which trains "
+                f"{self._initial.numel()}: pass the module that is trained"
+            )
+        return vector
+
+    def _mock_updates(self, weights: torch.Tensor) -> Pool:
+        return self._senders.pool(weights, self.data, self._clip_norm, weighting=self.weighting, seed=self.seed)
+
+    def _start_examples(self, seed: int) -> StartExamples:
+        """Return what the next design starts from; None for random samples."""
+        if self.start == "pool":
+            return self.data
+        if self.start == "random" or self._inputs is None or self._targets is None:
+            return None
+        if self.data.task.per_position:  # each token is the target of those before it
+            return Examples(self._inputs, self._targets)
+        drawn = np.random.default_rng(seed).integers(self.data.task.classes, size=self.count)
+        return Examples(self._inputs, drawn)

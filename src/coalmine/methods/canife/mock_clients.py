@@ -1,0 +1,182 @@
+"""What mock clients, and the canaries' own clients, send from a given model (steps 1, 2 and 9 of Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coalmine.arrays import Ints
+from coalmine.errors import InputError, check_count, check_positive
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.seeds import generator
+from coalmine.simulation import flat
+from coalmine.simulation.client import Client, LocalTraining
+from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.kernels.choice import promising_kernel
+from coalmine.simulation.kernels.loop import Loop
+from coalmine.simulation.kernels.stacked import Stacked
+from coalmine.simulation.mechanisms.central import EqualWeights, Weighting
+from coalmine.simulation.workers import one_thread
+
+
+def pool_updates(
+    model: nn.Module,
+    pool: FederatedData,
+    client: LocalTraining,
+    clip_norm: float,
+    *,
+    clients: FederatedData | None = None,
+    weighting: Weighting | None = None,
+    seed: int = 0,
+) -> Pool:
+    """Return what mock clients would send from a model.
+
+    Args:
+        model: The model at its current parameters.
+        pool: Data of the mock clients.
+        client: What a client does with its data.
+        clip_norm: Norm that updates are clipped to.
+        clients: The clients under audit, if known. The pool must not share examples with them: a canary designed
+            against the very clients of the rounds says nothing about an adversary without their data.
+        weighting: How the mechanism weights clients by their size; equal weights if not given.
+        seed: Seed of the clients' batches.
+
+    Returns:
+        The clipped and weighted updates.
+
+    Raises:
+        InputError: If the pool shares examples with the clients, or an update is not finite.
+    """
+    if clients is not None:
+        check_disjoint(pool, clients)
+    senders = ClientUpdates(model, pool.task, client)
+    return senders.pool(flat.parameter_vector(model), pool, clip_norm, weighting=weighting, seed=seed)
+
+
+def updates(
+    model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0
+) -> Iterator[Tensor]:
+    """Yield the clipped update (d,) of each client of ``data`` in turn, as a training would compute it."""
+    return ClientUpdates(model, data.task, client).of(flat.parameter_vector(model), data, clip_norm, seed=seed)
+
+
+class ClientUpdates:
+    """Computes what clients send from any parameters of a module: all local epochs, clipped.
+
+    Args:
+        module: The module; it is not changed.
+        task: What it learns.
+        client: What a client does with its data.
+        mock: Clients whose updates will be needed repeatedly. They train together (`Stacked`) where that is faster and
+            gives the same update for the first of them as the reference, which trains one client after another.
+    """
+
+    def __init__(
+        self, module: nn.Module, task: Task, client: LocalTraining, *, mock: FederatedData | None = None
+    ) -> None:
+        flat.check_module(module, private=True)
+        self._loop = Loop(module, task, client)
+        kernel = None if mock is None else promising_kernel(module, mock, client)
+        self._together, self._verified = kernel if isinstance(kernel, Stacked) else None, False
+
+    def of(
+        self,
+        weights: Tensor,
+        data: FederatedData,
+        clip_norm: float,
+        *,
+        weighting: Weighting | None = None,
+        seed: int = 0,
+    ) -> Iterator[Tensor]:
+        """Yield the update (d,) of each client of ``data`` from the parameters ``weights``, clipped and weighted."""
+        check_positive("clip_norm", clip_norm)
+        for name, part in zip(data.names, self._clients(data, weighting, seed), strict=True):
+            with one_thread():
+                partial_sum = self._loop.clipped_sum(weights, [part], clip_norm, torch.empty_like(weights))
+            _check_finite(name, partial_sum.norms[0])
+            yield partial_sum.total
+
+    def pool(
+        self,
+        weights: Tensor,
+        data: FederatedData,
+        clip_norm: float,
+        *,
+        weighting: Weighting | None = None,
+        seed: int = 0,
+    ) -> Pool:
+        """Return the updates of all clients of ``data`` from the parameters ``weights``."""
+        check_positive("clip_norm", clip_norm)
+        stacked = None
+        if self._together is not None:
+            stacked = self._stacked(self._together, weights, data, clip_norm, self._clients(data, weighting, seed))
+        rows = self.of(weights, data, clip_norm, weighting=weighting, seed=seed) if stacked is None else stacked
+        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm)
+
+    def _stacked(
+        self, kernel: Stacked, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Client]
+    ) -> Tensor | None:
+        """Return the updates (clients, d) of clients who train together; None, for good, if the kernel does not apply.
+
+        The kernel is verified on first use: it must give what the loop gives for the first client, draw no random
+        numbers and change no buffer of the module.
+        """
+        parts, norms, start, before = [], [], 0, torch.get_rng_state()
+        try:
+            with one_thread():
+                for count in kernel.chunks(data.sizes.tolist()):
+                    chunk, lengths = kernel.clipped_updates(weights, clients[start : start + count], clip_norm)
+                    parts.append(chunk)
+                    norms += lengths.tolist()
+                    start += count
+                rows = torch.cat(parts)
+                if not self._verified:
+                    first = self._loop.clipped_sum(weights, clients[:1], clip_norm, torch.empty_like(weights)).total
+                    self._verified = bool((rows[0] - first).norm() <= 1e-3 * first.norm())
+                    self._verified &= not kernel.model.buffers_changed and torch.equal(before, torch.get_rng_state())
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
+            self._verified = False
+        if not self._verified:
+            self._together = None
+            torch.set_rng_state(before)
+            return None
+        for name, norm in zip(data.names, norms, strict=True):
+            _check_finite(name, norm)
+        return rows
+
+    def _clients(self, data: FederatedData, weighting: Weighting | None, seed: int) -> list[Client]:
+        """Return each client with its weight and the stream of its batches."""
+        check_count("seed", seed, least=0)
+        weights = (weighting or EqualWeights()).weights(data.sizes)
+        return [
+            Client(data.client(i), float(weight), partial(generator, seed, "batches", i))
+            for i, weight in enumerate(weights)
+        ]
+
+
+def _check_finite(name: str, norm: float) -> None:
+    if not math.isfinite(norm):
+        raise InputError(f"the update of client {name!r} has norm {norm}: lower the clients' learning rate")
+
+
+def check_disjoint(pool: FederatedData, clients: FederatedData) -> None:
+    """Raise an error if a pool shares examples with ``clients``, that is, rows of the same array in memory."""
+    if not np.shares_memory(pool.inputs, clients.inputs):
+        return
+    shared = len(np.intersect1d(_addresses(pool), _addresses(clients)))
+    if shared:
+        raise InputError(
+            f"{shared:,} of {len(pool.indices):,} examples of the design pool belong to clients under audit: set users "
+            "aside for the pool, for example with pool_fraction of coalmine.simulation.data.load"
+        )
+
+
+def _addresses(data: FederatedData) -> Ints:
+    """Return the memory address of each example."""
+    start = data.inputs.__array_interface__["data"][0]
+    return np.asarray(start + data.indices * data.inputs.strides[0])

@@ -1,0 +1,76 @@
+"""Chooses the implementation of per-sample gradients for a module by comparing it with the reference."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from coalmine.errors import InputError
+from coalmine.methods.canife.per_sample_gradients.double_backward import DoubleBackward
+from coalmine.methods.canife.per_sample_gradients.interface import SampleGradients, input_derivatives
+from coalmine.methods.canife.per_sample_gradients.layerwise import LayerwiseGradients
+from coalmine.simulation.flat import check_module
+
+
+def sample_gradients(
+    module: nn.Module, inputs: Tensor, targets: Tensor, *, implementation: str | None = None
+) -> SampleGradients:
+    """Return the fastest implementation that is right for this module.
+
+    A module may use its layers' weights in ways of its own, or mix the samples of a batch, so `LayerwiseGradients` is
+    chosen only if it agrees with `DoubleBackward` on two samples.
+
+    Args:
+        module: The module; it is copied.
+        inputs: Samples like those to come.
+        targets: Their targets.
+        implementation: Class name of the implementation that was chosen for the same module with other parameters;
+            skips the comparison.
+
+    Raises:
+        InputError: If the module cannot be differentiated twice, or its loss has no gradient at these samples.
+    """
+    if implementation == LayerwiseGradients.__name__:
+        return LayerwiseGradients(module, inputs.detach()[:1], targets.detach()[:1])
+    if implementation == DoubleBackward.__name__:
+        return DoubleBackward(module)
+    check_module(module, private=True)
+    module = copy.deepcopy(module).to(inputs.dtype)
+    inputs, targets = (torch.cat([values, values])[:2].detach() for values in (inputs, targets))
+    reference = DoubleBackward(module)
+    gradients, derivative = _evaluate(reference, inputs, targets)
+    lengths = [rows.flatten(1).norm(dim=1) for rows in gradients]
+    if not bool(torch.stack(lengths).any()):
+        raise InputError(
+            "the model's loss has no gradient by its parameters at the canary's start, so a canary could not be seen: "
+            "start from other samples or check the model"
+        )
+    try:
+        fast = LayerwiseGradients(module, inputs, targets)
+        fast_gradients, fast_derivative = _evaluate(fast, inputs, targets)
+    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
+        return reference
+    tolerance = 1e-3 * float(torch.stack(lengths).max())
+    for rows, box, expected in zip(fast_gradients, fast.boxes, gradients, strict=True):
+        whole = torch.zeros_like(expected)
+        whole[(slice(None), *box)] = rows
+        if not bool((whole - expected).abs().max() <= tolerance):
+            return reference
+    return fast if bool((fast_derivative - derivative).norm() <= 1e-2 * derivative.norm()) else reference
+
+
+def _evaluate(implementation: SampleGradients, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the gradients, and the derivative by the inputs of half their squared norms."""
+    inputs = inputs.clone().requires_grad_()
+    try:
+        rows = implementation.of(inputs, targets)
+        (derivative,) = input_derivatives(rows, [inputs], [row.detach() for row in rows])
+    except InputError:
+        raise
+    except RuntimeError as error:
+        raise InputError(
+            f"the model's gradient cannot be differentiated by its inputs, which designing a canary needs: {error}"
+        ) from error
+    return [row.detach() for row in rows], derivative

@@ -1,0 +1,60 @@
+"""The exposure method in a run: reads a file, or the losses of the phrases inserted by secret-sharer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coalmine.errors import InputError
+from coalmine.methods.exposure.audit import exposure_result
+from coalmine.methods.exposure.settings import ExposureSettings
+from coalmine.methods.job import Job, JobContext
+from coalmine.results.result import MethodResults
+from coalmine.results.units import PHRASE, SCORES
+from coalmine.scorefile import Table, read_table
+
+if TYPE_CHECKING:
+    from coalmine.simulation.rounds import Rounds
+
+SOURCE = "secret-sharer"
+"""Method whose phrases are ranked if there is no file."""
+
+
+class ExposureJob(Job):
+    """Ranks canaries among references."""
+
+    needs_training = False
+
+    def __init__(self, context: JobContext) -> None:
+        self.settings: ExposureSettings = context.settings
+        self.reads = () if self.settings.file is not None else (SOURCE,)
+        self._jobs = context.jobs
+        # A file that cannot be read is reported before other methods of the run start a training.
+        self._table = None if self.settings.file is None else read_table(Path(self.settings.file))
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
+        """Return one result."""
+        settings = self.settings
+        result = exposure_result(
+            self._table or self._phrase_table(),
+            references=settings.references,
+            delta=settings.delta,
+            confidence=settings.confidence,
+            copies=settings.copies,
+            calibrate=settings.calibrate,
+            unit=PHRASE if self._table is None else SCORES,
+        )
+        result = replace(result, config={**result.config, **settings.to_dict()})
+        return MethodResults(method="exposure", results=[result])
+
+    def _phrase_table(self) -> Table:
+        """Return the losses of the run's inserted and held-out phrases."""
+        from coalmine.methods.secret_sharer.job import PhraseJob
+
+        job = self._jobs.get(SOURCE)
+        if not isinstance(job, PhraseJob):
+            raise InputError(f"exposure needs a file of losses, or {SOURCE} in the same run")
+        inserted, held_out = job.losses()
+        return Table("the phrases of this run", {"canaries": inserted, "references": held_out}, 0)

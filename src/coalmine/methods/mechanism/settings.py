@@ -1,0 +1,70 @@
+"""Settings of the audit of a single mechanism."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from coalmine import accounting
+from coalmine.accounting.sampling import EveryRound
+from coalmine.config import SettingError, Settings
+from coalmine.methods.mechanism.audit import Mechanism, gaussian_mechanism
+from coalmine.usercode import load_function
+
+
+class MechanismSettings(Settings):
+    """One application of a mechanism to a sum of canaries."""
+
+    noise_multiplier: float | None = Field(
+        None, examples=[1.0], ge=0, description="audit the Gaussian mechanism with this noise multiplier"
+    )
+    function: str | None = Field(
+        None,
+        examples=["mine.py:noisy_sum"],
+        description="audit your own mechanism instead: path.py:function, from a sum of updates of norm at most 1 to "
+        "what is released",
+    )
+    dim: int = Field(1_000_000, ge=2, description="number of coordinates")
+    canaries: int = Field(1000, ge=1, description="number of canaries in the sum; the same number is held out")
+    family: Literal["hadamard", "gaussian"] | None = Field(
+        None,
+        examples=["gaussian"],
+        description="hadamard (orthogonal, fast) or gaussian (independent); by default chosen by dim",
+    )
+    claim: float | None = Field(
+        None, examples=[2.0], ge=0, description="claimed ε at delta; by default that of noise_multiplier"
+    )
+    delta: float = Field(1e-5, ge=0, lt=1, description="δ at which ε is stated")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed for canaries and noise")
+
+    def mechanism(self) -> Mechanism:
+        """Return the mechanism to audit.
+
+        Raises:
+            SettingError: If not exactly one of ``noise_multiplier`` and ``function`` is set.
+        """
+        self.check_choice()
+        if self.noise_multiplier is not None:
+            return gaussian_mechanism(self.noise_multiplier, self.seed)
+        return load_function(str(self.function), "mechanism")
+
+    def check_choice(self) -> None:
+        """Raise if not exactly one mechanism is named."""
+        if (self.noise_multiplier is None) == (self.function is None):
+            count = "neither" if self.function is None else "both"
+            raise SettingError(
+                f"exactly one of noise_multiplier and function (path.py:function) must be set, got {count}",
+                ["mechanism", "noise_multiplier"],
+            )
+
+    def theory(self) -> accounting.Theory | None:
+        """Return the claimed guarantee, or None if there is none."""
+        if self.claim is not None:
+            return accounting.claimed(self.claim, self.delta)
+        if not self.noise_multiplier:
+            return None
+        return accounting.theory(
+            noise_multiplier=self.noise_multiplier, sampling=EveryRound(), rounds=1, delta=self.delta
+        )

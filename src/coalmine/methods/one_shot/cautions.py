@@ -1,0 +1,48 @@
+"""What to be careful with in a one-shot result."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from coalmine.accounting import Theory
+from coalmine.methods.one_shot.updates import FAMILIES
+from coalmine.stats.gaussian import epsilon_gdp
+
+if TYPE_CHECKING:
+    from coalmine.methods.one_shot.audit import OneShot
+
+
+def cautions(audit: OneShot, theory: Theory | None) -> list[str]:
+    """Return warnings about an audit and the claim that it is compared with."""
+    return [*_about_silence(audit), *_about_secret_rounds(audit, theory), *_about_crowding(audit, theory)]
+
+
+def _about_silence(audit: OneShot) -> list[str]:
+    """Warn if there is no evidence at all."""
+    return ["no canary took part in a round that the view shows, so there is no evidence"] if audit.is_silent else []
+
+
+def _about_secret_rounds(audit: OneShot, theory: Theory | None) -> list[str]:
+    """Warn if the score knows what the claim assumes to be secret."""
+    if theory is None or not audit.knows_rounds or not theory.sampling.startswith(("poisson", "fixed")):
+        return []
+    return [
+        f"the score {audit.score} knows the rounds of each canary, but the claim for {theory.sampling} assumes that "
+        f"they are secret: compare with a claim for {audit.sampling}"
+    ]
+
+
+def _about_crowding(audit: OneShot, theory: Theory | None) -> list[str]:
+    """Warn if there are so many canaries that they hide each other."""
+    crowd = f"{audit.canaries:,} canaries in {audit.dim:,} dimensions disturb each other"
+    if 4 * audit.canaries > audit.dim:
+        return [f"{crowd}: fewer would show more"]
+    if FAMILIES[audit.family].orthonormal or not audit.shares_rounds or theory is None:
+        return []
+    # Cosines of Gaussian canaries that share a round are not independent: each is noise to the others, of variance k/d.
+    # Even without any other noise they look like a Gaussian mechanism with μ = √(d/k).
+    limit = float(epsilon_gdp(math.sqrt(audit.dim / audit.canaries), theory.delta))
+    if limit > 2 * theory.epsilon:
+        return []
+    return [f"{crowd}: even without noise they would show only about ε = {limit:.3g}; fewer would show more"]

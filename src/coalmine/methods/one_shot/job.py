@@ -1,0 +1,117 @@
+"""The one-shot audit's part in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.errors import InputError
+from coalmine.methods.job import Job, JobContext
+from coalmine.methods.one_shot.audit import OneShot
+from coalmine.methods.one_shot.participation import PARTICIPATIONS
+from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.methods.one_shot.views import needs_initial
+from coalmine.protocol import Audit
+from coalmine.results.result import AuditResult, MethodResults
+from coalmine.simulation.flat import parameter_vector
+from coalmine.simulation.training import Training
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coalmine.simulation.data import Splits
+    from coalmine.simulation.rounds import Rounds
+    from coalmine.simulation.settings import TrainingSettings
+
+
+class OneShotJob(Job):
+    """Inserts random updates into a training, and returns one result per view."""
+
+    def __init__(self, context: JobContext) -> None:
+        assert context.training is not None
+        self._context = context
+        self._audits: list[OneShot] = []
+
+    def audits(self, splits: Splits, module: nn.Module) -> Sequence[Audit]:
+        """Return one audit per view. The first inserts the canaries."""
+        context = self._context
+        assert context.training is not None
+        start = parameter_vector(module).numpy()
+        self._audits = build_audits(context.settings, context.training, start, population=len(splits.train))
+        return self._audits
+
+    def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
+        """Return one result per view."""
+        assert isinstance(trained, Training)
+        return MethodResults(
+            method="one-shot", results=[self._result(audit, trained, metrics) for audit in self._audits]
+        )
+
+    def _result(self, audit: OneShot, trained: Training, metrics: Mapping[str, float]) -> AuditResult:
+        settings, mechanism = self._context.settings, trained.mechanism
+        theory = None
+        if mechanism.private:
+            theory = audit.theory(noise_multiplier=mechanism.noise_multiplier, delta=settings.delta)
+        result = audit.result(delta=settings.delta, confidence=settings.confidence, theory=theory, metrics=metrics)
+        used = {name: getattr(audit, name) for name in ("dim", "canaries", "view", "family", "score")}
+        return replace(result, config=self._context.config | used)
+
+
+def build_audits(
+    settings: OneShotSettings, training: TrainingSettings, initial: npt.ArrayLike, *, population: int
+) -> list[OneShot]:
+    """Return one audit per view.
+
+    Args:
+        settings: Settings of the audit.
+        training: Settings of the training.
+        initial: The model before the first round, (dim,).
+        population: Number of clients in the training.
+    """
+    start = np.asarray(initial, dtype=np.float32)
+    first, *others = settings.view
+    audit = OneShot(
+        dim=start.size,
+        rounds=training.rounds,
+        canaries=min(1000, max(100, population // 10)) if settings.canaries is None else settings.canaries,
+        view=first,
+        participation=_participation(settings, training, population),
+        score=_score(settings, first),
+        design=settings.design,
+        family=settings.family,
+        initial=start if needs_initial(first) else None,
+        norm=settings.norm,
+        seed=training.seed,
+    )
+    return [audit] + [
+        audit.seen_by(view, score=_score(settings, view), initial=start if needs_initial(view) else None)
+        for view in others
+    ]
+
+
+def _score(settings: OneShotSettings, view: str) -> str | None:
+    """Return the score of a view. Among several views, ``score`` is for those with several releases."""
+    return None if len(settings.view) > 1 and view.startswith("final") else settings.score
+
+
+def _participation(settings: OneShotSettings, training: TrainingSettings, population: int) -> str:
+    """Return the participation, for ``clients`` that of the training's cohorts."""
+    training.cohorts()  # raises if the cohort cannot be parsed
+    if settings.participation != "clients":
+        return settings.participation
+    kind, _, rest = training.cohort.partition(":")
+    match kind:
+        case "poisson":
+            return training.cohort
+        case "fixed":
+            return f"fixed:{int(rest) / population!r}"
+        case "epoch" if training.rounds % int(rest) == 0:
+            return f"epochs:{training.rounds // int(rest)}"
+    raise InputError(
+        f"canaries cannot take part like clients with cohort={training.cohort} and {training.rounds} rounds: choose "
+        f"participation={PARTICIPATIONS}"
+    )

@@ -1,0 +1,79 @@
+"""The log of a one-shot audit: which rounds were planted and observed, with the checks that keep them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.errors import InputError, check_count
+from coalmine.protocol import Release, View
+
+
+class RoundLog:
+    """Which of ``rounds`` rounds were planted and observed, and the norm of the canaries in each."""
+
+    def __init__(self, rounds: int) -> None:
+        self.planted, self.observed = np.zeros(rounds, dtype=bool), np.zeros(rounds, dtype=bool)
+        self.norms = np.full(rounds, np.nan)
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds of the training."""
+        return len(self.planted)
+
+    def awaits_release(self, round: int) -> bool:
+        """Return whether a round was planted and not observed yet."""
+        return round < self.rounds and bool(self.planted[round] and not self.observed[round])
+
+    def check_plant(self, round: int) -> None:
+        """Raise if a round does not exist or was planted before."""
+        self._check_round(check_count("round", round, least=0))
+        if self.planted[round]:
+            raise InputError(f"round {round} was already planted: call plant once per round")
+
+    def check_release(self, release: Release, view: View, view_name: str) -> None:
+        """Raise if a view cannot see a release, or not at this time."""
+        round = release.round
+        if release.kind != view.kind:
+            raise InputError(f'the view {view_name} takes releases of kind "{view.kind}", got "{release.kind}"')
+        self._check_round(round)
+        if not view.shows(round, self.rounds):
+            raise InputError(f"the view {view_name} does not see round {round}")
+        if self.observed[round]:
+            raise InputError(f"round {round} was already observed: call observe once per release")
+        if not self.planted[round]:
+            raise InputError(f"round {round} was not planted: call plant before observe")
+
+    def check_complete(self, view: View, view_name: str) -> None:
+        """Raise if a release or a planting is missing."""
+        missing = [t for t in range(self.rounds) if view.shows(t, self.rounds) and not self.observed[t]]
+        if missing:
+            raise InputError(
+                f"the view {view_name} has not observed {_list_rounds(missing)} of {self.rounds}: call observe with "
+                "what each released"
+            )
+        unplanted = np.flatnonzero(~self.planted)
+        if len(unplanted):
+            raise InputError(f"plant was never called for {_list_rounds(unplanted.tolist())}: call it in every round")
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what a checkpoint keeps."""
+        return {"planted": np.array(self.planted), "observed": np.array(self.observed), "norms": np.array(self.norms)}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Return to a state."""
+        self.planted, self.observed = np.array(state["planted"]), np.array(state["observed"])
+        self.norms = np.array(state["norms"])
+
+    def _check_round(self, round: int) -> None:
+        if not 0 <= round < self.rounds:
+            raise InputError(f"round {round} is not one of the audit's {self.rounds} rounds, counted from 0")
+
+
+def _list_rounds(rounds: Sequence[int]) -> str:
+    """Format up to five rounds, such as ``rounds 0, 1, 2``."""
+    shown = ", ".join(str(t) for t in rounds[:5])
+    return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > 5 else ''}"

@@ -1,0 +1,303 @@
+"""Scores of the one-shot audit: how the releases become one number per canary.
+
+Every score is a statistic of the cosines between a canary and the releases; docs/one-shot.md compares them. To add one,
+write a subclass of `Score` here and list it in `SCORES`. It states its name, the views it goes with, how it accumulates
+releases and which null distribution a held-out canary's score has; settings, checkpoints and error messages follow.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.arrays import Floats, Ints
+from coalmine.errors import InputError, did_you_mean
+from coalmine.methods.one_shot.participation import Participation
+from coalmine.methods.one_shot.views import shows_one_release
+from coalmine.protocol import View
+from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One release as the canaries meet it. Arrays have one entry per canary, inserted and held out.
+
+    Args:
+        dots: Dot product of each canary with the release.
+        lengths: Length of the release that each canary is compared with (`evidence.comparable_lengths`).
+        due: How often each canary was due in the rounds that led to the release, also if it is held out.
+        shift: What an inserted canary adds to its own dot product, or None if the divisor of the sum is unknown.
+        rate: Probability that a canary takes part in the round.
+        ends_epoch: Whether an epoch of the participation ends with the round.
+    """
+
+    dots: Floats
+    lengths: Floats
+    due: Ints
+    shift: float | None
+    rate: float
+    ends_epoch: bool
+
+    @cached_property
+    def cosines(self) -> Floats:
+        """Cosine of each canary with the release."""
+        return self.dots / self.lengths
+
+
+@dataclass(kw_only=True)
+class History:
+    """What all scores share: facts about the canaries, and counts of the releases so far.
+
+    Args:
+        count: Number of canaries, inserted and held out.
+        dim: Dimensions that a canary has to itself (`evidence.free_dimensions`).
+        participation: When canaries take part.
+        shared_rounds: Whether all canaries take part in the same rounds, known to the adversary.
+        releases: Number of releases.
+        times: Number of releases that each canary was due for.
+    """
+
+    count: int
+    dim: int
+    participation: Participation
+    shared_rounds: bool
+    releases: int = 0
+    times: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.times = np.zeros(self.count, dtype=np.int64)
+
+
+class Score(ABC):
+    """A running statistic of the releases, one number per canary."""
+
+    name: ClassVar[str]
+    """Name in settings and results."""
+
+    arrays: ClassVar[tuple[str, ...]]
+    """Attributes that a checkpoint keeps, by names that no other score uses for something else."""
+
+    knows_rounds: ClassVar[bool] = False
+    """Whether it uses a canary's rounds even if the participation keeps them secret."""
+
+    needs_divisor: ClassVar[bool] = False
+    """Whether a release must state what the sum of its round was divided by."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, view: View) -> bool:
+        """Return whether the score goes with a view."""
+
+    @abstractmethod
+    def add(self, observation: Observation) -> None:
+        """Take in a release."""
+
+    def end_epoch(self) -> None:
+        """Close an epoch; called by the audit where its last release has nothing to add."""
+        return
+
+    @abstractmethod
+    def values(self) -> Floats:
+        """Return the score of each canary, NaN for canaries that no release can tell about."""
+
+    @property
+    def uses_direction(self) -> bool:
+        """Whether the score is the cosine with `Evidence.direction` rather than `values`."""
+        return False
+
+    @abstractmethod
+    def null(self) -> Null | None:
+        """Return the null distribution, or an upper bound on its tails, or None if neither is known."""
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what a checkpoint keeps."""
+        return {name: np.array(getattr(self, name)) for name in self.arrays}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Return to a state."""
+        for name in self.arrays:
+            setattr(self, name, np.array(state[name]))
+
+
+class Max(Score):
+    """Largest cosine over all releases (Andrew et al. 2023, Algorithm 2). Does not use a canary's rounds."""
+
+    name = "max"
+    arrays = ("largest",)
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.largest = np.full(history.count, -np.inf)
+
+    @classmethod
+    def fits(cls, view: View) -> bool:
+        """Go with views of several releases."""
+        return not shows_one_release(view)
+
+    def add(self, observation: Observation) -> None:
+        """Update the maximum."""
+        np.maximum(self.largest, observation.cosines, out=self.largest)
+
+    def values(self) -> Floats:
+        """Return the maximum."""
+        return self.largest
+
+    def null(self) -> Null | None:
+        """Return a union bound over the releases: their cosines depend on each other in an unknown way."""
+        cosine, releases = CosineNull(self.history.dim), self.history.releases
+        return LargestOfNull(cosine, releases) if releases > 1 else cosine
+
+
+class Cosine(Max):
+    """Cosine with the only release (Andrew et al. 2023, Algorithm 1), whose null distribution is exact."""
+
+    name = "cosine"
+
+    @classmethod
+    def fits(cls, view: View) -> bool:
+        """Go with views of a single release."""
+        return shows_one_release(view)
+
+
+class Sum(Score):
+    """Sum of the cosines with the releases of a canary's own rounds, for an adversary who knows these rounds."""
+
+    name = "sum"
+    arrays = ("total",)
+    knows_rounds = True
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.total = np.zeros(history.count)
+
+    @classmethod
+    def fits(cls, view: View) -> bool:
+        """Go with views of several releases."""
+        return not shows_one_release(view)
+
+    def add(self, observation: Observation) -> None:
+        """Add the cosines of canaries that were due."""
+        self.total += np.where(observation.due > 0, observation.cosines, 0.0)
+
+    def values(self) -> Floats:
+        """Return the sum, scaled so that its variance does not grow with the number of rounds."""
+        times = self.history.times
+        return np.where(times > 0, self.total / np.sqrt(np.maximum(times, 1)), np.nan)
+
+    @property
+    def uses_direction(self) -> bool:
+        """Whether all canaries share their rounds: the sum is then one dot product."""
+        return self.history.shared_rounds
+
+    def null(self) -> Null | None:
+        """Return the cosine null if each score is a single cosine."""
+        single = self.history.shared_rounds or self.history.times.max() <= 1
+        return CosineNull(self.history.dim) if single else None
+
+
+class LikelihoodRatio(Score):
+    """How much likelier the releases are with the canary than without it.
+
+    In round t an inserted canary c shifts x = ⟨c, uₜ⟩ · divisor / norm by 1. Without it c is a random direction, so x
+    has mean 0 and variance v = |uₜ|² (divisor / norm)² / d. The round's log-likelihood ratio is λ = (x − ½) / v. If a
+    canary's rounds are secret, the ratio is averaged over the rounds it may have had.
+    """
+
+    name = "likelihood-ratio"
+    arrays = ("ratio", "epoch")
+    needs_divisor = True
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.ratio = np.zeros(history.count)
+        # Within an epoch: log Σ rate · e^λ over its rounds so far.
+        self.epoch = np.full(history.count, -np.inf)
+
+    @classmethod
+    def fits(cls, view: View) -> bool:
+        """Go with every round's update: changes of a model mix rounds in a way only the server knows."""
+        return view.kind == "update"
+
+    def add(self, observation: Observation) -> None:
+        """Add the log-likelihood ratio of a round, averaged over what the adversary does not know."""
+        if observation.shift is None:
+            return
+        ratios, rate = log_likelihood_ratios(observation, self.history.dim), observation.rate
+        match self.history.participation.knowledge:
+            case "rounds":
+                self.ratio += np.where(observation.due > 0, ratios, 0.0)
+            case "rate":
+                # log(1 − q + q e^λ): the canary took part with probability q. At q = 1, log1p(−1) = −∞ is right.
+                with np.errstate(divide="ignore"):
+                    self.ratio += np.logaddexp(np.log1p(-rate), np.log(rate) + ratios)
+            case "once-per-epoch":
+                self.epoch = np.logaddexp(self.epoch, np.log(rate) + ratios)
+                if observation.ends_epoch:
+                    self.end_epoch()
+
+    def end_epoch(self) -> None:
+        """Add the epoch's ratio; an epoch without any release adds nothing."""
+        self.ratio += np.where(np.isneginf(self.epoch), 0.0, self.epoch)
+        self.epoch = np.full(self.history.count, -np.inf)
+
+    def values(self) -> Floats:
+        """Return the log-likelihood ratio."""
+        informative = self.history.participation.knowledge != "rounds" or self.history.times > 0
+        return np.where(informative, self.ratio, np.nan)
+
+    @property
+    def uses_direction(self) -> bool:
+        """Whether all canaries share their rounds: the sum of their ratios is then one dot product."""
+        return self.history.shared_rounds
+
+    def null(self) -> Null | None:
+        """Return the cosine null for shared rounds, and Markov's bound P(ln ratio ≥ t) ≤ e⁻ᵗ for one secret round.
+
+        On held-out canaries a single round's ratio has mean at most 1, and so has an average over rounds. A product
+        over several rounds need not, since its factors share the canary.
+        """
+        if self.history.shared_rounds:
+            return CosineNull(self.history.dim)
+        return LikelihoodRatioNull() if self.history.participation.is_one_secret_round else None
+
+
+def log_likelihood_ratios(observation: Observation, dim: int) -> Floats:
+    """Return λ of each canary for one release whose shift is known."""
+    assert observation.shift is not None
+    variance = observation.lengths**2 / dim
+    result: Floats = (observation.dots - observation.shift / 2) * observation.shift / variance
+    return result
+
+
+SCORES: dict[str, type[Score]] = {score.name: score for score in (Cosine, LikelihoodRatio, Max, Sum)}
+"""All scores by name. The default for a view is the first that goes with it."""
+
+
+def scores_for(view: View) -> dict[str, type[Score]]:
+    """Return the scores that go with a view, the default first."""
+    return {name: score for name, score in SCORES.items() if score.fits(view)}
+
+
+def find_score(name: str | None, view: View, view_name: str) -> str:
+    """Return the name of a score if it goes with the view, or of the view's default score.
+
+    Raises:
+        InputError: If there is no such score, or if it does not go with the view.
+    """
+    available = scores_for(view)
+    if name is None:
+        return next(iter(available))
+    if name not in SCORES:
+        raise InputError(f'unknown score "{name}". {did_you_mean(name, SCORES)}')
+    if name not in available:
+        raise InputError(f"the score {name} does not go with the view {view_name}: use {' or '.join(available)}")
+    return name

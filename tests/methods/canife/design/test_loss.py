@@ -1,0 +1,65 @@
+"""The closed-form derivative of the design loss is the derivative of its definition."""
+
+import pytest
+import torch
+
+from canary_models import random_pool
+from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
+from coalmine.methods.canife.design_pool import ParameterBlock, Pool
+from federations import mlp
+
+
+@pytest.mark.parametrize("loss", [MeanLoss(), CovarianceLoss(), LikelihoodRatioLoss(noise_multiplier=0.3, cohort=10)])
+def test_the_closed_form_is_the_derivative_of_each_loss(loss):
+    rows, pool = random_pool(mlp(), dtype=torch.float64)
+    metric, step, constant = loss.metric(pool), 0.3, 2.0
+    gradient = torch.randn(4, rows.shape[1], dtype=torch.float64).mul_(torch.tensor([[0.01], [0.1], [1], [10]]))
+    gradient.requires_grad_()
+    b = gradient / gradient.norm(dim=1, keepdim=True) @ rows.T / 0.8
+    short = (constant - step * gradient.norm(dim=1) / 0.8).clamp(min=0)
+    expected = ((b @ metric) * b).sum(1) + short**2
+    by_gradient = torch.autograd.grad(expected.sum(), gradient)[0]
+    shapes = [block.shape for block in pool.blocks]
+    pieces = [
+        p.unflatten(1, s) for p, s in zip(gradient.detach().split([s.numel() for s in shapes], 1), shapes, strict=True)
+    ]
+    found = DesignLoss(pool, loss, step=step, norm_constant=constant, boxes=[()] * len(shapes)).derivative(pieces)
+    torch.testing.assert_close(found.losses, expected.detach(), rtol=1e-9, atol=0)
+    torch.testing.assert_close(
+        torch.cat([v.flatten(1) for v in found.derivatives], 1), by_gradient, rtol=1e-9, atol=1e-14
+    )
+
+
+def test_the_likelihood_ratio_loss_is_what_the_noise_and_the_pool_leave_of_the_separation():
+    rows, pool = random_pool(mlp(), dtype=torch.float64)
+    g = torch.randn(rows.shape[1], dtype=torch.float64)
+    g /= g.norm()
+    loss = LikelihoodRatioLoss(noise_multiplier=0.2, cohort=30)
+    b = rows @ g / 0.8
+    lost = b @ loss.metric(pool) @ b
+    covariance = 30 / len(rows) * rows.T @ rows / 0.8**2 + 0.2**2 * torch.eye(len(g), dtype=torch.float64)
+    assert float(1 - lost) == pytest.approx(float(0.2**2 * g @ torch.linalg.solve(covariance, g)), rel=1e-9)
+
+
+def test_the_derivative_stays_exact_where_all_updates_are_alike():
+    draw = torch.Generator().manual_seed(0)
+    common, own = torch.randn(1, 300_000, generator=draw), torch.randn(9, 300_000, generator=draw)
+    rows = common + 0.03 * own
+    rows *= 0.7 / rows.norm(dim=1, keepdim=True)
+    gradient = common + 0.03 * torch.randn(1, 300_000, generator=draw)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        pool = Pool(blocks=[ParameterBlock(torch.Size([300_000]), (), rows.to(dtype))], clip_norm=0.8)
+        loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0, boxes=[()])
+        found.append(loss.derivative([gradient.to(dtype)]).derivatives[0].double())
+    assert (found[0] - found[1]).norm() < 1e-4 * found[1].norm()
+    along = gradient.double() / gradient.double().norm()
+    assert abs(float((found[0] * along).sum())) < 1e-5 * float(found[0].norm())
+
+
+def test_a_canary_without_a_gradient_stays_where_it_is():
+    _, pool = random_pool(mlp())
+    loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0, boxes=[()] * len(pool.blocks))
+    found = loss.derivative([torch.zeros(1, *block.shape) for block in pool.blocks])
+    assert found.losses.tolist() == [1.0]
+    assert not any(bool(v.any()) for v in found.derivatives)

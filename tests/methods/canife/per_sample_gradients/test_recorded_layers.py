@@ -1,0 +1,63 @@
+"""Fast layers, and the LSTM's recurrence, compute what torch computes, and can be differentiated twice."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from torch import nn
+
+from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
+from coalmine.methods.canife.per_sample_gradients.recorded_layers import RecordedConv2d, Standardized, Tape
+
+
+@given(
+    side=st.integers(1, 6),
+    kernel=st.integers(1, 5),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+)
+def test_a_cropped_convolution_is_the_whole_one(side, kernel, stride, padding, dilation):
+    if side + 2 * padding < dilation * (kernel - 1) + 1 or padding >= dilation * (kernel - 1) + 1 + side:
+        return
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, kernel, stride=stride, padding=padding, dilation=dilation).double()
+    images = torch.randn(2, 2, side, side, dtype=torch.float64)
+    tape = Tape()
+    mine = RecordedConv2d(copy.deepcopy(layer), tape)
+    expected, deltas = layer(images), torch.randn_like(layer(images))
+    torch.testing.assert_close(mine(images), expected)
+    found = tape.uses[0].gradients(deltas, 2)
+    for i in range(2):
+        weight, bias = torch.autograd.grad((layer(images[i : i + 1]) * deltas[i]).sum(), [layer.weight, layer.bias])
+        whole = torch.zeros_like(weight)
+        whole[(slice(None), slice(None), *mine.taps)] = found[0][i]
+        torch.testing.assert_close(whole, weight)
+        torch.testing.assert_close(found[1][i], bias)
+
+
+def test_standardized_rows_can_be_differentiated_twice():
+    rows = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda r: Standardized.apply(r, 1e-5), rows)
+    assert torch.autograd.gradgradcheck(lambda r: Standardized.apply(r, 1e-5), rows)
+
+
+@examples(max_examples=10)
+@given(positions=st.integers(1, 4), count=st.integers(1, 3), units=st.integers(1, 3), seed=st.integers(0, 9))
+def test_the_recurrence_can_be_differentiated_twice(positions, count, units, seed):
+    draw = torch.Generator().manual_seed(seed)
+    shares = torch.randn(count, positions, 4 * units, generator=draw, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4 * units, units, generator=draw, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda s: Recurrence.apply(s, weight), shares)
+    assert torch.autograd.gradgradcheck(lambda s: Recurrence.apply(s, weight), shares)
+
+
+def test_the_recurrence_is_that_of_torchs_lstm():
+    torch.manual_seed(0)
+    layer = nn.LSTM(3, 5, batch_first=True).double()
+    inputs = torch.randn(2, 7, 3, dtype=torch.float64)
+    shares = F.linear(inputs, layer.weight_ih_l0, layer.bias_ih_l0 + layer.bias_hh_l0)
+    torch.testing.assert_close(Recurrence.apply(shares, layer.weight_hh_l0), layer(inputs)[0])

@@ -1,0 +1,58 @@
+"""``coalmine audit canife`` on the command line."""
+
+import json
+
+import pytest
+
+FAST = ["partition=iid:40", "rounds=4", "every=2", "client.epochs=1", "client.batch_size=all"]
+FAST += ["model_settings.hidden=16", "design.iterations=5"]
+
+
+def sets(*texts):
+    return [part for text in texts for part in ("--set", text)]
+
+
+def test_the_terminal_shows_rounds_ceilings_composition_and_a_summary(run, tmp_path):
+    code, out, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))
+    assert code == 0
+    for part in ("0–1", "2–3", "ceiling", "lower bound", "best-threshold", "as in the paper", "Of a single round"):
+        assert part in out
+    first = json.loads((tmp_path / "result.json").read_text())
+    code, _, _ = run("audit", "canife", *sets(*FAST, "trials=12"), "--out", str(tmp_path))
+    assert code == 0
+    second = json.loads((tmp_path / "result.json").read_text())
+    assert [r["details"] for r in second["results"]] == [r["details"] for r in first["results"]]
+    code, _, _ = run("estimate", str(tmp_path / "scores-canife-frozen.npz"), "--design", "coin-flips")
+    assert code == 0
+
+
+def test_several_adversaries_are_printed_as_json(run):
+    settings = sets(*FAST, "mode=running", "trials=4", "canaries=3", "pool_clients=3,8", "noise_multiplier=0")
+    code, out, err = run("audit", "canife", *settings, "--json")
+    assert (code, err) == (0, "")
+    views = [r["view"] for r in json.loads(out)["results"]]
+    assert {"running, pool 3, 5 iterations", "running, pool 8, 5 iterations"} <= set(views)
+
+
+def test_figures_are_written(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("coalmine.drawing.files.FORMATS", (".svg",))
+    settings = sets(*FAST, "trials=6", "pool_clients=3,5")
+    code, _, err = run("audit", "canife", *settings, "--figures", str(tmp_path / "figures"))
+    assert code == 0, err
+    for name in ("canife-adversaries", "frozen-pool-5-5-iterations/canife-rounds"):
+        assert (tmp_path / f"figures/{name}.svg").stat().st_size > 1000
+
+
+def test_settings_are_listed_with_defaults(run):
+    code, out, _ = run("audit", "canife", "--settings")
+    assert code == 0
+    for key in ("every", "trials", "design.iterations", "pool_fraction", "client.learning_rate"):
+        assert key in out
+
+
+@pytest.mark.parametrize("setting", ["trial=3", "mode=thawed", "trials=1", "clip_norm=none", "pool_clients=999"])
+def test_a_bad_setting_is_an_error_in_one_sentence(run, setting):
+    code, _, err = run("audit", "canife", *sets(*FAST, setting, "noise_multiplier=0"))
+    assert code == 2
+    assert setting.partition("=")[0] in err
+    assert "Traceback" not in err

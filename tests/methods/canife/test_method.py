@@ -1,0 +1,111 @@
+"""CANIFE in a run: from settings over its job to results, and settings that do not go together."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coalmine.config import SettingError, settings_from_texts
+from coalmine.errors import InputError
+from coalmine.methods.canife.method import METHOD
+from coalmine.methods.canife.settings import CanifeSettings
+from coalmine.methods.job import JobContext
+from coalmine.results.units import ROUND, USER
+from coalmine.simulation.settings import TrainingSettings
+
+FAST = ["partition=iid:40", "rounds=4", "every=2", "client.epochs=1", "client.batch_size=all"]
+FAST += ["model_settings.hidden=16", "design.iterations=5"]
+
+
+def results_of(*texts):
+    """The results of a run with these settings, and its job."""
+    by_key = {text.partition("=")[0]: text for text in (*FAST, *texts)}
+    training, settings = settings_from_texts(list(by_key.values()), TrainingSettings, CanifeSettings)
+    job = METHOD.job(JobContext(settings=settings, training=training))
+    splits = training.splits(pool_fraction=job.pool_fraction)
+    module = training.module(splits)
+    trained = training.training(splits, module, job.audits(splits, module))
+    trained.run()
+    return job.results(trained, {"accuracy": 0.5}).results
+
+
+def test_a_run_has_a_result_for_one_round_and_one_for_all_rounds_composed():
+    one_round, composed = results_of("trials=12")
+    assert (one_round.unit, one_round.view) == (ROUND, "frozen")
+    assert (composed.unit, composed.view) == (USER, "frozen, composed")
+    assert one_round.theory.rounds == 1
+    assert composed.theory.rounds == 4
+    assert one_round.arrays["scores"].shape == one_round.arrays["present"].shape == (24, 1)
+    assert one_round.config["trials"] == composed.config["trials"] == 12
+    assert one_round.metrics["accuracy"] == 0.5
+    assert one_round.summary.startswith("Of a single round")
+
+
+def test_several_adversaries_share_a_running_training():
+    results = results_of("mode=running", "trials=4", "canaries=3", "pool_clients=3,8", "noise_multiplier=0")
+    rounds = [result for result in results if result.unit is ROUND]
+    assert [r.view for r in rounds] == ["running, pool 3, 5 iterations", "running, pool 8, 5 iterations"]
+    for result in rounds:
+        assert result.theory is None
+        assert result.details["training_theory"] is None
+        (period,) = result.details["rounds"]
+        assert period["with_scores"] + period["without_scores"] == 12
+        assert result.estimates[0].method == "one-run"
+        assert result.ceiling >= result.estimates[0].epsilon
+        assert any("could exceed 0" in warning for warning in result.warnings) == (result.ceiling == 0)
+
+
+def test_mock_clients_may_have_other_data(tmp_path):
+    draw = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "noise.npz",
+        x=draw.random((60, 1, 8, 8), dtype=np.float32),
+        y=np.arange(60) % 10,
+        user=np.arange(60) // 4,
+    )
+    pools = f"pool_data=own,{tmp_path / 'noise.npz'}"
+    results = results_of("client.epochs=2", "weights=size:30", "cohort=epoch:2", "trials=6", pools, "pool_clients=5")
+    views = [result.view for result in results if result.unit is ROUND]
+    assert views == ["frozen, pool 5, 5 iterations", "frozen, pool noise 5, 5 iterations"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("trial=3", "trials"),
+        ("mode=thawed", "mode"),
+        ("trials=1", "trials = 1.*at least 2"),
+        ("canaries=1e6", "canaries must be at most 1,000"),
+        ("pool_fraction=0", "pool_fraction"),
+        ("pool_clients=999", "pool_clients must be between 1 and"),
+        ("design.target=seven", "design.target"),
+        ("client.optimizer=adam", "SGD"),
+    ],
+)
+def test_bad_settings_raise_an_error(setting, message):
+    with pytest.raises(InputError, match=message):
+        results_of(setting)
+
+
+def run_settings(training, **methods):
+    return SimpleNamespace(trainings={"training": training}, methods=methods)
+
+
+def test_settings_are_checked_together():
+    with pytest.raises(SettingError, match="clip_norm") as error:
+        METHOD.check(run_settings(TrainingSettings(clip_norm="none"), canife=CanifeSettings()))
+    assert error.value.path == ("training", "clip_norm")
+    settings = {"canife": CanifeSettings(mode="running"), "one-shot": None}
+    with pytest.raises(SettingError, match="without noise") as error:
+        METHOD.check(run_settings(TrainingSettings(noise_multiplier=0), **settings))
+    assert error.value.path == ("canife", "mode")
+    METHOD.check(run_settings(TrainingSettings(noise_multiplier=1), **settings))
+
+
+def test_the_registry_entry_imports_neither_torch_nor_altair():
+    program = "import sys, coalmine.methods.canife.method; print({'torch', 'altair'} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "set()\n"
+    )

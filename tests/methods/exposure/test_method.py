@@ -1,0 +1,81 @@
+"""The method in a run, in the terminal and in the report."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coalmine.config import SettingError
+from coalmine.errors import InputError
+from coalmine.methods import registry
+from coalmine.methods.exposure.settings import ExposureSettings
+from coalmine.methods.job import JobContext
+from coalmine.methods.secret_sharer.job import SecretSharerJob
+from coalmine.methods.secret_sharer.settings import SecretSharerSettings
+from coalmine.results.units import PHRASE, SCORES
+
+METHOD = registry.get("exposure")
+
+
+def results(jobs=None, **settings):
+    job = METHOD.job(JobContext(settings=ExposureSettings(**settings), jobs=jobs or {}))
+    return job, job.results(None, {})
+
+
+@pytest.fixture
+def losses(tmp_path):
+    path = tmp_path / "losses.csv"
+    rows = [f"{i / 10},1" for i in range(20)] + [f"{1 + i / 10},0" for i in range(200)]
+    path.write_text("loss,canary\n" + "\n".join(rows))
+    return str(path)
+
+
+def test_a_file_is_read(losses):
+    job, found = results(file=losses, delta=1e-5)
+    (result,) = found.results
+    assert (job.reads, result.unit) == ((), SCORES)
+    assert result.config["file"] == losses
+    assert result.bound.delta == 1e-5
+
+
+def test_a_file_that_cannot_be_read_is_refused_before_anything_runs():
+    with pytest.raises(InputError, match=r"none\.csv"):
+        METHOD.job(JobContext(settings=ExposureSettings(file="none.csv")))
+
+
+def test_without_a_file_the_phrases_of_the_run_are_ranked():
+    sharer = SecretSharerJob.__new__(SecretSharerJob)
+    values = np.linspace(-5, -1, 10), np.linspace(-9, -4, 30)
+    sharer.memorization = SimpleNamespace(scores=lambda score: values)
+    job, found = results(jobs={"secret-sharer": sharer})
+    (result,) = found.results
+    assert (job.reads, result.unit) == (("secret-sharer",), PHRASE)
+    assert (result.metrics["inserted"], result.metrics["held_out"]) == (10, 30)
+    with pytest.raises(InputError, match="secret-sharer"):
+        results()
+
+
+def test_settings_without_anything_to_rank_are_refused():
+    sharer = SecretSharerSettings()
+    METHOD.check(SimpleNamespace(methods={"exposure": ExposureSettings(file="x.csv")}))
+    METHOD.check(SimpleNamespace(methods={"exposure": ExposureSettings(), "secret-sharer": sharer}))
+    for methods, path in (
+        ({"exposure": ExposureSettings()}, ("exposure", "file")),
+        ({"exposure": ExposureSettings(), "secret-sharer": SecretSharerSettings(twins=0)}, ("secret-sharer", "twins")),
+        ({"exposure": ExposureSettings(calibrate=True), "secret-sharer": sharer}, ("exposure", "calibrate")),
+    ):
+        with pytest.raises(SettingError) as error:
+            METHOD.check(SimpleNamespace(methods=methods))
+        assert error.value.path == path
+
+
+def test_terminal_and_report_show_random_guessing(losses):
+    _, found = results(file=losses)
+    summary, estimates = METHOD.tables(found)
+    assert "20 canaries among 200 references" in summary.title
+    assert [row[0] for row in summary.rows][:4] == ["mean", "median", "75th percentile", "largest"]
+    assert summary.columns[3].startswith("95%")
+    assert [row[0] for row in estimates.rows][:2] == ["simultaneous", "median-exposure"]
+    section = METHOD.section(found)
+    assert "random guessing" in section.body
+    assert len(section.explorers) == 1

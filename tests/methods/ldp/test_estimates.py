@@ -1,0 +1,67 @@
+"""Estimates of the LDP audit: bounds that are tight and valid, and the paper's mean beside them."""
+
+import numpy as np
+import pytest
+
+from coalmine.methods.ldp.estimates import blind_epsilon, empirical_epsilons, estimates, spread
+from coalmine.methods.ldp.trials import Trials, white_box
+from coalmine.simulation.mechanisms.local import LDPSGD
+from coalmine.simulation.mechanisms.privunit import PrivUnit2
+from ldp_games import EPSILONS, dummy
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_the_bound_is_within_five_percent_of_epsilon_in_the_worst_case(epsilon):
+    trials = white_box(dummy(), LDPSGD(epsilon=epsilon), 100_000, np.random.default_rng(3))["white-box"]
+    bound = estimates([trials], delta=0.0, confidence=0.95)[0]
+    assert bound.valid
+    assert 0.95 * epsilon < bound.lower <= epsilon
+
+
+@pytest.mark.parametrize(("mechanism", "view"), [(LDPSGD, "white-box"), (PrivUnit2, "likelihood-ratio")])
+@pytest.mark.parametrize("measurements", [1, 3])
+def test_bounds_exceed_epsilon_in_at_most_five_percent_of_audits(mechanism, view, measurements):
+    # 150 audits: a bound that fails in 5% has more than 16 failures in one of 690 runs with other seeds.
+    exceeded = 0
+    for seed in range(150):
+        rng = np.random.default_rng([seed, measurements])
+        trials = [white_box(dummy(50), mechanism(epsilon=1.0), 400, rng)[view] for _ in range(measurements)]
+        exceeded += estimates(trials, delta=0.0, confidence=0.95)[0].lower > 1.0
+    assert exceeded <= 16
+
+
+def test_bounds_of_a_mechanism_that_reveals_nothing_stay_at_zero():
+    bounds = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        trials = Trials(rng.standard_normal(1000), np.arange(1000) < rng.binomial(1000, 0.5))
+        bounds.append(estimates([trials], delta=0.0, confidence=0.95)[0].lower)
+    # A bound that fails in 5% has more than 20 failures of 200 in one of 860 runs.
+    assert np.sum(np.array(bounds) > 0) <= 20
+
+
+def test_blind_guesses_have_an_empirical_epsilon_above_zero():
+    rng = np.random.default_rng(0)
+    rare = Trials((rng.random(10_000) < 0.02) - 0.5, np.arange(10_000) < 5000)
+    even = Trials(rng.random(10_000) - 0.5, np.arange(10_000) < 5000)
+    assert 0.005 < blind_epsilon([even], 0.0) < 0.03
+    assert 0.05 < blind_epsilon([rare], 0.0) < 0.12
+
+
+def test_the_mean_of_the_measurements_is_an_estimate_with_their_spread_and_no_confidence():
+    rng = np.random.default_rng(0)
+    trials = [white_box(dummy(), LDPSGD(epsilon=2.0), 2000, rng)["white-box"] for _ in range(3)]
+    epsilons = empirical_epsilons(trials, 0.0)
+    several, single = (estimates(trials[:n], delta=0.0, confidence=0.95)[-1] for n in (3, 1))
+    assert (several.method, several.valid, several.confidence) == ("empirical", False, None)
+    assert several.epsilon == epsilons.mean()
+    assert (several.lower, several.upper) == (epsilons.mean() - spread(epsilons), epsilons.mean() + spread(epsilons))
+    assert (single.epsilon, single.lower, single.upper) == (epsilons[0], None, None)
+
+
+def test_the_mean_is_doubtful_where_the_bound_exceeds_it():
+    # Extreme reports of PrivUnit show more than a single threshold, those of LDP-SGD do not.
+    for mechanism, doubtful in ((PrivUnit2(epsilon=4.0), True), (LDPSGD(epsilon=2.0), False)):
+        trials = white_box(dummy(), mechanism, 30_000, np.random.default_rng(0))["white-box"]
+        quoted, *_, mean = estimates([trials], delta=0.0, confidence=0.95)
+        assert mean.doubtful == (mean.epsilon < quoted.epsilon) == doubtful

@@ -1,0 +1,234 @@
+"""The LDP audit as a method of a run: results, tables, sentences, figures, and its section of the report."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coalmine.config import settings_from_texts
+from coalmine.drawing import files as figure_files
+from coalmine.errors import InputError
+from coalmine.methods import registry
+from coalmine.methods.job import JobContext
+from coalmine.methods.ldp import figures
+from coalmine.methods.ldp.crafters import DummyGradient, GradientFlip
+from coalmine.methods.ldp.tables import summary, tables
+from coalmine.results.files import write_method_results
+from coalmine.results.result import AuditResult, MethodResults
+from coalmine.simulation.mechanisms.local import LDPSGD
+from ldp_games import EPSILONS, DoubledEpsilon, digits_audit, method_results
+
+METHOD = registry.get("ldp")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return method_results(
+        "epsilon=1,2", "trials=300", "crafter=dummy-gradient", "gradient_norm=0.5,1", "measurements=2"
+    )
+
+
+def saved(found):
+    """The same results as they are read back from disk."""
+    contents = json.loads(json.dumps([r.to_dict() for r in found.results], allow_nan=False))
+    results = [AuditResult.from_dict(content) for content in contents]
+    return MethodResults(method="ldp", results=results, summary=found.summary)
+
+
+def test_the_method_is_known_without_torch_or_altair():
+    code = (
+        "import sys; from coalmine.methods import registry; registry.get('ldp'); "
+        "print([name for name in ('torch', 'altair') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_there_is_a_result_for_each_adversary_claim_and_view(found):
+    assert [r.label for r in found.results][:5] == [
+        "dummy-gradient of norm 0.5, ε = 1, white-box",
+        "dummy-gradient of norm 0.5, ε = 1, black-box",
+        "dummy-gradient of norm 0.5, ε = 1, likelihood-ratio",
+        "dummy-gradient of norm 0.5, ε = 1, parameter-change",
+        "dummy-gradient of norm 0.5, ε = 2, white-box",
+    ]
+    assert len(found.results) == len({r.file_stem for r in found.results}) == 16
+    assert found.results[0].config["data"] == "digits"
+    assert found.results[0].config["clip_norm"] == 1.0
+
+
+def test_scores_are_saved_for_each_result(found, tmp_path):
+    write_method_results(found, tmp_path)
+    result = found.results[4]
+    with np.load(tmp_path / f"scores-{result.file_stem}.npz", allow_pickle=False) as scores:
+        assert scores["members"].size + scores["nonmembers"].size == 2 * 300
+    assert len(list(tmp_path.iterdir())) == 16
+
+
+def test_tables_have_a_row_per_adversary_and_claim_and_a_column_per_view():
+    shown = tables(method_results("trials=500", "epsilon=1,4", "crafter=benign,dummy-gradient"))
+    empirical, bounds, guesses = shown
+    assert "not a bound): ldp-sgd, 500 trials, δ = 0" in empirical.title
+    assert "95% confidence" in bounds.title
+    for table in shown:
+        views = ["white-box", "black-box", "likelihood-ratio", "parameter-change"]
+        assert table.columns == ["adversary", "claimed ε", *views]
+        assert [row[:2] for row in table.rows] == [[c, e] for c in ("benign", "dummy-gradient") for e in ("1", "4")]
+    assert guesses.rows[0][4].endswith("%")
+    assert " of " in guesses.rows[0][4]
+
+
+def test_a_single_result_shows_all_its_estimates_and_its_own_summary():
+    single = method_results("epsilon=1", "crafter=dummy-gradient", "view=white-box")
+    *_, estimates = tables(single)
+    assert [row[0] for row in estimates.rows] == [e.method for e in single.results[0].estimates]
+    assert single.summary == single.results[0].summary
+    assert single.summary.startswith("Not refuted")
+    assert "ε ≥ 0.9" in single.summary
+
+
+def test_tables_and_figures_show_an_infinite_estimate(tmp_path):
+    results = digits_audit(
+        crafters=[DummyGradient()], mechanisms=[LDPSGD(epsilon=30.0)], views=["white-box"], trials=100, measurements=2
+    ).run()
+    perfect = MethodResults(method="ldp", results=results)
+    assert results[0].metrics["empirical"] == results[0].metrics["empirical_std"] == np.inf
+    assert results[0]["empirical"].lower is None
+    assert 2 < results[0].bound.lower < 30
+    assert tables(perfect)[0].rows == [["dummy-gradient", "30", "∞ ± ∞"]]
+    for shown in (perfect, saved(perfect)):
+        chart = METHOD.charts(shown)["ldp-adversaries"]
+        assert "infinite" in chart.to_dict()["title"]["subtitle"][-1]
+    assert figure_files.save(chart, tmp_path / "x.svg").is_file()
+
+
+def test_results_without_a_guess_or_a_leak_say_so():
+    results = digits_audit(crafters=[DummyGradient()], views=["white-box", "likelihood-ratio"], trials=200).run()
+    metrics = {name: value for name, value in results[0].metrics.items() if name != "accuracy"} | {"guessed": 0.0}
+    silent = [
+        replace(r, metrics=metrics, joint_bound=0.0, estimates=[replace(r.estimates[0], epsilon=0.0, lower=0.0)])
+        for r in results
+    ]
+    assert tables(MethodResults(method="ldp", results=silent))[2].rows == [
+        ["dummy-gradient", "1", "no guesses", "no guesses"]
+    ]
+    assert "All lower bounds are 0 (95% confidence for all 2 together)" in summary(silent)
+
+
+def test_claims_are_tested_together_and_a_bug_is_still_found():
+    settings = {"crafters": [GradientFlip(), DummyGradient()], "views": ["white-box"], "trials": 5000}
+    correct = digits_audit(mechanisms=[LDPSGD(epsilon=e) for e in EPSILONS], **settings).run()
+    assert all(r.joint_bound <= min(r.bound.lower, r.config["epsilon"]) for r in correct)
+    closest = max(correct, key=lambda r: r.joint_bound / r.config["epsilon"])
+    text = summary(correct)
+    assert text.startswith("Not refuted: none of 8 lower bounds")
+    assert f"ε ≥ {closest.joint_bound:.3g} of ε = {closest.config['epsilon']:g}" in text
+    broken = digits_audit(mechanisms=[DoubledEpsilon(epsilon=e) for e in EPSILONS], **settings | {"trials": 1000}).run()
+    assert summary(broken).startswith("Refuted: 8 of 8 lower bounds")
+
+
+def test_figures_are_the_same_from_saved_results_and_explain_their_marks(found):
+    drawn = METHOD.charts(found)
+    assert list(drawn) == ["ldp-adversaries", "ldp-sweep", "ldp-norms"]
+    assert {name: chart.to_dict() for name, chart in METHOD.charts(saved(found)).items()} == {
+        name: chart.to_dict() for name, chart in drawn.items()
+    }
+    rows = figures.chart_rows(found.results)
+    assert {row["adversary"] for row in rows} == {"dummy-gradient of norm 0.5", "dummy-gradient"}
+    for chart in drawn.values():
+        spec = chart.to_dict()
+        assert spec["title"]["text"].startswith("LDP audit of ldp-sgd on digits: ")
+        assert "300 trials in each of 2 measurements; δ = 0" in spec["title"]["subtitle"][0]
+        text = json.dumps(spec, ensure_ascii=False)
+        for mark in ("ε_empirical, an estimate (bar: ± std)", "lower bound", '"symbolType": "stroke"', "triangle-up"):
+            assert mark in text
+    (values,) = drawn["ldp-norms"].to_dict()["datasets"].values()
+    assert {row["view"] for row in values} == {"white-box", "black-box", "likelihood-ratio", "parameter-change"}
+
+
+def test_figures_are_written_in_every_format(found, tmp_path):
+    figure_files.save_in_every_format(METHOD.charts(found), tmp_path)
+    for name in ("ldp-sweep", "ldp-adversaries", "ldp-norms"):
+        assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+        assert "<svg" in (tmp_path / f"{name}.svg").read_text()
+        assert '<script src="http' not in (tmp_path / f"{name}.html").read_text()
+
+
+def test_figures_of_norms_need_a_dummy_gradient():
+    results = digits_audit(views=["white-box"], trials=100).run()
+    with pytest.raises(InputError, match="dummy-gradient"):
+        figures.norms(results)
+
+
+def test_figures_refuse_other_endings(tmp_path):
+    with pytest.raises(InputError, match=r"x\.pdf"):
+        figure_files.save(None, tmp_path / "x.pdf")
+
+
+def test_the_section_has_a_panel_per_adversary_and_all_joint_bounds(found):
+    for shown in (found, saved(found)):
+        section = METHOD.section(shown)
+        assert [figure.title for figure in section.figures] == ["dummy-gradient of norm 0.5.", "dummy-gradient."]
+        assert found.summary.split(".")[0] in section.body
+        assert section.body.count("<tr>") == 1 + 4
+        assert f"≥ {found.results[-1].joint_bound:.2f}" in section.body
+
+
+def test_estimators_of_the_method_have_caveats(found):
+    assert {"ldp", "ranks", "empirical"} <= set(METHOD.caveats)
+    assert set(METHOD.caveats) <= {e.method for e in found.results[0].estimates}
+
+
+def test_a_wrong_crafter_is_refused_before_any_training():
+    (settings,) = settings_from_texts(["crafter=benin"], METHOD.settings)
+    with pytest.raises(InputError, match="benin"):
+        METHOD.job(JobContext(settings=settings))
+
+
+def test_a_crafter_from_a_file_is_audited(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "from coalmine.methods.ldp.crafters import Benign\n"
+        "def loud(model, pair):\n"
+        "    first, second = Benign()(model, pair)\n"
+        "    return 10 * first, -10 * first\n"
+        "def silent(model, pair):\n"
+        "    first, second = Benign()(model, pair)\n"
+        "    return first, np.zeros_like(first)\n"
+    )
+    settings = ("epsilon=1", "trials=2000", "view=white-box")
+    (result,) = method_results(*settings, f"crafter={tmp_path}/mine.py:loud").results
+    assert result.variant == "loud, ε = 1"
+    with pytest.raises(InputError, match="g2 of crafter silent"):
+        method_results(*settings, f"crafter={tmp_path}/mine.py:silent")
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "privunit"])
+def test_the_other_mechanisms_are_audited_too(mechanism):
+    shown = method_results("epsilon=1", "trials=500", "crafter=benign,dummy-gradient", f"mechanism={mechanism}")
+    assert mechanism in tables(shown)[0].title
+
+
+def test_a_mechanism_from_a_file_is_audited_as_it_is(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "def noisy(gradient, rng):\n"
+        "    clipped = gradient / max(1, np.linalg.norm(gradient))\n"
+        "    return clipped + rng.normal(0, 0.3, gradient.size)\n"
+        "def short(gradient, rng):\n"
+        "    return gradient[:3]\n"
+    )
+    settings = ("epsilon=1", "delta=1e-5", "trials=400", "view=white-box", "crafter=dummy-gradient")
+    (result,) = method_results(*settings, f"mechanism={tmp_path}/mine.py:noisy").results
+    assert result.refuted
+    assert result.summary.startswith("Refuted: the claim is ε = 1 at δ = 1e-05")
+    with pytest.raises(InputError, match=r"short .*\(9610,\).*\(3,\)"):
+        method_results(*settings, f"mechanism={tmp_path}/mine.py:short")
+
+
+def test_a_trained_model_and_several_clients_are_settings():
+    settings = ("epsilon=2", "trials=200", "crafter=benign", "clients=3", "rounds=2", "round_clients=5", "radius=9")
+    assert method_results(*settings).results[0].config["clients"] == 3

@@ -1,0 +1,80 @@
+"""Settings of the LDP audit: users' functions, and what is refused."""
+
+import pytest
+
+from coalmine.config import settings_from_texts
+from coalmine.errors import InputError
+from coalmine.methods.ldp.crafting import name_of, rule_of
+from coalmine.methods.ldp.settings import LDPSettings
+
+
+def read(*texts):
+    (settings,) = settings_from_texts(texts, LDPSettings)
+    return settings
+
+
+def test_functions_of_the_same_name_are_named_by_their_files(tmp_path):
+    for file in ("a", "b"):
+        (tmp_path / f"{file}.py").write_text("def mine(model, pair): ...\nmine.rule = 'signs'\n")
+    crafters = read(f"crafter={tmp_path}/a.py:mine,{tmp_path}/b.py:mine").crafters()
+    assert [name_of(crafter) for crafter in crafters] == ["mine", f"{tmp_path}/b.py:mine"]
+    assert [rule_of(crafter) for crafter in crafters] == ["signs", "signs"]
+
+
+def test_the_clip_norm_is_the_mechanisms_and_the_dummy_gradients():
+    settings = read("clip_norm=2.5", "crafter=dummy-gradient", "epsilon=1")
+    assert settings.mechanisms()[0].norm == settings.crafters()[0].norm == 2.5
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epsilon=0", "epsilon must be a positive number, got 0.0"),
+        ("epsilon=1,-2", "epsilon must be a positive number, got -2.0"),
+        ("epsilon=nan", "epsilon must be a number, got nan"),
+        ("epsilon=1,one", "epsilon = 'one'"),
+        ("gradient_norm=1,long", "gradient_norm = 'long'"),
+        ("trials=1.5e0", "trials = '1.5e0'"),
+        ("trials=1", "trials = 1 .*at least 2"),
+        ("trials=many", "trials = 'many'"),
+        ("clip_norm=0", "clip_norm = '0' .*more than 0"),
+        ("clip_norm=-1", "clip_norm = '-1' .*more than 0"),
+        ("view=gray-box", "view"),
+        ("learning_rate=0", "learning_rate = '0' .*more than 0"),
+        ("rounds=-1", "rounds = -1 .*at least 0"),
+        ("epsilons=1", "epsilon"),
+        ("confidence=1.5", "confidence = '1.5' .*less than 1"),
+    ],
+)
+def test_wrong_settings_are_refused_when_read(setting, message):
+    with pytest.raises(InputError, match=message):
+        read(setting)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("measurements=1e11", "trials × measurements .*1,000,000,000"),
+        ("epsilon=1,2,1.0", "epsilon .*1 twice"),
+        ("crafter=all,benign", "crafter .*benign twice"),
+        ("gradient_norm=2,2", "gradient_norm .*2 twice"),
+        ("crafter=benin", 'unknown crafter "benin". Did you mean "benign"'),
+        ("mechanism=laplace", 'unknown mechanism "laplace".*ldp-sgd, gaussian, privunit, path.py:function'),
+        ("delta=0.1", "ldp-sgd .*delta = 0.1"),
+        ("data=digit", "digits"),
+    ],
+)
+def test_settings_that_do_not_work_are_refused_before_the_first_trial(setting, message):
+    with pytest.raises(InputError, match=message):
+        read(setting).audit()
+
+
+def test_a_norm_of_the_dummy_gradient_needs_the_dummy_gradient():
+    with pytest.raises(InputError, match=r"gradient_norm .*dummy-gradient"):
+        read("crafter=benign", "gradient_norm=2").crafters()
+
+
+def test_a_users_mechanism_makes_a_single_claim(tmp_path):
+    (tmp_path / "mine.py").write_text("def noisy(gradient, rng): return gradient\n")
+    with pytest.raises(InputError, match="epsilon to one number"):
+        read(f"mechanism={tmp_path}/mine.py:noisy", "epsilon=1,2").mechanisms()

@@ -1,0 +1,65 @@
+"""The mechanism audit as the registry, a run and the command line use it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from coalmine.config import SettingError, settings_from_texts
+from coalmine.errors import InputError
+from coalmine.methods import registry
+from coalmine.methods.job import JobContext
+from coalmine.methods.mechanism.settings import MechanismSettings
+
+METHOD = registry.get("mechanism")
+
+
+def result(*texts):
+    (settings,) = settings_from_texts(texts, MechanismSettings)
+    return METHOD.job(JobContext(settings=settings)).results(None, {}).results[0]
+
+
+def test_every_setting_is_an_option():
+    assert list(METHOD.options) == list(MechanismSettings.model_fields)
+    assert METHOD.training is None
+
+
+def test_the_gaussian_mechanism_is_audited_against_its_own_guarantee():
+    audited = result("noise_multiplier=1", "dim=20000", "canaries=500")
+    assert audited.theory.epsilon == pytest.approx(4.377, abs=0.01)
+    assert audited["gaussian-shift"].epsilon == pytest.approx(4.4, abs=1)
+    assert audited.config["noise_multiplier"] == 1.0
+    assert audited.config["family"] == "hadamard"
+
+
+def test_a_function_is_audited_against_a_claim(tmp_path):
+    (tmp_path / "mine.py").write_text("def leaky(total):\n    return total + 0.001\n")
+    audited = result(f"function={tmp_path}/mine.py:leaky", "dim=20000", "claim=2")
+    assert audited.theory.epsilon == 2.0
+    assert audited.refuted
+    assert result(f"function={tmp_path}/mine.py:leaky", "dim=20000").theory is None
+
+
+@pytest.mark.parametrize("texts", [[], ["noise_multiplier=1", "function=mine.py:f"]])
+def test_exactly_one_mechanism_must_be_named(texts):
+    (settings,) = settings_from_texts(texts, MechanismSettings)
+    run = SimpleNamespace(methods={"mechanism": settings}, trainings={})
+    with pytest.raises(SettingError, match="exactly one of noise_multiplier and function") as error:
+        METHOD.check(run)
+    assert error.value.path == ("mechanism", "noise_multiplier")
+    with pytest.raises(SettingError):
+        METHOD.job(JobContext(settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("noise_multiplier=-1", "noise_multiplier .* at least 0"),
+        ("dim=1", "dim .* at least 2"),
+        ("family=cauchy", "family"),
+        ("function=nowhere.py:f", "nowhere.py"),
+        ("function=nowhere", "path.py:function"),
+    ],
+)
+def test_wrong_settings_are_errors(text, message):
+    with pytest.raises(InputError, match=message):
+        result(text)

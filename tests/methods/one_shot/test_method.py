@@ -1,0 +1,81 @@
+"""The one-shot audit as the registry and a run use it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coalmine.config import SettingError, settings_from_texts
+from coalmine.errors import InputError
+from coalmine.methods import registry
+from coalmine.methods.job import JobContext
+from coalmine.methods.one_shot.job import build_audits
+from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.simulation.settings import TrainingSettings
+
+METHOD = registry.get("one-shot")
+
+
+def settings(*texts):
+    return settings_from_texts(texts, TrainingSettings, OneShotSettings)
+
+
+def test_a_run_has_one_result_per_view():
+    training, audit = settings(
+        "partition=iid:40", "rounds=3", "client.epochs=1", "model_settings.hidden=70", "view=final,updates,every:2"
+    )
+    job = METHOD.job(JobContext(settings=audit, training=training))
+    splits = training.splits()
+    module = training.module(splits)
+    trained = training.training(splits, module, job.audits(splits, module))
+    trained.run()
+    results = job.results(trained, {"accuracy": 0.5}).results
+    assert [(r.view, r.score_name) for r in results] == [
+        ("final", "cosine"), ("updates", "likelihood-ratio"), ("every:2", "max"),
+    ]  # fmt: skip
+    assert all(r.theory.sampling == "poisson:0.5" and r.metrics["accuracy"] == 0.5 for r in results)
+    assert results[0].config["rounds"] == 3
+    assert results[1].config["canaries"] == 100
+
+
+@pytest.mark.parametrize(
+    ("cohort", "participation"), [("poisson:0.3", "poisson:0.3"), ("fixed:5", "fixed:0.1"), ("epoch:5", "epochs:2")]
+)
+def test_canaries_take_part_like_clients(cohort, participation):
+    training, audit = settings(f"cohort={cohort}", "rounds=10", "canaries=20")
+    explicit = audit.model_copy(update={"participation": participation})
+    like_clients, other = (build_audits(s, training, np.zeros(500), population=50)[0] for s in (audit, explicit))
+    assert like_clients.participation == other.participation
+
+
+@pytest.mark.parametrize("cohort", ["with-replacement:5", "epoch:3"])
+def test_some_cohorts_need_an_explicit_participation(cohort):
+    training, audit = settings(f"cohort={cohort}", "rounds=10", "canaries=20")
+    with pytest.raises(InputError, match=f"cohort={cohort}.*participation="):
+        build_audits(audit, training, np.zeros(500), population=50)
+
+
+def test_without_clipping_the_canaries_need_a_norm():
+    training, audit = settings("clip_norm=none", "noise_multiplier=0")
+    run = SimpleNamespace(methods={"one-shot": audit}, trainings={"training": training})
+    with pytest.raises(SettingError, match="norm") as error:
+        METHOD.check(run)
+    assert error.value.path == ("one-shot", "norm")
+    run.methods["one-shot"] = audit.model_copy(update={"norm": 1.0})
+    METHOD.check(run)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("view=everything", "everything"), ("participation=never", "never"), ("score=", "score")]
+)
+def test_wrong_settings_are_errors(text, message):
+    with pytest.raises(InputError, match=message):
+        build_audits(settings(text)[1], settings()[0], np.zeros(500), population=50)
+
+
+def test_the_registry_imports_without_torch():
+    import subprocess
+    import sys
+
+    code = "import sys; from coalmine.methods import registry; registry.get('one-shot'); registry.get('mechanism')"
+    subprocess.run([sys.executable, "-c", f"{code}; assert not {{'torch', 'altair'}} & set(sys.modules)"], check=True)

@@ -1,0 +1,191 @@
+"""The audit of a trained model: memorization and ε of phrases and users."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coalmine.accounting import theory
+from coalmine.accounting.sampling import Poisson
+from coalmine.errors import InputError
+from coalmine.methods.secret_sharer.audit import SecretSharer, phrase_result
+from coalmine.methods.secret_sharer.insertion import insert
+from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
+from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
+from coalmine.methods.secret_sharer.random_sampling import SampledRanks
+from coalmine.protocol import Release
+from coalmine.results.units import PHRASE, USER
+from coalmine.simulation import SGD, CentralTraining, models
+from coalmine.simulation.data import generated_text
+from coalmine.stats import estimate
+from federations import texts
+
+PROBE = Probe(references=5000)
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return generated_text(users=60, sentences=10, vocabulary_size=150, positions=8)
+
+
+@pytest.fixture(scope="module")
+def trained(splits):
+    """A model that has seen some phrases often and others never."""
+    canaries = draw_phrases(
+        Language.of(splits.train), configurations=grid([0.05, 0.15], [0.05, 1.0]), each=4, twins=3, seed=1
+    )
+    insertion = insert(splits.train, canaries)
+    audit = SecretSharer(
+        canaries=canaries, module=small(splits), users=insertion.users, probe=Probe(references=5000, whole_space=300)
+    )
+    training = CentralTraining(
+        model=small(splits), data=insertion.data, rounds=8, steps=50, batch_size=32,
+        optimizer=SGD(learning_rate=1.0, momentum=0.5), audits=[audit],
+    )  # fmt: skip
+    training.run()
+    return insertion, audit, training
+
+
+def small(splits, seed=0):
+    return models.build("word-lstm", splits.train.task, embedding=16, units=48, seed=seed)
+
+
+def test_phrases_inserted_often_are_memorized_and_held_out_ones_are_not(trained):
+    insertion, audit, _ = trained
+    found = audit.memorization()
+    often = insertion.copies > 30
+    assert often.sum() >= 4
+    assert found.memorized[often].all()
+    assert found.extracted[often].all()
+    assert not found.sampled.memorized[~insertion.phrases.inserted].any()
+    assert np.median(found.sampled.exposures[~insertion.phrases.inserted]) < 3
+
+
+def test_what_beam_search_extracts_is_first_among_random_phrases(trained):
+    found = trained[1].memorization()
+    assert np.all(found.sampled.ranks[found.beam_hits] == 1)
+
+
+def test_the_rank_of_all_agrees_with_the_rank_among_random_phrases(trained):
+    found = trained[1].memorization()
+    for rank, interval in zip(found.sampled.ranks, found.whole_space, strict=True):
+        if interval.high == 1:
+            assert rank == 1
+    assert any(interval.exact for interval in found.whole_space)
+
+
+def test_the_audit_sees_the_final_model_and_leaves_its_module_alone(trained):
+    _, audit, training = trained
+    audit.memorization()
+    assert np.array_equal(audit._model, training.state.model.numpy())
+    again = measure_memorization(training.module(), audit.canaries, PROBE)
+    np.testing.assert_allclose(again.losses, audit.memorization().losses, rtol=1e-5)
+    fresh = SecretSharer(canaries=audit.canaries, module=audit._module)
+    fresh.restore(audit.state())
+    assert np.array_equal(fresh._model, audit._model)
+
+
+def test_a_final_model_must_be_observed(trained):
+    audit = SecretSharer(canaries=trained[1].canaries, module=trained[1]._module)
+    with pytest.raises(InputError, match="never observed"):
+        audit.result()
+    audit.observe(Release(round=0, kind="model", vector=np.zeros(5, dtype=np.float32)))
+    with pytest.raises(InputError, match="5 parameters"):
+        audit.result()
+
+
+def test_the_phrase_bound_is_large_and_that_of_one_user_is_shared_among_all_who_hold_it(trained):
+    _, audit, _ = trained
+    phrase, user = audit.result(unit="phrase"), audit.result(unit="user")
+    assert phrase.bound.epsilon > 0.5
+    assert user.bound.epsilon < phrase.bound.epsilon
+    assert user.bound.valid
+    assert (user.unit, phrase.unit) == (USER, PHRASE)
+    assert (user.view, phrase.view) == ("exposure:user", "exposure:phrase")
+    assert user.metrics["inserted"] == audit.canaries.inserted.sum()
+    assert "no phrase was shared by more than" in user.bound.assumes
+    assert all(not e.valid for e in user.estimates if e.method == "median-exposure")
+    assert phrase.metrics["memorized"] == audit.memorization().memorized.sum()
+
+
+def test_scores_calibrated_by_a_reference_model_separate_better(splits, trained):
+    insertion, _, training = trained
+    reference = CentralTraining(
+        model=small(splits), data=splits.train, rounds=4, steps=50, optimizer=SGD(learning_rate=1.0)
+    )
+    reference.run()
+    found = measure_memorization(training.module(), insertion.phrases, PROBE, reference=reference.module())
+    assert found.score_names == ("exposure", "loss", "calibrated")
+
+    def separation(score):
+        members, others = found.scores(score)
+        return (members.mean() - others.mean()) / others.std()
+
+    assert separation("calibrated") > separation("loss") > 0
+
+
+def made_up(values, inserted, references=1000):
+    """What a model could have said: scores without a model."""
+    data = texts([5], positions=6, tokens=300)
+    drawn = draw_phrases(Language.of(data), configurations=[Configuration(0.1, 0.1)], each=int(inserted.sum()), twins=1)
+    ranks = np.argsort(np.argsort(values)) + 1
+    return Memorization(
+        canaries=drawn,
+        probe=PROBE,
+        losses=values,
+        sampled=SampledRanks(ranks, np.full(len(values), references), ranks, references),
+        beam_hits=np.zeros(len(values), dtype=bool),
+    )
+
+
+def test_bounds_hold_when_nothing_was_memorized():
+    inserted = np.arange(80) < 40
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(200):
+        found = made_up(rng.normal(40, 5, 80), inserted)
+        wrong += phrase_result(found, users=np.ones(80), score="loss", delta=0.0).bound.epsilon > 0
+    # nominal 5%: more than 21 of 200 would be seen once in 1,000 times at exactly 5%
+    assert wrong <= 21
+
+
+def test_held_out_phrases_against_held_out_phrases_show_nothing(trained):
+    found = trained[1].memorization()
+    twins = found.scores("loss")[1]
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(100):
+        order = rng.permutation(len(twins))
+        half = len(twins) // 2
+        first = estimate(twins[order[:half]], twins[order[half:]], delta=0.0)[0]
+        assert first.valid
+        wrong += first.epsilon > 0
+    assert wrong <= 13  # once in 1,000 at exactly 5%
+
+
+def test_group_privacy_doubles_where_theory_adds_and_removes():
+    found = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
+    users = np.full(80, 3)
+    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
+    alone = phrase_result(found, users=users, delta=0.0)
+    compared = phrase_result(found, users=users, delta=0.0, theory=claim)
+    whole = phrase_result(found, users=users, delta=0.0, unit="phrase")
+    assert alone.bound.epsilon == pytest.approx(whole["simultaneous"].epsilon / 3, rel=1e-3)
+    assert compared.bound.epsilon == pytest.approx(alone.bound.epsilon / 2, rel=1e-3)
+    with pytest.raises(InputError, match="number of users"):
+        phrase_result(found, users=None)
+    with pytest.raises(InputError, match="user or phrase"):
+        phrase_result(found, users=users, unit="word")
+    with pytest.raises(InputError, match=r"score .* exposure, loss"):
+        phrase_result(found, users=users, score="calibrated")
+
+
+def test_the_lowest_configuration_is_the_rarest_with_a_canary(trained):
+    found = trained[1].memorization()
+    canaries = found.canaries
+    nothing = np.zeros(len(canaries), dtype=bool)
+    assert found.lowest(nothing) is None
+    everything = nothing | True
+    assert found.lowest(everything) == canaries.configurations[0]
+    assert sum(row.canaries for row in found.by_configuration()) == canaries.inserted.sum()
+    assert json.dumps(found.to_dict())

@@ -1,0 +1,86 @@
+"""canaries.json, written and read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coalmine.errors import InputError
+from coalmine.methods.secret_sharer.canary_file import read_canaries, write_canaries
+from coalmine.methods.secret_sharer.insertion import insert
+from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
+from coalmine.simulation.data import generated_text, load
+from coalmine.simulation.data.vocabulary import Vocabulary
+
+WORDS = Vocabulary(entries=["<pad>", "<begin>", "<end>", "<unknown>", *(f"w{i}" for i in range(96))])
+
+
+@pytest.fixture(scope="module")
+def users():
+    return generated_text(users=60, sentences=12, vocabulary_size=200, positions=10).train
+
+
+def test_a_file_of_canaries_is_read_as_it_was_written(tmp_path, users):
+    insertion = insert(
+        users, draw_phrases(Language.of(users), configurations=grid([0.2, 0.6], [0.3, 1.0]), each=2, seed=3)
+    )
+    write_canaries(insertion, tmp_path / "canaries.json")
+    found = read_canaries(tmp_path / "canaries.json")
+    assert np.array_equal(found.canaries.phrases, insertion.phrases.phrases)
+    assert np.array_equal(found.canaries.inserted, insertion.phrases.inserted)
+    assert np.array_equal(found.users, insertion.users)
+    assert found.canaries.configurations == insertion.phrases.configurations
+    assert found.canaries.seed == 3
+
+
+def entry(**more):
+    return {"tokens": [4, 5, 6], "planted": True, **more}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"size": 50, "canaries": [entry(tokens=[4, 5, 50])]}, "the unknown word 50"),
+        ({"size": 50, "canaries": [entry(tokens=[4, 1, 5])]}, "the unknown word 1"),
+        ({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 moon w3", "planted": True}]}, "'moon'"),
+        ({"size": 50, "canaries": [entry(p_u=1.5)]}, r"p_u must be in \[0, 1\], got 1.5"),
+        ({"size": 50, "canaries": [entry(), entry(tokens=[4, 5])]}, r"number of words.*\[2, 3\]"),
+        ({"size": 50, "canaries": []}, "empty"),
+        ({"size": 50, "canaries": [{"tokens": [4, 5]}]}, "planted"),
+        ({"size": 50, "canaries": [{"phrase": "w1 w2", "planted": True}]}, "no vocabulary"),
+        ({"size": 50, "words": [4, 60], "canaries": [entry()]}, "range within 0..50"),
+        ({"size": 50, "version": 9, "canaries": [entry()]}, "version 9"),
+        ({"size": 50, "canaries": [entry(planted=False)]}, "at least one canary"),
+        ([], "no canaries"),
+    ],
+)
+def test_wrong_files_of_canaries_are_refused(tmp_path, content, sentence):
+    path = tmp_path / "canaries.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=sentence):
+        read_canaries(path)
+
+
+def test_phrases_in_words_are_looked_up(tmp_path):
+    path = tmp_path / "canaries.json"
+    path.write_text(json.dumps({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 w0 w3", "planted": True}]}))
+    assert read_canaries(path).canaries.phrases.tolist() == [[5, 4, 7]]
+    assert read_canaries(path).users is None
+
+
+def test_files_that_are_no_text_or_not_there_are_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no file"):
+        read_canaries(tmp_path / "none.json")
+    (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_canaries(tmp_path / "latin.json")
+    (tmp_path / "cut.json").write_text('{"size": 50, "canar')
+    with pytest.raises(InputError, match="not JSON"):
+        read_canaries(tmp_path / "cut.json")
+
+
+def test_a_text_file_in_another_encoding_is_refused(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_bytes('{"user": "a", "text": "caf\xe9"}\n'.encode("latin-1"))
+    with pytest.raises(InputError, match="line 1: not UTF-8 text"):
+        load(path)

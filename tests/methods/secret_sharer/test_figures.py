@@ -1,0 +1,99 @@
+"""Figures and the section of the report, drawn from what a run saves."""
+
+import numpy as np
+import pytest
+
+from coalmine.errors import InputError
+from coalmine.methods import registry
+from coalmine.methods.secret_sharer.figures import regimes
+from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.units import PHRASE, USER
+from coalmine.stats import Scores, estimate
+
+METHOD = registry.get("secret-sharer")
+
+
+def inline(chart):
+    """Return the rows that a figure carries."""
+    return chart["datasets"][chart["data"]["name"]]
+
+
+@pytest.fixture
+def memorization():
+    configurations = [
+        {
+            **{"p_u": p_u, "p_e": p_e, "canaries": 4, "random_sampling": 3, "beam_search": 1},
+            **{"median_exposure": 7.0, "users": [1, 2], "copies": None},
+        }
+        for p_u in (0.1, 0.2)
+        for p_e in (0.1, 1)
+    ]
+    exposures = [10.0, 10.0, 4.0, 1.0, 2.0, -1e-9]
+    canaries = [
+        {
+            **{"phrase": f"words <{i}>", "p_u": 0.1, "p_e": 1, "planted": i < 4, "exposure": exposures[i]},
+            **{"rank": 1, "among": 1024, "extracted": i == 0},
+        }
+        for i in range(6)
+    ]
+    counts = {"planted": 16, "references": 1024, "random_sampling": 12, "beam_search": 4}
+    return {**counts, "configurations": configurations, "canaries": canaries}
+
+
+def result(view, unit):
+    rng = np.random.default_rng(0)
+    scores = Scores(rng.normal(1, 1, 40), rng.normal(0, 1, 40))
+    return AuditResult(
+        method="secret-sharer", view=view, unit=unit, adversary="queries the model", score_name="exposure in bits",
+        seed=0, estimates=estimate(scores.members, scores.nonmembers), scores=scores,
+        config={"regime": "federated", "data": "texts", "users": "natural"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def found(memorization):
+    return MethodResults(
+        method="secret-sharer",
+        results=[result("exposure:user", USER), result("exposure:phrase", PHRASE)],
+        summary="A sentence on all results.",
+        extras={"memorization": memorization},
+    )
+
+
+def test_charts_show_what_a_run_saved(found):
+    charts = METHOD.charts(found)
+    assert set(charts) == {"secret-sharer-memorized", "secret-sharer-exposure"}
+    cells = inline(charts["secret-sharer-memorized"].to_dict())
+    assert len(cells) == 8
+    assert {cell["text"] for cell in cells} == {"3 of 4", "1 of 4"}
+    assert "texts, federated, natural users" in charts["secret-sharer-memorized"].to_dict()["title"]
+    curves = inline(charts["secret-sharer-exposure"].to_dict())
+    inserted = [(row["exposure"], row["share"]) for row in curves if row["of"] == "inserted"]
+    assert inserted == [(0.0, 1.0), (1.0, 1.0), (4.0, 0.75), (10.0, 0.5), (10.0, 0.5)]
+    chance = {round(row["exposure"], 6): row["share"] for row in curves if row["of"] == "random guessing"}
+    assert chance[0] == 1
+    assert chance[10] == 2**-10
+    assert METHOD.charts(MethodResults(method="secret-sharer", results=[])) == {}
+
+
+def test_regimes_are_drawn_from_the_papers_tables_only():
+    with pytest.raises(InputError, match="another"):
+        regimes({"title": "another", "columns": ["a", "b"], "rows": []})
+
+
+def test_the_section_has_heat_map_phrases_and_views(found):
+    section = METHOD.section(found)
+    assert section.key == "secret-sharer"
+    assert section.figures[0].name == "secret-sharer-memorized"
+    assert "3 of 4" in section.figures[0].sentence
+    for part in ("A sentence on all results.", "words &lt;0&gt;", "(4 of 4)", "divided by group privacy"):
+        assert part in section.body
+    assert "words &lt;5&gt;" not in section.body  # held out
+    # One user's ε is not what the phrases' scores show, so only the phrases' view is drawn.
+    assert len(section.explorers) == 1
+
+
+def test_the_terminal_table_counts_phrases(found):
+    first, *_ = METHOD.tables(found)
+    assert "16 inserted phrases: 12 memorized" in first.title
+    assert first.rows[0] == ["0.1", "0.1", "1 to 2", "-", "3 of 4", "1 of 4", "7.00"]

@@ -1,0 +1,31 @@
+"""A small language model and random phrases, for tests of searches."""
+
+import numpy as np
+import torch
+
+from coalmine.methods.secret_sharer.phrases import Language
+from coalmine.methods.secret_sharer.scorer import PhraseScorer
+from coalmine.simulation import models
+from coalmine.simulation.data import Task
+from coalmine.simulation.models.steps import steps_of
+
+TOKENS = 16
+LANGUAGE = Language(size=TOKENS, words=range(4, TOKENS))
+TASK = Task(input_shape=(8,), classes=TOKENS, tokens=TOKENS, per_position=True, ignored=0)
+
+
+def toy_model(name="word-lstm", sharp=3.0):
+    """Return a model that finds some beginnings much likelier than others."""
+    settings = {"word-lstm": {"embedding": 6, "units": 9}, "transformer": {"width": 8, "heads": 2}}[name]
+    module = models.build(name, TASK, seed=1, **settings)
+    with torch.no_grad():
+        module.embedding.weight.mul_(sharp if name == "word-lstm" else 40 * sharp)
+    return module.eval()
+
+
+def toy_scorer(name="word-lstm", prefix=1, **more):
+    return PhraseScorer(steps_of(toy_model(name, **more), TOKENS), LANGUAGE, prefix)
+
+
+def toy_phrases(count=12, length=4, seed=0):
+    return np.random.default_rng(seed).integers(4, TOKENS, (count, length))

@@ -1,0 +1,55 @@
+"""Figures and tables of the LDP paper with few trials."""
+
+import pytest
+
+from coalmine.reproductions import Context, ldp
+
+
+def test_reproductions_resume_and_leave_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(ldp, "TRIALS", 50)
+    monkeypatch.setattr(ldp, "_TABLE_3", {1: "0.12", 2: "0.07"})
+    audited = ldp.audited
+
+    def interrupted(settings):
+        if settings["clients"] == 2:
+            raise KeyboardInterrupt
+        return audited(settings)
+
+    monkeypatch.setattr(ldp, "audited", interrupted)
+    context = Context(data="digits", directory=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        ldp.table_3(context)
+    parts = sorted(file.name for file in tmp_path.iterdir())
+    assert parts == [f"quick-0-ldp-table-3-digits-1-{steps}.json" for steps in ("large", "small")]
+
+    def resumed(settings):
+        assert settings["clients"] == 2
+        return audited(settings)
+
+    monkeypatch.setattr(ldp, "audited", resumed)
+    table = ldp.table_3(context)
+    written = context.keep_table("ldp-table-3", table)
+    assert written == tmp_path / "quick-0-ldp-table-3.md"
+    text = written.read_text()
+    assert text.startswith("LDP, Table 3 (digits)")
+    assert all(cell in text for row in table.rows for cell in row)
+
+
+@pytest.mark.parametrize(("figure", "rows"), [("figure_1b", 6), ("figure_2", 24)])
+def test_the_papers_words_stand_beside_our_numbers(figure, rows, monkeypatch):
+    monkeypatch.setattr(ldp, "TRIALS", 20)
+    table = getattr(ldp, figure)(Context(data="digits"))
+    assert len(table.rows) == rows
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert ldp._paper_white("mnist", "benign", 4.0) == "0.94"
+    assert ldp._paper_white("svhn", "gradient-flip", 4.0) == "reaches ε"
+    assert {row[table.columns.index("paper, white-box")] for row in table.rows} == {"-"}  # the paper has no digits
+
+
+def test_figure_3_agrees_with_its_closed_form():
+    rows = ldp.figure_3(Context(data="digits")).rows
+    assert len(rows) == 28
+    for row in rows:
+        closed, (measured, spread) = float(row[3]), map(float, row[4].split(" ± "))
+        # A mean of three measurements, each biased up by about its variance: far within five standard deviations.
+        assert abs(measured - closed) < 5 * max(spread, 0.02)

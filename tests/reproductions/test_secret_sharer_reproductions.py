@@ -1,0 +1,35 @@
+"""The tables of the secret-sharer paper at a tiny size."""
+
+import json
+
+from coalmine.reproductions import REPRODUCTIONS, Context, find
+from coalmine.reproductions import secret_sharer as reproduction
+from coalmine.reproductions import secret_sharer_rows as rows
+
+
+def test_all_rows_of_the_paper_are_there():
+    assert [len(table) for table in (rows.TABLE_1, rows.TABLE_2, rows.TABLE_3, rows.TABLE_4)] == [16, 10, 10, 16]
+    everything = [*rows.TABLE_1, *rows.TABLE_2, *rows.TABLE_3, *rows.TABLE_4]
+    assert all(setting.paper[2] <= setting.paper[0] <= 90 for setting in everything)
+    by_name = {setting.name: (setting.data, setting.optimizer, setting.batch, setting.length) for setting in everything}
+    assert len(by_name) == len(set(by_name.values()))
+    assert find("secret-sharer-table1") == "secret-sharer-table-1"
+
+
+def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
+    tiny = reproduction.Size(
+        users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},
+        references=300, clip_norm=0.5, noise_multiplier=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
+        source="generated-text", test_clients=3,
+    )  # fmt: skip
+    monkeypatch.setitem(reproduction.SIZES, "quick", tiny)
+    context = Context(directory=tmp_path)
+    for number, count in ((2, 3), (3, 5)):
+        table = REPRODUCTIONS[f"secret-sharer-table-{number}"](context)
+        assert len(table.rows) == count
+        assert all(0 <= int(row[9]) <= int(row[7]) <= 90 for row in table.rows)
+    assert json.loads(table.json())["title"] == table.title
+    trained = json.loads((tmp_path / "quick-0-secret-sharer-non-iid-fedavg-500.json").read_text())
+    assert trained["clients"] == 30
+    assert reproduction._length(rows.TABLE_2[3], 200, 4, 12) == 20
+    assert reproduction._length(rows.TABLE_4[7], 200, 4, 12) == 66
