@@ -209,7 +209,7 @@ def read_scores(path: Path, score: str, member: str, *, known_null: bool) -> tup
         read_table(path), groups=("members", "nonmembers"), value=score, flag=member, single=known_null
     )
     if known_null and nonmembers is not None:
-        raise InputError(f"{path} contains non-members, which --null replaces: drop --null or remove them")
+        raise InputError(f"{path} contains non-members: leave out --null, or remove them from the file")
     return members, nonmembers
 
 

@@ -27,7 +27,7 @@ def load_function(name: str, what: str = "function") -> Callable[..., object]:
     """
     path, _, function = name.rpartition(":")
     if not path.endswith(".py") or not function:
-        raise InputError(f"a custom {what} must be written as path.py:function, got {name!r}")
+        raise InputError(f"a custom {what} must be given as path.py:function, got {name!r}")
     loaded = getattr(_run(Path(path)), function, None)
     if loaded is None:
         raise InputError(f"{path} has no function {function!r}")
@@ -67,4 +67,3 @@ def describe_type(value: object) -> str:
 
 
 # Earlier names, until every caller uses the new ones.
-said, kind = describe_error, describe_type

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from coalmine.methods.estimates import first_judged
+from coalmine.methods.estimates import with_stricter_bound
 from coalmine.results import units
 from coalmine.results.gate import judge
 from coalmine.results.verdict import Verdict
@@ -132,7 +132,7 @@ def quoted_bound(true_positives, false_positives):
     """Return the bound of 25 members and 25 non-members, of whom this many are flagged."""
     members, nonmembers = np.arange(25) < true_positives, np.arange(25) < false_positives
     estimates = estimate(members, nonmembers, delta=0.0, confidence=0.9, methods=["simultaneous"])
-    return first_judged(estimates, members.astype(float), nonmembers.astype(float))[0]
+    return with_stricter_bound(estimates, members.astype(float), nonmembers.astype(float))[0]
 
 
 def test_the_false_alarm_rate_is_at_most_what_the_gate_says():

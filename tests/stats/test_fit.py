@@ -53,7 +53,7 @@ def test_table_1_of_the_one_shot_paper_comes_out():
     for row, mean, std in zip(rows, (1.015, 2.985, 9.970), (0.169, 0.168, 0.194), strict=True):
         ours = float(row[3].split(" ± ")[0])
         assert ours == pytest.approx(mean, abs=5 * std / np.sqrt(50))
-        # Fitting the standard deviation as well is biased upwards.
+        # Fitting the standard deviation as well is biased upward.
         assert float(row[4].split(" ± ")[0]) > ours
 
 

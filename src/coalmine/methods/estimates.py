@@ -87,10 +87,10 @@ def canary_estimates(
         estimates |= {name: replace(estimates[name], doubtful=True) for name in _OF_NORMAL_SCORES if name in estimates}
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     ordered = [estimates[name] for name in _ORDER if name in estimates]
-    return first_judged(ordered, members, nonmembers, null=null, design=design), Scores(members, nonmembers), top
+    return with_stricter_bound(ordered, members, nonmembers, null=null, design=design), Scores(members, nonmembers), top
 
 
-def first_judged(
+def with_stricter_bound(
     estimates: list[Estimate],
     members: Floats,
     nonmembers: Floats,
@@ -128,7 +128,7 @@ def first_judged(
             methods=[quoted.method],
         )[0].lower
 
-    return [e.judged(bound_at) if e is quoted else e for e in estimates]
+    return [e.with_stricter(bound_at) if e is quoted else e for e in estimates]
 
 
 def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> float | None:

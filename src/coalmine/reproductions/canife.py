@@ -363,7 +363,7 @@ def _ablation(
 
 
 def _lasting(adversary: Adversary, iterations: int) -> Adversary:
-    """Return the adversary with a design of exactly so many iterations; the default number may stop early."""
+    """Return the adversary with a design of that many iterations; only the default number may stop early."""
     if iterations == adversary.settings.iterations:
         return adversary
     return adversary.with_design(iterations=iterations, patience=max(1, iterations))

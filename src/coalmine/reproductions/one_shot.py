@@ -55,7 +55,7 @@ class OneShotSize:
         examples: Messages per client.
         clients: Number of clients.
         rounds: Number of rounds.
-        canaries: Inserted canaries; as many are held out.
+        canaries: Inserted canaries, and the number of held-out ones.
         test_clients: Clients of the test set.
     """
 

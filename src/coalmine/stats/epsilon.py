@@ -95,8 +95,6 @@ class Estimate:
         levels = [1 - (1 - self.confidence) / 2**halvings for halvings in range(1, _HALVINGS + 1)]
         return replace(self, stricter=tuple((level, lower_at(level) or 0.0) for level in levels))
 
-    judged = with_stricter  # earlier name, until every caller uses the new one
-
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary, in which an infinite ε is the string ``"inf"``."""
         record = {

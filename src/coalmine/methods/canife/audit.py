@@ -74,18 +74,18 @@ class Canife(Audit):
         A perfect canary, which is orthogonal to everything clients send, measures the Gaussian mechanism itself.
 
         >>> import numpy as np
-        >>> from coalmine import Release
+        >>> from coalmine.protocol import Release
         >>> from coalmine.methods.canife.canaries import GivenUpdates
         >>> audit = Canife(canaries=GivenUpdates(np.eye(1, 50)), rounds=1, every=1, trials=200)
-        >>> noise = np.random.default_rng(0)
+        >>> noise = np.random.default_rng(1)
         >>> for trial in range(200):
         ...     planted = audit.plant(0, clip_norm=1.0, trial=trial)
         ...     total = noise.normal(0, 1, 50).astype(np.float32)
         ...     total += 0 if planted is None else planted.total
         ...     audit.observe(Release(round=0, kind="update", vector=total, trial=trial, divisor=1.0))
         >>> result = audit.result(noise_multiplier=1.0)
-        >>> result.verdict.value, round(result.theory.epsilon, 2)
-        ('not refuted', 4.38)
+        >>> result.verdict.value, round(result["gaussian-shift"].epsilon, 1), round(result.theory.epsilon, 1)
+        ('not refuted', 4.4, 4.4)
     """
 
     family = "crafted"

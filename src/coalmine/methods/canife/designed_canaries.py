@@ -85,8 +85,7 @@ class DesignedCanaries:
         InputError: If the pool is empty or shares clients, the model does not fit, or clients do not train with SGD.
 
     Example:
-        >>> from coalmine import models
-        >>> from coalmine.simulation import SGD, LocalTraining
+        >>> from coalmine.simulation import SGD, LocalTraining, models
         >>> from coalmine.simulation.data import load
         >>> digits = load("digits", partition="iid:60", pool_fraction=0.3)
         >>> canaries = DesignedCanaries(

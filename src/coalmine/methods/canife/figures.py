@@ -164,7 +164,7 @@ def composed(result: AuditResult) -> Any:
     import altair as alt
 
     claim = _finite_epsilon(result.details["training_theory"])
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"from": "ceiling of rates" if name == "ceiling" else name, "way": way, "epsilon": value, "zero": 0}
         for name, values in composed_by_method(result).items()
         for way, value in zip(("exact", "RDP, as in the paper"), values, strict=True)

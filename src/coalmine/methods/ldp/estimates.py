@@ -57,7 +57,7 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
         delta=delta,
         confidence=confidence,
         assumes=_ASSUMES,
-    ).judged(lambda level: shared_bound(trials, delta=delta, confidence=level))
+    ).with_stricter(lambda level: shared_bound(trials, delta=delta, confidence=level))
     bounds = _bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence))
     together = replace(plug_in(_total_counts(trials), delta=delta), assumes=_ASSUMES)
     return [quoted, *bounds, together, _mean_empirical(trials, delta, quoted.epsilon)]

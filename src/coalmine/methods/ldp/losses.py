@@ -21,7 +21,7 @@ from coalmine.methods.ldp.line_losses import affine_layers, losses_along_lines
 from coalmine.simulation.client import ignored_index
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.flat import parameter_vector
-from coalmine.usercode import said
+from coalmine.usercode import describe_error
 
 
 class ExampleLosses:
@@ -67,7 +67,7 @@ class ExampleLosses:
                 losses = vmap(self._losses)(vectors) if self._vmapped else self._one_by_one(vectors)
         except RuntimeError as error:
             raise InputError(
-                f"the model cannot be evaluated at other parameters than its own ({said(error)}): use the views "
+                f"the model cannot be evaluated at other parameters than its own ({describe_error(error)}): use the views "
                 "white-box and likelihood-ratio, which only look at the report"
             ) from error
         array: Floats = losses.double().numpy()

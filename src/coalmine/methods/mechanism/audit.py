@@ -21,7 +21,7 @@ from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
 from coalmine.stats import CosineNull
-from coalmine.usercode import said
+from coalmine.usercode import describe_error
 
 Mechanism = Callable[[Vector], object]
 """A function from the sum of updates, each of norm at most 1, to what is released."""
@@ -140,7 +140,7 @@ def _apply(mechanism: Mechanism, total: Vector) -> npt.NDArray[np.generic]:
     try:
         released = np.asarray(mechanism(total))
     except Exception as error:
-        raise InputError(f"the mechanism failed: {said(error)}") from error
+        raise InputError(f"the mechanism failed: {describe_error(error)}") from error
     if released.shape != (dim,) or released.dtype.kind not in "fiu":
         raise InputError(
             f"the mechanism must return numbers of shape ({dim},), got {released.dtype} of shape {released.shape}"

@@ -241,7 +241,7 @@ def _user_estimates(
     def bound_at(confidence: float) -> Estimate:
         return simultaneous(scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies)
 
-    bound = bound_at(confidence).judged(lambda level: bound_at(level).lower)
+    bound = bound_at(confidence).with_stricter(lambda level: bound_at(level).lower)
     median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
     return [
         replace(bound, assumes=f"{bound.assumes}; no phrase was shared by more than {int(np.max(users))} users"),

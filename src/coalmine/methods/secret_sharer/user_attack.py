@@ -16,7 +16,7 @@ from torch import nn
 from coalmine.accounting import Theory
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
-from coalmine.methods.estimates import first_judged, neighbors_apart
+from coalmine.methods.estimates import neighbors_apart, with_stricter_bound
 from coalmine.methods.secret_sharer.users import first_clients, most_clients
 from coalmine.progress import track
 from coalmine.results.result import AuditResult
@@ -80,7 +80,7 @@ def user_attack(
     )
     copies = neighbors_apart(max(most_clients(members), most_clients(nonmembers)), theory)
     estimates = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
-    estimates = first_judged(estimates, scores.members, scores.observed, copies=copies)
+    estimates = with_stricter_bound(estimates, scores.members, scores.observed, copies=copies)
     inserted, held_out = len(scores.members), len(scores.observed)
     calibrated = reference is not None
     return AuditResult(

@@ -19,7 +19,7 @@ from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.convolutions import use_reach
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
 from coalmine.simulation.optimizers import State
-from coalmine.usercode import said
+from coalmine.usercode import describe_error
 
 
 class Loop:
@@ -79,7 +79,7 @@ class Loop:
                 gradients = self.model.gradients(loss)
             except (RuntimeError, ValueError, TypeError, LookupError) as error:
                 count = f"{len(batch_inputs)} example{'s' if len(batch_inputs) > 1 else ''}"
-                raise InputError(f"the model failed on a client's batch of {count}: {said(error)}") from error
+                raise InputError(f"the model failed on a client's batch of {count}: {describe_error(error)}") from error
             with torch.no_grad():
                 self._training.optimizer.step(self.model.parameters, gradients, state)
             if step == 0:

@@ -15,7 +15,7 @@ from coalmine.accounting.sampling import EveryRound
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_delta
 from coalmine.simulation.mechanisms.local_base import LocalMechanism, Normals, Reports, seeded
-from coalmine.usercode import said
+from coalmine.usercode import describe_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class OwnMechanism(LocalMechanism):
             except InputError:
                 raise
             except Exception as error:
-                raise InputError(f"the mechanism {self.name} failed: {said(error)}") from error
+                raise InputError(f"the mechanism {self.name} failed: {describe_error(error)}") from error
             if report.dtype.kind not in "fiub":
                 raise InputError(f"the mechanism {self.name} must return real numbers, got {report.dtype}")
             if report.shape != vector.shape or not np.isfinite(report).all():

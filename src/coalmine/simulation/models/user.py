@@ -10,7 +10,7 @@ from torch import nn
 from coalmine.errors import InputError
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models.tasks import check_fits
-from coalmine.usercode import kind, said
+from coalmine.usercode import describe_error, describe_type
 
 
 def is_user_model(name: str) -> bool:
@@ -26,8 +26,8 @@ def build(name: str, function: Callable[..., object], task: Task, settings: dict
     try:
         module = function(task, **settings) if takes_task else function(**settings)
     except Exception as error:
-        raise InputError(f"the model {name} failed: {said(error)}") from error
+        raise InputError(f"the model {name} failed: {describe_error(error)}") from error
     if not isinstance(module, nn.Module):
-        raise InputError(f"the model {name} must return a torch.nn.Module, got {kind(module)}")
+        raise InputError(f"the model {name} must return a torch.nn.Module, got {describe_type(module)}")
     check_fits(module, task, name=name)
     return module

@@ -69,9 +69,8 @@ def design_samples(
         InputError: If the inputs are tokens, or the model's gradient does not depend on its inputs.
 
     Example:
-        >>> from coalmine import models
         >>> from coalmine.methods.canife.mock_clients import pool_updates
-        >>> from coalmine.simulation import SGD, LocalTraining
+        >>> from coalmine.simulation import SGD, LocalTraining, models
         >>> from coalmine.simulation.data import load
         >>> digits = load("digits", partition="iid:60", pool_fraction=0.3)
         >>> model, client = models.build("mlp", digits.train.task), LocalTraining(optimizer=SGD(learning_rate=0.5))
