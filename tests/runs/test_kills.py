@@ -36,7 +36,7 @@ def alone(tmp_path_factory):
     root = tmp_path_factory.mktemp("alone")
     file = root / "audit.toml"
     file.write_text(kills.SETTINGS)
-    kills.finished(file, root / "run")
+    kills.run_to_end(file, root / "run")
     return file, root / "run"
 
 
@@ -44,11 +44,11 @@ def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
     file, run = alone
     out, rng = tmp_path / "run", np.random.default_rng(5)
     for event in ('"running"', '"round": 2,', '"part": "one-shot"', '"part": "canife"'):
-        kills.killed_after(file, out, event, float(rng.uniform(0, 0.05)))
+        kills.kill_after_event(file, out, event, float(rng.uniform(0, 0.05)))
         assert json.loads((out / "run.json").read_text())["state"] == "running"
-    kills.finished(file, out)
-    assert kills.written(out) == kills.written(run)
-    assert len(kills.written(out)) == 5
+    kills.run_to_end(file, out)
+    assert kills.read_results(out) == kills.read_results(run)
+    assert len(kills.read_results(out)) == 5
 
 
 def test_a_second_process_is_refused_while_the_first_goes_on(alone, tmp_path, run):
