@@ -46,7 +46,7 @@ trials = 400
 
 _PRELOADED = [
     "coalmine.runs.running",
-    "coalmine.cli",
+    "coalmine.cli.main",
     "sklearn.datasets",
     "dp_accounting",
     "torch.func",

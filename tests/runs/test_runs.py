@@ -141,9 +141,7 @@ def test_a_run_whose_process_was_killed_is_not_said_to_go_on(tmp_path):
 
 def test_a_directory_of_a_newer_version_is_refused_with_both_versions(tmp_path):
     (tmp_path / "run.json").write_text('{"format": 2, "coalmine": "9.1"}')
-    with pytest.raises(
-        InputError, match=r"coalmine 9.1 \(format 2\).*format 1"
-    ):
+    with pytest.raises(InputError, match=r"coalmine 9.1 \(format 2\).*format 1"):
         RunDirectory(tmp_path).about()
 
 
