@@ -40,7 +40,7 @@ def write_run(
         return result
 
     if "one-shot" in methods:
-        add("one-shot", view, shift=2.0, claim=claim)
+        add("one-shot", view, shift=1.2, claim=claim)
     if "canife" in methods:
         estimates = [e.to_dict() for e in estimate(rng.normal(1.5, 1, 60), rng.normal(0, 1, 50), delta=DELTA)]
         details = {
@@ -49,7 +49,7 @@ def write_run(
             "canaries": [{"kind": "numbers", "target": 3, "shape": [1, 8, 8], "range": [0.0, 1.0]}] * 2,
         }
         arrays = {"inputs": rng.random((2, 1, 8, 8))}
-        add("canife", "frozen", shift=1.5, claim=claim, unit=units.ROUND, details=details, arrays=arrays)
+        add("canife", "frozen", shift=1.2, claim=claim, unit=units.ROUND, details=details, arrays=arrays)
         results.append(
             AuditResult(
                 method="canife",

@@ -48,7 +48,7 @@ def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
         assert json.loads((out / "run.json").read_text())["state"] == "running"
     kills.run_to_end(file, out)
     assert kills.read_results(out) == kills.read_results(run)
-    assert len(kills.read_results(out)) == 5
+    assert len(kills.read_results(out)) == 7
 
 
 def test_a_second_process_is_refused_while_the_first_goes_on(alone, tmp_path, run):
