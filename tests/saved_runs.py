@@ -14,7 +14,7 @@ METHODS = ("one-shot", "canife", "secret-sharer", "ldp", "exposure")
 
 
 def write_run(
-    directory, *, title="A small run", view="final-change", phrase="one two three", claim=4.0, methods=METHODS
+    directory, *, title="A small run", view="final-change", phrase="one two three", claim=8.0, methods=METHODS
 ):
     """Write a run of these methods into ``directory``, and return it."""
     rng = np.random.default_rng(7)
@@ -69,7 +69,7 @@ def write_run(
     if "ldp" in methods:
         config = {"crafter": "benign", "epsilon": 1.0, "gradient_norm": None, "clip_norm": 1.0, "trials": 110}
         sides = rng.normal(0.5, 1, 60), rng.normal(0, 1, 50)
-        estimates = [*estimate(*sides, delta=0.0), Estimate("empirical", 0.4, 0.3, 0.5)]
+        estimates = [*estimate(*sides, delta=0.0, methods=["simultaneous"]), Estimate("empirical", 0.4, 0.3, 0.5)]
         metrics = {"empirical": 0.4, "empirical_std": 0.1}
         terms = {"unit": units.REPORT, "delta": 0.0, "variant": "benign, ε = 1", "joint_bound": 0.2}
         add("ldp", "white-box", shift=0.5, claim=1.0, config=config, metrics=metrics, estimates=estimates, **terms)
