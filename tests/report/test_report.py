@@ -167,7 +167,7 @@ def test_the_threshold_starts_where_tpr_minus_fpr_is_largest(saved):
     (shown,) = read_run_directory(saved, scores=True).of("one-shot").results
     scores = explorer("one-shot", shown)
     youden = [place.tp / scores.members - place.fp / scores.nonmembers for place in scores.places]
-    assert youden[scores.start] == max(youden) > 0.5
+    assert youden[scores.start] == max(youden) > 0.3
 
 
 def test_every_estimator_has_a_caveat():
