@@ -29,8 +29,8 @@ GLOSSARY = [
     (
         "verdict",
         "Refuted: a valid test rejects the claim. Suspicious: not rejected, but an estimate's interval lies "
-        "entirely above the claim. Too weak: the audit could hardly have found anything. Not refuted: nothing found, which is "
-        "not a proof of privacy. No claim: none was stated.",
+        "entirely above the claim. Too weak: the audit could hardly have found anything. Not refuted: nothing found, "
+        "which is not a proof of privacy. No claim: none was stated.",
     ),
     (
         "canary",
