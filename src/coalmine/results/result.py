@@ -108,7 +108,8 @@ class AuditResult:
     @property
     def file_stem(self) -> str:
         """The method and label as part of a file name."""
-        return re.sub(r"[^A-Za-z0-9.=-]+", "-", f"{self.method}-{self.label}").strip("-")
+        readable = f"{self.method}-{self.label}".replace("ε = ", "eps-")
+        return re.sub(r"[^A-Za-z0-9.=-]+", "-", readable).strip("-")
 
     @property
     def bound(self) -> Estimate | None:
