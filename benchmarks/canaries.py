@@ -1,10 +1,11 @@
-"""What scores and sums of update canaries cost against regenerating one at a time. Prints Markdown tables.
+"""Time scores and sums of update canaries against regenerating one canary at a time. Prints Markdown tables.
 
 python benchmarks/canaries.py [--quick] [--repeats 5]
 
-One thread, all in turns in one process, d = 10⁶: a ratio is the median over the turns. The usual way seeds a generator
-for every canary, draws a normal vector, normalizes it and takes its dot product with the update, or adds it to a sum.
-It is run for 50 canaries and scaled up to as many as it is compared with; the rest runs in full, except with --quick.
+Everything runs in turns in one process with one thread at d = 10⁶; a ratio is the median over the turns. The baseline
+seeds a generator for every canary, draws a normal vector, normalizes it, and takes its dot product with the update or
+adds it to a sum. It runs for 50 canaries and is scaled up to the number it is compared with. coalmine's canaries run in
+full, except with --quick.
 """
 
 from __future__ import annotations
@@ -30,18 +31,27 @@ DIM, NAIVE, SEED = 10**6, 50, 0
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement: ``per`` is how many updates a call scores, ``least`` how much faster than usual it should be."""
+    """A measurement.
+
+    Args:
+        what: Name of the row.
+        canaries: Number of canaries.
+        work: What is timed.
+        inserting: Whether it sums canaries, which is compared with summing one at a time; otherwise it scores them.
+        updates: Number of updates that one call scores.
+        target: Speedup over the baseline to reach.
+    """
 
     what: str
     canaries: int
     work: Callable[[], object]
-    planting: bool = False
-    per: int = 1
-    least: float | None = None
+    inserting: bool = False
+    updates: int = 1
+    target: float | None = None
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Median wall time of calls that take a fifth of a second together, or of one that takes longer."""
+    """Return the median wall time of as many calls as fit into a fifth of a second, at least one."""
     times: list[float] = []
     while sum(times) < 0.2:
         start = time.perf_counter()
@@ -51,7 +61,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def naive_dots(update: torch.Tensor) -> list[float]:
-    """Scores, one canary at a time."""
+    """Score the canaries, one at a time."""
     scores = []
     for i in range(NAIVE):
         canary = torch.randn(DIM, generator=torch.Generator().manual_seed(i))
@@ -61,7 +71,7 @@ def naive_dots(update: torch.Tensor) -> list[float]:
 
 
 def naive_total() -> torch.Tensor:
-    """The sum of canaries, one at a time."""
+    """Sum the canaries, one at a time."""
     total = torch.zeros(DIM)
     for i in range(NAIVE):
         canary = torch.randn(DIM, generator=torch.Generator().manual_seed(i))
@@ -71,7 +81,7 @@ def naive_total() -> torch.Tensor:
 
 
 def rows(gaussian: int, updates: np.ndarray) -> list[Row]:
-    """What is measured, with ``gaussian`` canaries of the slow family. Canaries keep signs and norms."""
+    """Return the measurements, with ``gaussian`` canaries of the slower family."""
 
     def hadamard(count: int) -> HadamardCanaries:
         return HadamardCanaries(dim=DIM, count=count, seed=SEED)
@@ -79,17 +89,24 @@ def rows(gaussian: int, updates: np.ndarray) -> list[Row]:
     def normal() -> GaussianCanaries:
         return GaussianCanaries(dim=DIM, count=gaussian, seed=SEED)
 
-    one, many, kept, more, measured = updates[0], len(updates), hadamard(1000), hadamard(10**5), normal()
-    measured.dots(one)
+    update, count, weights = updates[0], len(updates), np.ones(gaussian)
+    # Canaries cache their signs and norms on first use, so first and later calls are separate rows.
+    thousand, many, cached = hadamard(1000), hadamard(10**5), normal()
+    cached.dots(update)
     return [
-        Row("Hadamard scores", 1000, lambda: kept.dots(one), least=500),
-        Row("Hadamard scores", 10**5, lambda: more.dots(one)),
-        Row("Hadamard scores, the first, which draw signs", 1000, lambda: hadamard(1000).dots(one)),
-        Row("Hadamard sum", 1000, lambda: kept.total(np.ones(1000)), planting=True),
-        Row("Gaussian scores, the first, which find norms", gaussian, lambda: normal().dots(one), least=2),
-        Row(f"Gaussian scores of {many} updates, per update", gaussian, lambda: normal().dots_of(updates), per=many),
-        Row("Gaussian sum", gaussian, lambda: measured.total(np.ones(gaussian)), planting=True),
-        Row("Gaussian sum, norms not known", gaussian, lambda: normal().total(np.ones(gaussian)), planting=True),
+        Row("Hadamard scores", 1000, lambda: thousand.dots(update), target=500),
+        Row("Hadamard scores", 10**5, lambda: many.dots(update)),
+        Row("Hadamard scores, first call (draws the signs)", 1000, lambda: hadamard(1000).dots(update)),
+        Row("Hadamard sum", 1000, lambda: thousand.total(np.ones(1000)), inserting=True),
+        Row("Gaussian scores, first call (computes the norms)", gaussian, lambda: normal().dots(update), target=2),
+        Row(
+            f"Gaussian scores of {count} updates, per update",
+            gaussian,
+            lambda: normal().dots_of(updates),
+            updates=count,
+        ),
+        Row("Gaussian sum", gaussian, lambda: cached.total(weights), inserting=True),
+        Row("Gaussian sum, first call (computes the norms)", gaussian, lambda: normal().total(weights), inserting=True),
     ]
 
 
@@ -101,27 +118,27 @@ def speed(gaussian: int, repeats: int) -> None:
     turns = []
     for _ in range(repeats):
         before = seconds(lambda: naive_dots(update)), seconds(naive_total)
-        ours = [seconds(row.work) / row.per for row in table]
+        ours = [seconds(row.work) / row.updates for row in table]
         after = seconds(lambda: naive_dots(update)), seconds(naive_total)
         turns.append((np.add(before, after) / 2 / NAIVE, np.array(ours)))
     naive, ours = (np.array(part) for part in zip(*turns, strict=True))
     print(f"| at d = 10⁶ | canaries | time | one at a time (scaled from {NAIVE}) | ratio |\n|---|---|---|---|---|")
     for i, row in enumerate(table):
-        theirs = naive[:, int(row.planting)] * row.canaries
-        ratio = float(np.median(theirs / ours[:, i]))
-        bar = "" if row.least is None else f" (≥ {row.least:g}{'' if ratio >= row.least else ', missed'})"
-        times = f"{1e3 * np.median(ours[:, i]):,.1f} ms | {1e3 * np.median(theirs):,.0f} ms"
-        print(f"| {row.what} | {row.canaries:,} | {times} | {ratio:,.1f}×{bar} |", flush=True)
+        baseline = naive[:, int(row.inserting)] * row.canaries
+        ratio = float(np.median(baseline / ours[:, i]))
+        target = "" if row.target is None else f" (≥ {row.target:g}{'' if ratio >= row.target else ', missed'})"
+        times = f"{1e3 * np.median(ours[:, i]):,.1f} ms | {1e3 * np.median(baseline):,.0f} ms"
+        print(f"| {row.what} | {row.canaries:,} | {times} | {ratio:,.1f}×{target} |", flush=True)
     growth = float(np.median(ours[:, 1] / ours[:, 0]))
-    verdict = "< 5" if growth < 5 else "< 5, missed"
-    print(f"\n100,000 Hadamard scores take {growth:.2f} times as long as 1,000 ({verdict}).\n")
+    target = "< 5" if growth < 5 else "< 5, missed"
+    print(f"\n100,000 Hadamard scores take {growth:.2f} times as long as 1,000 ({target}).\n")
 
 
 def memory() -> None:
-    """Print the table of peaks: what a call allocates on top of its input, its output included."""
+    """Print peak memory: what a call allocates beyond its input, including its output."""
     dim, count = 4 * 10**6, 1000
     update = np.ones(dim, dtype=np.float32)
-    print("| at d = 4×10⁶, 1,000 canaries | peak of memory beyond the input (< 64 MiB) |\n|---|---|")
+    print("| at d = 4×10⁶, 1,000 canaries | peak memory beyond the input (< 64 MiB) |\n|---|---|")
     for family in (HadamardCanaries, GaussianCanaries):
         canaries = family(dim=dim, count=count, seed=SEED)
         weights = (np.arange(count) < 2).astype(float)
@@ -134,9 +151,9 @@ def memory() -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--quick", action="store_true", help="100 Gaussian canaries in place of 1,000")
+    parser.add_argument("--quick", action="store_true", help="100 Gaussian canaries instead of 1,000")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""How often each valid 95% bound exceeds the truth, in simulated audits. Prints a Markdown table.
+"""Measure how often each 95% bound exceeds the true ε, in simulated audits. Prints a Markdown table.
 
 python benchmarks/coverage.py [--audits 10000] [--workers 2]
 """
@@ -30,7 +30,14 @@ from coalmine.stats.single_run import dp_families
 
 @dataclass(frozen=True)
 class Case:
-    """Audits of one mechanism: how many scores a side, at which δ, what the true ε is."""
+    """Simulated audits of one mechanism.
+
+    Args:
+        mechanism: ``"gaussian"``, ``"laplace"`` or ``"randomized response"``.
+        parameter: Shift of the scores, or ε of the randomized response.
+        n: Number of scores per side.
+        delta: The δ of the bound.
+    """
 
     mechanism: str
     parameter: float
@@ -39,11 +46,11 @@ class Case:
 
     @cached_property
     def truth(self) -> float:
-        """The exact ε at δ."""
+        """Exact ε at δ."""
         return float(epsilon_gdp(self.parameter, self.delta)) if self.mechanism == "gaussian" else self.parameter
 
     def draw(self, rng: np.random.Generator) -> Scores:
-        """The scores of one audit."""
+        """Draw the scores of one audit."""
         n, x = self.n, self.parameter
         if self.mechanism == "gaussian":
             return Scores(rng.normal(x, 1, n), rng.normal(0, 1, n))
@@ -51,14 +58,16 @@ class Case:
             return Scores(rng.laplace(x, 1, n), rng.laplace(0, 1, n))
         sides = []
         for member in (True, False):
-            right = rng.random(n) < 1 / (1 + math.exp(-x))
-            symbol = np.where(right == member, 1.0, 0.0)
+            # The four symbols of Kairouz, Oh and Viswanath: with probability δ the membership is revealed, otherwise a
+            # bit is right with probability e^ε/(1 + e^ε).
+            correct = rng.random(n) < 1 / (1 + math.exp(-x))
+            symbol = np.where(correct == member, 1.0, 0.0)
             symbol = np.where(rng.random(n) < self.delta, 2.0 if member else -1.0, symbol)
-            sides.append(symbol + rng.random(n) / 2)
+            sides.append(symbol + rng.random(n) / 2)  # breaks ties at random
         return Scores(*sides)
 
     def draw_known_null(self, rng: np.random.Generator) -> Scores:
-        """Members' scores whose tail under N(0, 1) follows the (ε, δ) curve exactly: the least favorable ones."""
+        """Draw least favorable members' scores: their tail under N(0, 1) follows the (ε, δ) curve exactly."""
         grid = np.linspace(0, 1, 20_001)
         tails = np.interp(rng.random(self.n), ApproximateDP(self.truth, self.delta).tpr(grid), grid)
         null = NormalNull()
@@ -70,23 +79,23 @@ class Case:
 
 
 def violations(case: Case, audits: int, seed: int) -> dict[str, float]:
-    """The share of audits in which each bound exceeds the truth."""
+    """Return the share of audits in which each bound exceeds the true ε."""
     truth = case.truth * (1 + 1e-9) + 1e-9
     methods: dict[str, Callable[[Scores, Scores], bool]] = {
-        "simultaneous": lambda s, k: refutes(s, truth, delta=case.delta),
-        "exact-null": lambda s, k: refutes(k, truth, delta=case.delta),
-        "split": lambda s, k: (split(s, delta=case.delta).lower or 0) > truth,
-        "one-run": lambda s, k: any_rejects(dp_families(s), 0.05, ApproximateDP(truth, case.delta)),
-        "clopper-pearson": lambda s, k: (epsilon_from_counts(s.counts(1.0), delta=case.delta).lower or 0) > truth,
-        "published (invalid)": lambda s, k: (published_lower_bound(k, delta=case.delta).lower or 0) > truth,
+        "simultaneous": lambda s, _: refutes(s, truth, delta=case.delta),
+        "exact-null": lambda _, k: refutes(k, truth, delta=case.delta),
+        "split": lambda s, _: (split(s, delta=case.delta).lower or 0) > truth,
+        "one-run": lambda s, _: any_rejects(dp_families(s), 0.05, ApproximateDP(truth, case.delta)),
+        "clopper-pearson": lambda s, _: (epsilon_from_counts(s.counts(1.0), delta=case.delta).lower or 0) > truth,
+        "published (invalid)": lambda _, k: (published_lower_bound(k, delta=case.delta).lower or 0) > truth,
     }
     rng = np.random.default_rng([seed, case.n, round(1000 * case.parameter), round(1e6 * case.delta)])
-    count = dict.fromkeys(methods, 0)
+    exceeded = dict.fromkeys(methods, 0)
     for _ in range(audits):
-        scores, known = case.draw(rng), case.draw_known_null(rng)
+        scores, known_null = case.draw(rng), case.draw_known_null(rng)
         for name, exceeds in methods.items():
-            count[name] += exceeds(scores, known)
-    return {name: value / audits for name, value in count.items()}
+            exceeded[name] += exceeds(scores, known_null)
+    return {name: count / audits for name, count in exceeded.items()}
 
 
 CASES = [
@@ -99,7 +108,7 @@ CASES = [
 
 
 def main() -> None:
-    """Simulate and print."""
+    """Simulate all cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--audits", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
@@ -110,11 +119,11 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers) as pool:
         jobs = [(case, pool.submit(violations, case, options.audits, options.seed)) for case in CASES]
         for i, (case, job) in enumerate(jobs):
-            found = job.result()
+            shares = job.result()
             if i == 0:
-                print("| mechanism | n a side | δ | true ε | " + " | ".join(found) + " |")
-                print("|---" * (4 + len(found)) + "|")
-            cells = " | ".join(f"{100 * share:.2f}%" for share in found.values())
+                print("| mechanism | n per side | δ | true ε | " + " | ".join(shares) + " |")
+                print("|---" * (4 + len(shares)) + "|")
+            cells = " | ".join(f"{100 * share:.2f}%" for share in shares.values())
             name = f"{case.mechanism} {case.parameter:g}"
             print(f"| {name} | {case.n:,} | {case.delta:g} | {case.truth:.3f} | {cells} |", flush=True)
 

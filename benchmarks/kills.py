@@ -1,4 +1,4 @@
-"""Kill a run at random moments, let it go on, and compare what it wrote with a run that was left alone, byte for byte.
+"""Kill a run at random moments, resume it, and compare its results byte for byte with an undisturbed run.
 
 ``python benchmarks/kills.py [--kills 50]`` prints how many results were identical and how many were not.
 """
@@ -24,7 +24,7 @@ checkpoint_every = 2
 partition = "iid:16"
 cohort = "poisson:1.0"
 rounds = 6
-noise = 20
+noise_multiplier = 20
 model_settings = {hidden = 8}
 client = {epochs = 1, batch_size = "all"}
 
@@ -46,15 +46,15 @@ trials = 400
 
 _PRELOADED = [
     "coalmine.runs.running",
-    "coalmine.cli",
+    "coalmine.cli.main",
     "sklearn.datasets",
     "dp_accounting",
     "torch.func",
-]  # once for all
+]  # imported once by the fork server, not by every run
 
 
 def command(arguments: list[str]) -> None:
-    """The command line, in a process of its own."""
+    """Run the command line, in a separate process."""
     from coalmine.cli import main as cli
 
     sys.argv = ["coalmine", *arguments]
@@ -63,26 +63,26 @@ def command(arguments: list[str]) -> None:
 
 
 def start(file: Path, out: Path) -> multiprocessing.process.BaseProcess:
-    """Start the run, or go on with it, as a user would."""
-    words = ["resume", str(out)] if (out / "run.json").exists() else ["run", str(file), "--out", str(out)]
+    """Start the run, or resume it, as a user would."""
+    arguments = ["resume", str(out)] if (out / "run.json").exists() else ["run", str(file), "--out", str(out)]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    process = context.Process(target=command, args=([*words, "--quiet"],))
+    process = context.Process(target=command, args=([*arguments, "--quiet"],))
     process.start()
     return process
 
 
-def finished(file: Path, out: Path) -> float:
-    """Let it run to its end; gives the seconds that took."""
-    begun, process = time.perf_counter(), start(file, out)
+def run_to_end(file: Path, out: Path) -> float:
+    """Run to the end and return the seconds it took."""
+    begin, process = time.perf_counter(), start(file, out)
     process.join()
     if process.exitcode != 0:
         raise SystemExit(f"the run in {out} ended with code {process.exitcode}")
-    return time.perf_counter() - begun
+    return time.perf_counter() - begin
 
 
-def killed(file: Path, out: Path, seconds: float) -> bool:
-    """Start it and kill it after so many seconds; False where it was done before."""
+def run_and_kill(file: Path, out: Path, seconds: float) -> bool:
+    """Kill the run after ``seconds`` and return True, or return False if it finished before."""
     process = start(file, out)
     process.join(seconds)
     if process.exitcode is not None:
@@ -94,8 +94,8 @@ def killed(file: Path, out: Path, seconds: float) -> bool:
     return True
 
 
-def killed_after(file: Path, out: Path, event: str, delay: float) -> None:
-    """Start it and kill it ``delay`` seconds after its log has a new line with ``event`` in it."""
+def kill_after_event(file: Path, out: Path, event: str, delay: float) -> None:
+    """Kill the run ``delay`` seconds after a new line of its log contains ``event``."""
     log = out / "log.jsonl"
     before = log.read_text().count(event) if log.exists() else 0
     process = start(file, out)
@@ -106,36 +106,36 @@ def killed_after(file: Path, out: Path, event: str, delay: float) -> None:
     process.join()
 
 
-def written(out: Path) -> dict[str, bytes]:
-    """What the run found: results and all scores."""
+def read_results(out: Path) -> dict[str, bytes]:
+    """Return the bytes of the results and of all scores, by file name."""
     paths = [out / "result.json", *sorted(out.glob("scores*.npz")), *sorted(out.glob("trials*.npz"))]
     return {path.name: path.read_bytes() for path in paths}
 
 
 def main() -> None:
-    """Kill again and again; each run is begun anew once it is done."""
+    """Kill and resume runs until there were enough kills, and compare each finished run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    rng = np.random.default_rng(given.seed)
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
+    options = parser.parse_args()
+    rng = np.random.default_rng(options.seed)
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
         file = root / "audit.toml"
         file.write_text(SETTINGS)
-        finished(file, root / "warm")
-        length = finished(file, root / "alone")
-        alone = written(root / "alone")
+        run_to_end(file, root / "warm-up")
+        duration = run_to_end(file, root / "undisturbed")
+        expected = read_results(root / "undisturbed")
         kills, runs, corrupted = 0, 0, 0
-        while kills < given.kills:
+        while kills < options.kills:
             out, runs = root / f"killed-{runs}", runs + 1
             for _ in range(int(rng.integers(1, 8))):
-                if not killed(file, out, float(rng.uniform(0, length))):
+                if not run_and_kill(file, out, float(rng.uniform(0, duration))):
                     break
                 kills += 1
-            finished(file, out)
-            corrupted += written(out) != alone
-    print(f"{kills} kills in {runs} runs of {length:.1f} s: {runs - corrupted} identical, {corrupted} corrupted")
+            run_to_end(file, out)
+            corrupted += read_results(out) != expected
+    print(f"{kills} kills in {runs} runs of {duration:.1f} s: {runs - corrupted} identical, {corrupted} corrupted")
     sys.exit(1 if corrupted else 0)
 
 

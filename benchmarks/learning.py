@@ -1,9 +1,9 @@
-"""Does training work on real data? Writers' digits with and without privacy, Shakespeare's roles, Stack Exchange users.
+"""Train on real data and print test metrics: MNIST with and without privacy, Shakespeare, Stack Exchange.
 
     COALMINE_DATA=… python benchmarks/learning.py [mnist mnist-private shakespeare stackexchange] [--workers 2]
 
-Each line of a table is an evaluation on users that were never trained on, beside what always guessing the commonest
-answer (by its frequency) would give.
+Each line is an evaluation on users that were not trained on, beside the metrics of a model that knows only how frequent
+each target is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DELTA = 1e-5
 
 
 def mnist(workers: int) -> Training:
-    """All 539 writers of MNIST, 50 a round, no privacy."""
+    """Train on all 539 writers of MNIST, 50 per round, without privacy."""
     data = load("mnist")
     return Training(
         model=models.build("ldp-cnn", data.train.task),
@@ -48,7 +48,7 @@ def mnist(workers: int) -> Training:
 
 
 def mnist_private(workers: int) -> Training:
-    """The writers' finer split, 20 digits a client: DP-FedAvg at ε = 8."""
+    """Train on MNIST writers split into clients of 20 digits: DP-FedAvg at ε = 8."""
     data, rounds, q = load("mnist", partition="balanced:20"), 60, 0.1
     noise = noise_for(epsilon=8.0, sampling=Poisson(q), rounds=rounds, delta=DELTA)
     return Training(
@@ -66,12 +66,12 @@ def mnist_private(workers: int) -> Training:
 
 
 def shakespeare(workers: int) -> Training:
-    """Roles of at least ten windows of 80 characters, the next character."""
+    """Predict the next character, on roles with at least ten windows of 80 characters."""
     data = load("shakespeare", min_examples=10)
     return Training(
         model=models.build("shakespeare-lstm", data.train.task),
         data=data.train,
-        test=_some(data),
+        test=_test_users(data),
         rounds=150,
         evaluate_every=30,
         cohorts=FixedSizeCohorts(10),
@@ -82,12 +82,12 @@ def shakespeare(workers: int) -> Training:
 
 
 def stackexchange(workers: int) -> Training:
-    """Users of Stack Exchange, the next of 10,000 words."""
+    """Predict the next of 10,000 words, on users of Stack Exchange."""
     data = load("stackexchange", min_examples=10)
     return Training(
         model=models.build("word-lstm", data.train.task),
         data=data.train,
-        test=_some(data),
+        test=_test_users(data),
         rounds=150,
         evaluate_every=30,
         cohorts=FixedSizeCohorts(20),
@@ -100,37 +100,38 @@ def stackexchange(workers: int) -> Training:
 RUNS = {"mnist": mnist, "mnist-private": mnist_private, "shakespeare": shakespeare, "stackexchange": stackexchange}
 
 
-def _some(data: Splits) -> FederatedData:
-    """Enough test users for a figure that stands, few enough not to wait for it."""
+def _test_users(data: Splits) -> FederatedData:
+    """Return at most 60 test users: enough for a stable metric, few enough for a fast one."""
     return data.test.subset(range(min(60, len(data.test))))
 
 
 def unigram(training: Training) -> dict[str, float]:
-    """What the frequencies of the training targets alone would give on the test data."""
+    """Return the test metrics of a model that predicts the frequencies of the training targets."""
     task = training.data.task
     ignored = -1 if task.ignored is None else task.ignored
-    seen = training.data.pooled().targets
-    counts = np.bincount(seen[seen != ignored].ravel().astype(np.int64), minlength=task.classes) + 1.0
+    train_targets = training.data.pooled().targets
+    train_targets = train_targets[train_targets != ignored].ravel().astype(np.int64)
+    counts = np.bincount(train_targets, minlength=task.classes) + 1.0  # add-one smoothing, for unseen targets
     assert training.test is not None
     targets = training.test.pooled().targets
     targets = targets[targets != ignored].astype(np.int64)
     loss = float(-np.log(counts / counts.sum())[targets].mean())
-    right = float((targets == counts.argmax()).mean())
-    return {"accuracy": right, "recall@1": right, "perplexity": math.exp(loss), "loss": loss}
+    correct = float((targets == counts.argmax()).mean())
+    return {"accuracy": correct, "recall@1": correct, "perplexity": math.exp(loss), "loss": loss}
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the trainings named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", default=list(RUNS), choices=[*RUNS, []], metavar="RUN")
     parser.add_argument("--workers", type=int, default=2)
-    chosen = parser.parse_args()
-    for name in chosen.runs:
+    options = parser.parse_args()
+    for name in options.runs:
         start = time.perf_counter()
-        training = RUNS[name](chosen.workers)
+        training = RUNS[name](options.workers)
         theory = training.theory(DELTA)
         print(f"\n{name}: {training.data}, {training.dim:,} parameters, kernel {training.kernel}")
-        print(f"  theory: ε = {theory.epsilon:.3f} at δ = {DELTA:g}, {theory.sampling}, {training.rounds} rounds")
+        print(f"  claimed: ε = {theory.epsilon:.3f} at δ = {DELTA:g}, {theory.sampling}, {training.rounds} rounds")
         baseline = unigram(training)
 
         def show(metrics: dict[str, float], baseline: dict[str, float] = baseline, start: float = start) -> None:

@@ -1,8 +1,8 @@
-"""Damage what coalmine reads, and see what it says: a sentence and exit code 2, or a result, and never a traceback.
+"""Damage the files that coalmine reads: commands must end with a result or with an error, never with a traceback.
 
-``python benchmarks/mutations.py [--examples 500]`` mutates files of settings, files of scores and a run's directory
-(cut short, keys removed, types changed, bytes flipped) and prints how often commands refused, accepted, or crashed;
-and how often a command that refused had changed a file all the same.
+``python benchmarks/mutations.py [--examples 500]`` mutates settings, score files and run directories (truncated files,
+removed keys, changed types, flipped bytes). It prints how often commands reported an error (exit code 2), accepted the
+file or crashed, and how often a command that reported an error had changed a file nevertheless.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTINGS = """
 [training]
 partition = "iid:10"
 rounds = 3
-noise = 0
+noise_multiplier = 0
 model_settings = {hidden = 4}
 client = {epochs = 1, batch_size = "all"}
 [one-shot]
@@ -38,14 +38,14 @@ trials = 60
 """
 
 COMMANDS = ("check", "compare", "resume", "resume anew")
-"""What is tried on a damaged run; anew: what the audits found is gone, and computed again from the checkpoint."""
+"""Commands to try on a damaged run; "anew" deletes the audits' results, which are recomputed from the checkpoint."""
 
 ODD: list[Any] = [None, True, -1, 0, 2**70, 1.5, "", "inf", "nan", "x" * 300, [], [[]], {}, {"a": 1}, "../../x", "\x00"]
 ODD_TOML = ["true", "-1", "0", "9" * 30, "1.5", "nan", "-inf", '""', '"x"', "[]", "[[]]", "{}", "{a = 1}", "1979-05-27"]
 
 
 def call(arguments: list[str]) -> tuple[int, str, str]:
-    """The command line in this process: exit code, what it said, and a traceback where it crashed."""
+    """Run the command line in this process; return its exit code, its stderr, and the traceback if it crashed."""
     from coalmine.cli import main as cli
 
     out, err = io.StringIO(), io.StringIO()
@@ -63,17 +63,17 @@ def call(arguments: list[str]) -> tuple[int, str, str]:
 
 
 def finished_run(root: Path) -> Path:
-    """A small run that is done."""
+    """Return the directory of a small finished run."""
     file = root / "audit.toml"
     file.write_text(SETTINGS)
-    code, said, crash = call(["run", str(file), "--out", str(root / "run"), "--quiet"])
+    code, stderr, crash = call(["run", str(file), "--out", str(root / "run"), "--quiet"])
     if code:
-        raise SystemExit(f"the run to damage did not come about: {said}{crash}")
+        raise SystemExit(f"the run that should be damaged failed: {stderr}{crash}")
     return root / "run"
 
 
-def damaged_bytes(path: Path, rng: random.Random) -> None:
-    """Cut a file short, or change some of its bytes."""
+def damage_bytes(path: Path, rng: random.Random) -> None:
+    """Truncate a file, or change some of its bytes."""
     content = bytearray(path.read_bytes())
     if not content or rng.random() < 0.4:
         path.write_bytes(bytes(content[: rng.randrange(len(content) + 1)]))
@@ -83,22 +83,22 @@ def damaged_bytes(path: Path, rng: random.Random) -> None:
     path.write_bytes(bytes(content))
 
 
-def damaged_json(path: Path, rng: random.Random) -> None:
-    """Remove a key somewhere in a JSON file, or put something of another type in its place."""
+def damage_json(path: Path, rng: random.Random) -> None:
+    """Remove a value somewhere in a JSON file, or replace it by one of another type."""
     content = json.loads(path.read_text())
-    place, key = content, rng.choice(list(content))
-    while rng.random() < 0.7 and isinstance(place[key], dict | list) and place[key]:
-        place = place[key]
-        key = rng.choice(list(place)) if isinstance(place, dict) else rng.randrange(len(place))
+    node, key = content, rng.choice(list(content))
+    while rng.random() < 0.7 and isinstance(node[key], dict | list) and node[key]:
+        node = node[key]
+        key = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
     if rng.random() < 0.3:
-        del place[key]
+        del node[key]
     else:
-        place[key] = rng.choice(ODD)
+        node[key] = rng.choice(ODD)
     path.write_text(json.dumps(content))
 
 
-def damaged_toml(path: Path, rng: random.Random) -> None:
-    """Change a line of a TOML file: its value, its key, or whether it is there."""
+def damage_toml(path: Path, rng: random.Random) -> None:
+    """Remove, duplicate or reverse a line of a TOML file, or change its value."""
     lines = path.read_text().splitlines()
     i = rng.randrange(len(lines))
     key, equals, _ = lines[i].partition("=")
@@ -114,8 +114,8 @@ def damaged_toml(path: Path, rng: random.Random) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def damaged_scores(path: Path, rng: random.Random) -> None:
-    """Change a cell of a .csv file."""
+def damage_scores(path: Path, rng: random.Random) -> None:
+    """Change one cell of a .csv file."""
     rows = [line.split(",") for line in path.read_text().splitlines()]
     row = rng.choice(rows)
     row[rng.randrange(len(row))] = rng.choice(["", "nan", "inf", "x", "1e999", "-0", "2", "1,1", '"', "\x00", "член"])
@@ -123,73 +123,81 @@ def damaged_scores(path: Path, rng: random.Random) -> None:
 
 
 def damage(path: Path, rng: random.Random) -> None:
-    """Some damage that fits the kind of file."""
+    """Damage a file in a way that fits its format."""
     special: dict[str, Callable[[Path, random.Random], None]] = {
-        ".json": damaged_json, ".toml": damaged_toml, ".csv": damaged_scores,
+        ".json": damage_json, ".toml": damage_toml, ".csv": damage_scores,
     }  # fmt: skip
-    chosen = special.get(path.suffix, damaged_bytes)
-    (damaged_bytes if rng.random() < 0.3 else chosen)(path, rng)
+    by_format = special.get(path.suffix, damage_bytes)
+    (damage_bytes if rng.random() < 0.3 else by_format)(path, rng)
 
 
-def example(seed: int, run: Path, place: Path, commands: Sequence[str] = COMMANDS) -> tuple[str, str, str]:
-    """One mutation and one command: what was done, how it went, and details.
+def example(seed: int, run: Path, directory: Path, commands: Sequence[str] = COMMANDS) -> tuple[str, str, str]:
+    """Try one command on one mutation.
 
-    It went ``refused``, ``accepted``, ``crashed`` or ``overwrote``.
+    Args:
+        seed: Seed for the mutation and the command.
+        run: Directory of a finished run, which is copied.
+        directory: Scratch directory, deleted first.
+        commands: Commands to choose from.
+
+    Returns:
+        What was done; ``"refused"``, ``"accepted"``, ``"crashed"`` or ``"overwrote"``; and details.
     """
     rng = random.Random(seed)
-    copy = place / "run"
-    shutil.rmtree(place, ignore_errors=True)
+    copy = directory / "run"
+    shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(run, copy)
     kind = rng.choice(["settings", "scores", "run", "run", "run"])
     if kind == "settings":
-        target = shutil.copy(run / "config.toml", place / "audit.toml")
-        words = ["run", str(target), "--out", str(place / "new"), "--quiet", "--set", "training.data=no-such-data"]
+        target = shutil.copy(run / "config.toml", directory / "audit.toml")
+        arguments = ["run", str(target), "--out", str(directory / "new"), "--quiet"]
+        arguments += ["--set", "training.data=no-such-data"]  # fails before training, if not earlier
     elif kind == "scores":
-        target = place / "scores.csv"
+        target = directory / "scores.csv"
         target.write_text("score,member\n" + "".join(f"{rng.gauss(i % 2, 1):.3f},{i % 2}\n" for i in range(30)))
-        words = ["estimate", str(target), "--method", "simultaneous"]
+        arguments = ["estimate", str(target), "--method", "simultaneous"]
     else:
         files = sorted(path for path in copy.rglob("*") if path.is_file() and path.name not in (".lock", "log.jsonl"))
         target = rng.choice(files)
         command = rng.choice(commands)
-        words = [command.removesuffix(" anew"), str(copy)] + ([str(run)] if command == "compare" else [])
+        arguments = [command.removesuffix(" anew"), str(copy)] + ([str(run)] if command == "compare" else [])
         if command == "resume anew":
             for part in (copy / "parts").iterdir():
                 if part != target:
                     part.unlink()
     damage(Path(target), rng)
-    before = contents(place)
-    code, said, crash = call(words)
-    what = f"{words[0]} with {Path(target).relative_to(place)} damaged (seed {seed})"
-    if crash or (code == 2 and "Traceback" in said) or (code == 2 and not said.strip()):
-        return what, "crashed", crash or said
-    if code == 2 and not before.items() <= contents(place).items():
-        return what, "overwrote", said
-    return what, {0: "accepted", 1: "accepted", 2: "refused"}[code], said
+    before = contents(directory)
+    code, stderr, crash = call(arguments)
+    what = f"{arguments[0]} with {Path(target).relative_to(directory)} damaged (seed {seed})"
+    if crash or (code == 2 and "Traceback" in stderr) or (code == 2 and not stderr.strip()):
+        return what, "crashed", crash or stderr
+    if code == 2 and not before.items() <= contents(directory).items():
+        return what, "overwrote", stderr
+    return what, {0: "accepted", 1: "accepted", 2: "refused"}[code], stderr
 
 
-def contents(place: Path) -> dict[str, bytes]:
-    """Everything in a directory but what a run may write about itself when it fails."""
-    own = ("log.jsonl", ".lock", "run.json")
-    return {str(p): p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file() and p.name not in own}
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return all files of a directory, except those in which a run may record that it failed."""
+    status = ("log.jsonl", ".lock", "run.json")
+    return {str(p): p.read_bytes() for p in sorted(directory.rglob("*")) if p.is_file() and p.name not in status}
 
 
 def main() -> None:
-    """Many mutations, counted."""
+    """Try many mutations and count the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=500)
     parser.add_argument("--first", type=int, default=0)
-    given = parser.parse_args()
-    found: Counter[str] = Counter()
+    options = parser.parse_args()
+    outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as root:
         run = finished_run(Path(root))
-        for seed in range(given.first, given.first + given.examples):
+        for seed in range(options.first, options.first + options.examples):
             what, outcome, details = example(seed, run, Path(root) / "damaged")
-            found[outcome] += 1
+            outcomes[outcome] += 1
             if outcome in ("crashed", "overwrote"):
                 print(f"{outcome}: {what}\n{details[-1500:]}")
-    print(f"{given.examples} mutations: {', '.join(f'{count} {name}' for name, count in found.most_common())}")
-    sys.exit(1 if found["crashed"] or found["overwrote"] else 0)
+    print(f"{options.examples} mutations: {', '.join(f'{count} {name}' for name, count in outcomes.most_common())}")
+    sys.exit(1 if outcomes["crashed"] or outcomes["overwrote"] else 0)
 
 
 if __name__ == "__main__":

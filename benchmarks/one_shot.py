@@ -1,11 +1,11 @@
-"""What the one-shot audit costs, and whether it finds bugs.
+"""Measure what the one-shot audit costs, which bugs it detects, and which score shows most.
 
-    python benchmarks/one_shot.py overhead           # share of a round of the word LSTM, k = 1,000
-    python benchmarks/one_shot.py memory             # extra memory at d = 4,000,000, k = 1,000
+    python benchmarks/one_shot.py overhead           # share of a round of the word LSTM, 1,000 canaries
+    python benchmarks/one_shot.py memory             # extra memory at d = 4,000,000, 1,000 canaries
     python benchmarks/one_shot.py bugs [--seeds 50]  # trainers with and without a bug (examples/own_loop.py)
-    python benchmarks/one_shot.py scores             # which statistic shows most
+    python benchmarks/one_shot.py scores             # bounds and estimates by score
 
-Times are shares of the same run: machines are noisy.
+Costs are shares of the same run, since absolute times vary between machines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coalmine.simulation.flat import parameter_vector
 
 
 def sentences(clients: int, per_client: int = 40, positions: int = 20, tokens: int = 10_000) -> FederatedData:
-    """Random full sentences, for the shape of the work."""
+    """Return random sentences of full length: only their shape matters here."""
     ids = np.random.default_rng(0).integers(4, tokens, (clients * per_client, positions + 1))
     stops = np.arange(1, clients + 1) * per_client
     return FederatedData(
@@ -46,10 +46,10 @@ def sentences(clients: int, per_client: int = 40, positions: int = 20, tokens: i
 
 
 def overhead(clients: int = 20, rounds: int = 6) -> None:
-    """The audit's share of a training of the word LSTM on real-sized clients."""
+    """Print the audit's share of the training time of the word LSTM with realistic clients."""
     data = sentences(clients)
-    print(f"word-lstm, {clients} clients of 40 x 20 words a round, 1,000 canaries planted and 1,000 held out")
-    print(f"{'view':<14}{'score':<18}{'round':>10}{'audit a round':>16}{'share':>9}")
+    print(f"word-lstm, {clients} clients of 40 x 20 words per round, 1,000 canaries inserted and 1,000 held out")
+    print(f"{'view':<14}{'score':<18}{'round':>10}{'audit per round':>17}{'share':>9}")
     for view, score in (("final", None), ("updates", None), ("updates", "likelihood-ratio")):
         model = models.build("word-lstm", data.task)
         audit = OneShot(dim=parameter_vector(model).numel(), rounds=rounds, canaries=1000, view=view, score=score)
@@ -63,18 +63,19 @@ def overhead(clients: int = 20, rounds: int = 6) -> None:
             audits=[audit],
         )
         training.run(until=1)
-        before, spent = time.perf_counter(), audit._seconds
+        start, audit_before = time.perf_counter(), audit._seconds
         training.run()
-        whole, spent = time.perf_counter() - before, audit._seconds - spent
-        each = rounds - 1
-        print(f"{view:<14}{audit.score:<18}{whole / each:>8.2f} s{1e3 * spent / each:>13.1f} ms{spent / whole:>9.2%}")
-    print("bars: final under 2%, updates under 10%")
+        total, in_audit = time.perf_counter() - start, audit._seconds - audit_before
+        per_round = total / (rounds - 1), 1e3 * in_audit / (rounds - 1)
+        shares = f"{per_round[0]:>8.2f} s{per_round[1]:>14.1f} ms{in_audit / total:>9.2%}"
+        print(f"{view:<14}{audit.score:<18}{shares}")
+    print("targets: final below 2%, updates below 10%")
 
 
 def memory(dim: int = 4_000_000) -> None:
-    """Peak extra memory of planting and observing, the planted sum included, the release not."""
+    """Print the peak extra memory of planting and observing, including the canaries' sum but not the release."""
     release = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
-    print(f"peak extra memory at d = {dim:,}, 1,000 canaries planted and 1,000 held out")
+    print(f"peak extra memory at d = {dim:,}, 1,000 canaries inserted and 1,000 held out")
     for view in ("final", "updates"):
         audit = OneShot(dim=dim, rounds=1, canaries=1000, view=view)
         tracemalloc.start()
@@ -82,64 +83,68 @@ def memory(dim: int = 4_000_000) -> None:
         audit.observe(Release(0, audit.views[0].kind, release, divisor=100.0))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        print(f"{view:<14}{peak / 2**20:8.1f} MiB (bar 64)")
+        print(f"{view:<14}{peak / 2**20:8.1f} MiB (target: below 64)")
 
 
 def bugs(seeds: int) -> None:
-    """How often each trainer's promise is refuted by the bound to quote."""
+    """Print how often the quoted bound refutes each trainer's claim."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
     import own_loop
 
     def planted_sum(planted: PlantedCanaries, clipped: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        """The sum of all canaries as the loop clips one of them: they have the same length, so it is the same sum."""
-        one = next(planted.each(norm=10 * own_loop.CLIP))
-        return planted.total * np.float32(np.linalg.norm(clipped(one)) / own_loop.CLIP)
+        """Return the sum of all clipped canaries. They have equal norms, so clipping one of them tells the factor."""
+        canary = next(planted.each(norm=10 * own_loop.CLIP))
+        return planted.total * np.float32(np.linalg.norm(clipped(canary)) / own_loop.CLIP)
 
     own_loop.planted_sum = planted_sum
-    print(f"{'trainer':<18}{'promised':>9}{'refuted':>12}{'bound: least':>14}{'median':>9}{'most':>9}")
+    print(f"{'trainer':<18}{'claimed':>9}{'refuted':>12}{'bound: min':>14}{'median':>9}{'max':>9}")
     for bug in (None, *own_loop.BUGS):
         results = [own_loop.audited_training(seed, bug) for seed in range(seeds)]
         bounds = [result.bound.epsilon for result in results if result.bound is not None]
         refuted = sum(result.refuted for result in results)
-        promised = results[0].theory.epsilon if results[0].theory is not None else np.inf
+        claimed = results[0].theory.epsilon if results[0].theory is not None else np.inf
         print(
-            f"{bug or 'correct':<18}{promised:>9.2f}{f'{refuted} of {seeds}':>12}{min(bounds):>14.2f}"
+            f"{bug or 'correct':<18}{claimed:>9.2f}{f'{refuted} of {seeds}':>12}{min(bounds):>14.2f}"
             f"{np.median(bounds):>9.2f}{max(bounds):>9.2f}",
             flush=True,
         )
 
 
 def scores(seeds: int = 20, dim: int = 20_000, rounds: int = 20) -> None:
-    """Mean figures of each statistic on simulated DP-FedAvg: a Gaussian mechanism and a client drift."""
-    print(f"{rounds} rounds, {dim:,} parameters, 500 canaries + 500 held out, noise 2, mean of {seeds} runs, δ = 1e-5")
-    print(f"{'participation':<15}{'view':<14}{'score':<18}{'theory':>8}{'shift':>9}{'exact-null':>12}{'one-run':>9}")
+    """Print the mean ε of each score on simulated DP-FedAvg: Gaussian noise plus a constant client update."""
+    print(
+        f"{rounds} rounds, {dim:,} parameters, 500 canaries inserted and 500 held out, noise multiplier 2, "
+        f"mean of {seeds} runs, δ = 1e-5"
+    )
+    print(f"{'participation':<15}{'view':<14}{'score':<18}{'claimed':>9}{'shift':>9}{'exact-null':>12}{'one-run':>9}")
     for participation in ("epochs:1", "epochs:4", "poisson:0.2", "every-round"):
         for view, score in (
             ("final-change", None), ("every:5", "max"), ("every:5", "sum"), ("updates", "max"), ("updates", "sum"),
             ("updates", "likelihood-ratio"),
         ):  # fmt: skip
-            figures: dict[str, list[float]] = {}
+            epsilons: dict[str, list[float]] = {}
             audits = [_simulated(participation, view, score, seed, dim, rounds) for seed in range(seeds)]
-            theory = audits[0].theory(noise_multiplier=2.0, delta=1e-5).epsilon
+            claimed = audits[0].theory(noise_multiplier=2.0, delta=1e-5).epsilon
             for audit in audits:
                 for e in audit.result(delta=1e-5).estimates:
-                    figures.setdefault(e.method, []).append(e.epsilon)
+                    epsilons.setdefault(e.method, []).append(e.epsilon)
             means = [
-                f"{np.mean(figures[m]):.2f}" if m in figures else "-"
+                f"{np.mean(epsilons[m]):.2f}" if m in epsilons else "-"
                 for m in ("gaussian-shift", "exact-null", "one-run")
             ]
             print(
-                f"{participation:<15}{view:<14}{audits[0].score:<18}{theory:>8.2f}{means[0]:>9}{means[1]:>12}{means[2]:>9}",
+                f"{participation:<15}{view:<14}{audits[0].score:<18}{claimed:>9.2f}{means[0]:>9}{means[1]:>12}{means[2]:>9}",
                 flush=True,
             )
 
 
 def _simulated(participation: str, view: str, score: str | None, seed: int, dim: int, rounds: int) -> OneShot:
+    """Return an audit that has observed one simulated training."""
     rng = np.random.default_rng(seed)
-    compares = view.startswith(("every", "final-"))
+    needs_initial = view.startswith(("every", "final-"))
     audit = OneShot(
         dim=dim, rounds=rounds, canaries=500, view=view, score=score, participation=participation, seed=seed,
-        initial=np.zeros(dim) if compares else None,
+        initial=np.zeros(dim) if needs_initial else None,
     )  # fmt: skip
     drift = rng.standard_normal(dim).astype(np.float32)
     drift *= 20 / np.linalg.norm(drift)
@@ -151,14 +156,14 @@ def _simulated(participation: str, view: str, score: str | None, seed: int, dim:
         divisor = 50 + planted.clients
         update = (total / divisor).astype(np.float32)
         model = model + update
-        shown = audit.views[0]
-        if shown.shows(t, rounds):
-            audit.observe(Release(t, shown.kind, update if shown.kind == "update" else model, divisor=divisor))
+        released = audit.views[0]
+        if released.shows(t, rounds):
+            audit.observe(Release(t, released.kind, update if released.kind == "update" else model, divisor=divisor))
     return audit
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the measurement named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("overhead", "memory", "bugs", "scores"))
     parser.add_argument("--seeds", type=int, default=50)

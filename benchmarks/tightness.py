@@ -1,4 +1,4 @@
-"""Mean lower bounds of coalmine and of its peers on the same scores. Prints a Markdown table.
+"""Compare the mean lower bounds of coalmine and of jax-privacy on the same scores. Prints a Markdown table.
 
 python benchmarks/tightness.py [--audits 100]
 """
@@ -14,55 +14,57 @@ import numpy as np
 from coalmine.stats import Scores, epsilon_gdp, gdp, one_run, one_run_fdp, simultaneous, split
 
 DELTA, ALPHA = 1e-5, 0.05
-NOT_IN_GENERAL = "valid for Gaussian mechanisms only"
+GAUSSIAN_ONLY = "valid for Gaussian mechanisms only"
 
 
 def bounds(n: int, mu: float, audits: int) -> dict[str, tuple[str, float]]:
-    """Mean bound of each method, with whether it is valid."""
-    found: dict[str, tuple[str, list[float]]] = {}
+    """Return the validity and the mean bound of each method."""
+    bounds_of: dict[str, tuple[str, list[float]]] = {}
 
-    def note(name: str, validity: str, value: float | None) -> None:
-        found.setdefault(name, (validity, []))[1].append(float(value or 0))
+    def record(name: str, validity: str, bound: float | None) -> None:
+        bounds_of.setdefault(name, (validity, []))[1].append(float(bound or 0))
 
     for seed in range(audits):
         rng = np.random.default_rng([seed, n, round(10 * mu)])
         members, nonmembers = rng.normal(mu, 1, n), rng.normal(0, 1, n)
         scores, theirs = Scores(members, nonmembers), peer.CanaryScoreAuditor(members, nonmembers)
         split_peer = peer.Split(seed=seed)
-        note("coalmine simultaneous", "valid", simultaneous(scores, delta=DELTA).lower)
-        note("coalmine simultaneous, coin flips", "valid", simultaneous(scores, delta=DELTA, design="coin-flips").lower)
-        note("coalmine split", "valid", split(scores, delta=DELTA, seed=seed).lower)
-        note("coalmine one-run", "valid", one_run(scores, delta=DELTA).lower)
-        note("jax-privacy CP, Bonferroni", "valid", theirs.epsilon_clopper_pearson(ALPHA, DELTA))
-        note(
+        record("coalmine simultaneous", "valid", simultaneous(scores, delta=DELTA).lower)
+        record(
+            "coalmine simultaneous, coin flips", "valid", simultaneous(scores, delta=DELTA, design="coin-flips").lower
+        )
+        record("coalmine split", "valid", split(scores, delta=DELTA, seed=seed).lower)
+        record("coalmine one-run", "valid", one_run(scores, delta=DELTA).lower)
+        record("jax-privacy CP, Bonferroni", "valid", theirs.epsilon_clopper_pearson(ALPHA, DELTA))
+        record(
             "jax-privacy CP, split",
             "valid",
             theirs.epsilon_clopper_pearson(ALPHA, DELTA, threshold_strategy=split_peer),
         )
-        note(
+        record(
             "jax-privacy CP, multi-split",
             "valid",
             theirs.epsilon_clopper_pearson(ALPHA, DELTA, threshold_strategy=peer.MultiSplit(20, seed=seed)),
         )
-        note(
+        record(
             "jax-privacy one-run, split",
             "valid",
             theirs.epsilon_one_run(ALPHA, DELTA, threshold_strategy=split_peer),
         )
-        note("jax-privacy one-run, Bonferroni", "unproved", theirs.epsilon_one_run(ALPHA, DELTA))
-        note("coalmine gdp", NOT_IN_GENERAL, gdp(scores, delta=DELTA).lower)
-        note("jax-privacy GDP", NOT_IN_GENERAL, theirs.epsilon_from_gdp(ALPHA, DELTA))
-        note("coalmine one-run f-DP", NOT_IN_GENERAL, one_run_fdp(scores, delta=DELTA).lower)
-        note(
+        record("jax-privacy one-run, Bonferroni", "unproved", theirs.epsilon_one_run(ALPHA, DELTA))
+        record("coalmine gdp", GAUSSIAN_ONLY, gdp(scores, delta=DELTA).lower)
+        record("jax-privacy GDP", GAUSSIAN_ONLY, theirs.epsilon_from_gdp(ALPHA, DELTA))
+        record("coalmine one-run f-DP", GAUSSIAN_ONLY, one_run_fdp(scores, delta=DELTA).lower)
+        record(
             "jax-privacy one-run f-DP, split",
-            NOT_IN_GENERAL,
+            GAUSSIAN_ONLY,
             theirs.epsilon_one_run_fdp(ALPHA, DELTA, threshold_strategy=split_peer),
         )
-    return {name: (validity, float(np.mean(values))) for name, (validity, values) in found.items()}
+    return {name: (validity, float(np.mean(values))) for name, (validity, values) in bounds_of.items()}
 
 
 def main() -> None:
-    """Simulate and print."""
+    """Simulate all settings and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--audits", type=int, default=100)
     parser.add_argument("--workers", type=int, default=2)

@@ -14,7 +14,7 @@ METHODS = ("one-shot", "canife", "secret-sharer", "ldp", "exposure")
 
 
 def write_run(
-    directory, *, title="A small run", view="final-change", phrase="one two three", claim=4.0, methods=METHODS
+    directory, *, title="A small run", view="final-change", phrase="one two three", claim=8.0, methods=METHODS
 ):
     """Write a run of these methods into ``directory``, and return it."""
     rng = np.random.default_rng(7)
@@ -40,7 +40,7 @@ def write_run(
         return result
 
     if "one-shot" in methods:
-        add("one-shot", view, shift=2.0, claim=claim)
+        add("one-shot", view, shift=1.2, claim=claim)
     if "canife" in methods:
         estimates = [e.to_dict() for e in estimate(rng.normal(1.5, 1, 60), rng.normal(0, 1, 50), delta=DELTA)]
         details = {
@@ -49,7 +49,7 @@ def write_run(
             "canaries": [{"kind": "numbers", "target": 3, "shape": [1, 8, 8], "range": [0.0, 1.0]}] * 2,
         }
         arrays = {"inputs": rng.random((2, 1, 8, 8))}
-        add("canife", "frozen", shift=1.5, claim=claim, unit=units.ROUND, details=details, arrays=arrays)
+        add("canife", "frozen", shift=1.2, claim=claim, unit=units.ROUND, details=details, arrays=arrays)
         results.append(
             AuditResult(
                 method="canife",
@@ -69,12 +69,14 @@ def write_run(
     if "ldp" in methods:
         config = {"crafter": "benign", "epsilon": 1.0, "gradient_norm": None, "clip_norm": 1.0, "trials": 110}
         sides = rng.normal(0.5, 1, 60), rng.normal(0, 1, 50)
-        estimates = [*estimate(*sides, delta=0.0), Estimate("empirical", 0.4, 0.3, 0.5)]
+        estimates = [*estimate(*sides, delta=0.0, methods=["simultaneous"]), Estimate("empirical", 0.4, 0.3, 0.5)]
         metrics = {"empirical": 0.4, "empirical_std": 0.1}
         terms = {"unit": units.REPORT, "delta": 0.0, "variant": "benign, ε = 1", "joint_bound": 0.2}
         add("ldp", "white-box", shift=0.5, claim=1.0, config=config, metrics=metrics, estimates=estimates, **terms)
     if "exposure" in methods:
-        add("exposure", "ranks", shift=0.5, claim=None, unit=units.SCORES)
+        row = {"summary": "mean", "canaries": 2.0, "random_guessing": 1.4, "low": None, "high": None}
+        details = {"canaries": 60, "references": 50, "rows": [row], "exposures": [2.0] * 60}
+        add("exposure", "ranks", shift=0.5, claim=None, unit=units.SCORES, details=details)
     history = [{"round": t, "train_loss": 2.0 - 0.1 * t, "accuracy": 0.5 + 0.05 * t} for t in range(5)]
     metrics = {"accuracy": 0.7, "accuracy without canaries": 0.72}
     training = {"clients": 20, "parameters": 100, "rounds": 5, "private": True, "metrics": metrics, "history": history}

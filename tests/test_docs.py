@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[1]
     ("page", "least"),
     [
         ("training", 15),
+        ("estimators", 4),
+        ("simultaneous-bound", 6),
+        ("theory", 8),
         ("one-shot", 10),
         ("ldp", 8),
         ("secret-sharer", 12),

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from coalmine.methods.canife.crafted import GivenUpdates
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from coalmine import Audit, AuditResult, Canife, OneShot
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid
+from coalmine.methods.canife.canaries import GivenUpdates
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

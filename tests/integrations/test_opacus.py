@@ -9,7 +9,6 @@ from torch.utils.data import RandomSampler
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
 
-from coalmine.methods.canife.crafted import GivenUpdates
 from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer
 
 from coalmine import Canife, OneShot
@@ -17,6 +16,7 @@ from coalmine.accounting import scheduled_epsilon, theory
 from coalmine.accounting.sampling import EveryRound, Poisson
 from coalmine.errors import InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries
+from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.results.files import save
 from coalmine.results.units import EXAMPLE, ROUND

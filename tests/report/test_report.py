@@ -113,7 +113,7 @@ def test_the_first_screen_leads_with_the_verdict_and_the_strongest_evidence(save
     assert len(titles) == len(set(titles)) == 5
     assert [group.verdict for group in groups[:3]] == [Verdict.NOT_REFUTED] * 3
     text = sentence(groups[0]).replace("\u00a0", " ")
-    assert "ε ≤ 4.00 to ε ≤ 12.0" in text
+    assert "ε ≤ 8.00 to ε ≤ 24.0" in text
     assert f"ε ≥ {groups[0].strongest.decisive.epsilon:.2f}" in text
     assert "95% confidence" in text
     assert "This is not a proof of privacy" in answer(groups, 0)[0]
@@ -167,7 +167,7 @@ def test_the_threshold_starts_where_tpr_minus_fpr_is_largest(saved):
     (shown,) = read_run_directory(saved, scores=True).of("one-shot").results
     scores = explorer("one-shot", shown)
     youden = [place.tp / scores.members - place.fp / scores.nonmembers for place in scores.places]
-    assert youden[scores.start] == max(youden) > 0.5
+    assert youden[scores.start] == max(youden) > 0.3
 
 
 def test_every_estimator_has_a_caveat():

@@ -36,7 +36,7 @@ def alone(tmp_path_factory):
     root = tmp_path_factory.mktemp("alone")
     file = root / "audit.toml"
     file.write_text(kills.SETTINGS)
-    kills.finished(file, root / "run")
+    kills.run_to_end(file, root / "run")
     return file, root / "run"
 
 
@@ -44,11 +44,11 @@ def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
     file, run = alone
     out, rng = tmp_path / "run", np.random.default_rng(5)
     for event in ('"running"', '"round": 2,', '"part": "one-shot"', '"part": "canife"'):
-        kills.killed_after(file, out, event, float(rng.uniform(0, 0.05)))
+        kills.kill_after_event(file, out, event, float(rng.uniform(0, 0.05)))
         assert json.loads((out / "run.json").read_text())["state"] == "running"
-    kills.finished(file, out)
-    assert kills.written(out) == kills.written(run)
-    assert len(kills.written(out)) == 5
+    kills.run_to_end(file, out)
+    assert kills.read_results(out) == kills.read_results(run)
+    assert len(kills.read_results(out)) == 7
 
 
 def test_a_second_process_is_refused_while_the_first_goes_on(alone, tmp_path, run):
@@ -61,7 +61,7 @@ def test_a_second_process_is_refused_while_the_first_goes_on(alone, tmp_path, ru
     assert RunDirectory(out).in_use()
     first.kill()
     first.join()
-    assert (code, "in use by another process" in err) == (2, True)
+    assert (code, "in use" in err) == (2, True)
     assert not RunDirectory(out).in_use()
 
 
@@ -92,7 +92,7 @@ def test_a_full_disk_is_a_sentence_and_the_last_checkpoint_stays(tmp_path, monke
         real(handle)
 
     monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(InputError, match=r"cannot be written: No space left on device"):
+    with pytest.raises(InputError, match="No space left on device"):
         run_all(settings, out=out)
     monkeypatch.setattr(files.os, "fsync", real)
     assert not list(out.rglob(".*.new"))
@@ -107,14 +107,14 @@ def test_a_directory_that_cannot_be_written_to_is_a_sentence(tmp_path, monkeypat
     file.write_text(TINY)
     (tmp_path / "file").write_text("in the way")
     code, _, err = run("run", str(file), "--out", str(tmp_path / "file" / "run"))
-    assert (code, "cannot be written to" in err) == (2, True)
+    assert (code, str(tmp_path) in err) == (2, True)
 
     def refused(*arguments, **names):
         raise PermissionError(30, "Read-only file system")
 
     monkeypatch.setattr(Path, "mkdir", refused)
     code, _, err = run("run", str(file), "--out", str(tmp_path / "run"))
-    assert (code, "cannot be written to: Read-only file system" in err) == (2, True)
+    assert (code, "Read-only file system" in err) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["resume", "check", "compare"])

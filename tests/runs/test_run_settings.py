@@ -116,7 +116,7 @@ def test_a_wrong_override_is_named_as_such(override, sentence):
         ("", "nothing to audit"),
         ("[one-shot]\n", r"\[one-shot\] audits a training"),
         ("[exposure]\n", "file"),
-        ("[training]\n[one-shot]\n[secret-sharer]\nregime = 'central'", "line 4: .*central"),
+        ("[training]\nclip_norm = 1\n[one-shot]\n[secret-sharer]\nregime = 'central'", "line 5: .*central"),
         ("[training]\nnoise_multiplier = 0\n[one-shot]\n[canife]\nmode = 'running'", "line 5: .*noise"),
         ("[training]\n[ldp]\n", r"line 1: .*\[training\]"),
         ("[training]\n[text-training]\n[one-shot]\n", r"line 2: .*\[text-training\]"),

@@ -59,53 +59,48 @@ def together(tmp_path_factory):
 
 
 def test_all_audits_share_one_training(together):
-    found, directory = together
+    finished, directory = together
     saved = read_run_directory(directory)
-    assert [r["audit"] for r in saved.results] == [r.audit for r in found.results]
-    assert {r["audit"] for r in saved.results} == {"one-shot", "canife", "secret-sharer", "ldp", "exposure"}
+    assert [r.method for r in saved.results] == [r.method for r in finished.results]
+    assert saved.methods == ["one-shot", "canife", "secret-sharer", "ldp", "exposure"]
     assert saved.title == "together"
-    assert saved.training is not None
-    assert len(saved.training["history"]) == 4
-    assert "recall@1 without canaries" in saved.training["metrics"]
-    assert list(saved.meanings) == ["ldp"]
-    assert saved.memorization is not None
+    assert len(saved.trainings["training"]["history"]) == 4
+    assert "recall@1 without canaries" in saved.trainings["training"]["metrics"]
+    assert list(saved.content["summaries"]) == ["ldp"]
+    assert saved.of("secret-sharer", ["memorization"]).extras["memorization"]["canaries"]
     assert saved.config == run_from_text(TOGETHER, "").to_toml()
 
 
 def test_scores_and_trials_are_kept_for_each_view(together):
-    found, directory = together
-    saved = read_run_directory(directory)
-    for result, stored in zip(found.results, saved.results, strict=True):
-        if result.audit == "ldp":
-            continue
-        scores = saved.scores(stored)
-        assert scores is not None
-        assert np.array_equal(scores["members"], result.scores.members)
-    (canife,) = saved.of("canife")
-    trials = saved.trials(canife)
-    assert trials is not None
-    assert len(trials["scores"]) == 24
+    finished, directory = together
+    saved = read_run_directory(directory, scores=True)
+    for result, stored in zip(finished.results, saved.results, strict=True):
+        assert (stored.scores is None) is (result.scores is None)
+        if result.scores is not None:
+            assert np.array_equal(stored.scores.members, result.scores.members)
+    rounds, composed = saved.of("canife").results
+    assert len(rounds.arrays["scores"]) == 24
+    assert (composed.view, composed.unit.name) == ("frozen, composed", "one user, whole training")
 
 
 def test_the_result_has_no_clock_in_it(together):
-    found, directory = together
-    text = (directory / "result.json").read_text()
-    assert "timing" not in text
-    assert all("audit_s" in result.timing for result in found.results)
+    finished, directory = together
+    assert "timing" not in (directory / "result.json").read_text()
+    assert all("audit_s" in result.timing for result in finished.results)
 
 
 def test_a_run_that_is_done_is_read_and_not_run_again(together):
-    found, directory = together
+    finished, directory = together
     before = (directory / "result.json").read_bytes()
     again = run(run_from_text(TOGETHER, "audit.toml"), out=directory)
-    assert again.results == []
     assert (directory / "result.json").read_bytes() == before
-    assert again.content["results"] == json.loads(json.dumps([r.to_dict() for r in found.results]))
+    assert [r.to_dict() for r in again.results] == json.loads(json.dumps([r.to_dict() for r in finished.results]))
+    assert np.array_equal(again.results[0].scores.members, finished.results[0].scores.members)
 
 
 def test_another_config_is_refused_and_named(together):
     _, directory = together
-    with pytest.raises(InputError, match=r"other settings \(noise = 1.0 there, noise = 0.5 here\)"):
+    with pytest.raises(InputError, match=r"noise_multiplier = 1.0 .*noise_multiplier = 0.5"):
         run(run_from_text(TOGETHER, "audit.toml", ["training.noise_multiplier=0.5"]), out=directory)
     run(run_from_text(TOGETHER, "audit.toml", ["training.workers=2"]), out=directory)
 
@@ -115,7 +110,7 @@ def test_a_directory_in_use_is_refused(tmp_path):
     with directory.claimed("x = 1"):
         assert directory.in_use()
         with (
-            pytest.raises(InputError, match="in use by another process"),
+            pytest.raises(InputError, match="in use"),
             RunDirectory(tmp_path / "run").claimed("x = 1"),
         ):
             pass
@@ -129,26 +124,24 @@ def test_a_failure_is_written_down(tmp_path):
         raise ZeroDivisionError("by zero")
     assert directory.about()["state"] == "failed"
     assert directory.about()["message"] == "by zero"
-    with pytest.raises(InputError, match=r"no results yet \(failed: by zero\); `coalmine resume"):
+    with pytest.raises(InputError, match=r"failed: by zero.*coalmine resume"):
         read_run_directory(tmp_path)
 
 
 def test_a_run_whose_process_was_killed_is_not_said_to_go_on(tmp_path):
     directory = RunDirectory(tmp_path)
     with directory.claimed("x = 1"):
-        with pytest.raises(InputError, match=r"no results yet \(running\); wait for it"):
+        with pytest.raises(InputError, match=r"running.*wait"):
             read_run_directory(tmp_path)
         kept = (tmp_path / "run.json").read_bytes()
     (tmp_path / "run.json").write_bytes(kept)  # as a kill leaves it
-    with pytest.raises(InputError, match=r"no results yet \(stopped: its process is gone\); `coalmine resume"):
+    with pytest.raises(InputError, match=r"stopped.*coalmine resume"):
         read_run_directory(tmp_path)
 
 
 def test_a_directory_of_a_newer_version_is_refused_with_both_versions(tmp_path):
     (tmp_path / "run.json").write_text('{"format": 2, "coalmine": "9.1"}')
-    with pytest.raises(
-        InputError, match=r"written by coalmine 9.1 \(format 2\); this is coalmine \S+, which reads format 1"
-    ):
+    with pytest.raises(InputError, match=r"coalmine 9.1 \(format 2\).*format 1"):
         RunDirectory(tmp_path).about()
 
 
@@ -168,7 +161,7 @@ def test_what_an_audit_would_say_now_is_logged(together):
 
 def test_a_directory_in_which_nothing_was_computed_can_be_used_again(tmp_path):
     wrong = run_from_text(TOGETHER, "audit.toml", ["training.rounds=0"])
-    with pytest.raises(InputError, match="rounds must be"):
+    with pytest.raises(InputError, match="rounds"):
         run(wrong, out=tmp_path / "run")
     with RunDirectory(tmp_path / "run").claimed("x = 1"):
         pass

@@ -1,4 +1,4 @@
-"""``coalmine exposure``: exposure of canaries, beside random guessing."""
+"""``coalmine exposure``: exposure of canaries, compared with random guessing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def exposure(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the exposure of canaries beside random guessing, and the ε it implies.
+    """Compute the exposure of canaries compared with random guessing, and the ε it implies.
 
     A rank is 1 + the number of references whose loss is not higher. `coalmine audit exposure` does the same and can
     also save the result and draw a report.
