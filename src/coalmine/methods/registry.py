@@ -142,9 +142,9 @@ def _load(name: str, target: str) -> Method:
     return method
 
 
-def estimate_tables(found: MethodResults) -> list[Table]:
+def estimate_tables(method_results: MethodResults) -> list[Table]:
     """Return one table of estimates per result: what the terminal shows of most methods."""
-    return [_estimate_table(result) for result in found.results]
+    return [_estimate_table(result) for result in method_results.results]
 
 
 def _estimate_table(result: AuditResult) -> Table:

@@ -242,9 +242,9 @@ def test_the_claim_fits_what_the_score_knows():
 
     assert audit("max", "poisson:0.3").sampling == Poisson(0.3)
     assert audit("likelihood-ratio", "poisson:0.3").sampling == Poisson(0.3)
-    known = audit("sum", "poisson:0.3").sampling
-    assert isinstance(known, AtMost)
-    assert 3 < known.times <= 10
+    sampling = audit("sum", "poisson:0.3").sampling
+    assert isinstance(sampling, AtMost)
+    assert 3 < sampling.times <= 10
     assert audit("sum", "epochs:2").sampling == AtMost(2)
     assert audit("sum", "every-round").sampling == EveryRound()
     assert audit("sum", "last:4").sampling == AtMost(4)

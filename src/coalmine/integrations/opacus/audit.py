@@ -90,7 +90,7 @@ class OpacusAudit:
         return [self._result(audit, claim, confidence, metrics or {}) for audit in self.audits]
 
     def _result(self, audit: Audit, claim: Claim, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        epsilons = {"opacus_epsilon": claim.opacus.epsilon, "own_epsilon": claim.own.epsilon}
+        epsilons = {"opacus_epsilon": claim.opacus.epsilon, "own_epsilon": claim.coalmine.epsilon}
         result = audit.result_for(claim.training, confidence=confidence, metrics={**epsilons, **metrics})
         note = note_on_claim(claim.opacus, result.theory)
         return replace(

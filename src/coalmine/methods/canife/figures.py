@@ -31,9 +31,9 @@ _PANELS = 6
 _BINS = 24
 
 
-def charts(found: MethodResults) -> dict[str, Any]:
+def charts(method_results: MethodResults) -> dict[str, Any]:
     """Return all figures by file name; several adversaries get a directory each, and figures that compare them."""
-    adversaries = [result for result in found.results if result.details.get("rounds")]
+    adversaries = [result for result in method_results.results if result.details.get("rounds")]
     if len(adversaries) == 1:
         return result_charts(adversaries[0])
     by_name = {

@@ -47,22 +47,22 @@ def _check(run: Any) -> None:
         )
 
 
-def _section(found: MethodResults) -> Section:
+def _section(method_results: MethodResults) -> Section:
     from coalmine.methods.canife.report_section import section
 
-    return section(METHOD, found)
+    return section(METHOD, method_results)
 
 
-def _tables(found: MethodResults) -> list[Table]:
+def _tables(method_results: MethodResults) -> list[Table]:
     from coalmine.methods.canife.report_section import tables
 
-    return tables(found)
+    return tables(method_results)
 
 
-def _charts(found: MethodResults) -> Mapping[str, Any]:
+def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     from coalmine.methods.canife.figures import charts
 
-    return charts(found)
+    return charts(method_results)
 
 
 METHOD = Method(

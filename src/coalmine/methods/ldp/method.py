@@ -21,17 +21,17 @@ def _job(context: JobContext) -> Job:
     return LDPJob(context.settings)
 
 
-def _section(found: MethodResults) -> Section:
+def _section(method_results: MethodResults) -> Section:
     from coalmine.drawing.sections import method_section
     from coalmine.methods.ldp.report_section import report_part
 
-    return method_section(METHOD, [report_part(found)])
+    return method_section(METHOD, [report_part(method_results)])
 
 
-def _charts(found: MethodResults) -> Mapping[str, Any]:
+def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     from coalmine.methods.ldp.figures import charts
 
-    return charts(found.results)
+    return charts(method_results.results)
 
 
 METHOD = Method(

@@ -18,14 +18,14 @@ from coalmine.results.result import AuditResult, MethodResults
 _KINDS = ("lower bound", "estimate")
 
 
-def report_part(found: MethodResults) -> Part:
+def report_part(method_results: MethodResults) -> Part:
     """Return the summary, the panels, the table of lower bounds and the warnings."""
-    results = found.results
+    results = method_results.results
     panels = adversary_panels(results)
     warnings = dict.fromkeys(str(warning) for result in results for warning in result.warnings)
     html = joined(
         [
-            paragraphs([found.summary or summary(results)]),
+            paragraphs([method_results.summary or summary(results)]),
             tag("div", {"class": "panels"}, *map(placed, panels)),
             _bound_table(results),
             warning_list(list(warnings)),
