@@ -180,7 +180,7 @@ class _Process:
         except (EOFError, ConnectionError):
             self._process.join(5)
             raise InputError(
-                f"a worker process died with exit code {self._process.exitcode}, perhaps for lack of memory. The "
+                f"a worker process died with exit code {self._process.exitcode}, perhaps out of memory. The "
                 "current round was aborted; run again to continue from the last checkpoint, with fewer workers if "
                 "memory is short"
             ) from None
@@ -197,7 +197,7 @@ class _Process:
 
 
 def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connection[Any, Any], parent: int) -> None:
-    """The main loop of a worker process: do jobs until told to stop or until the parent is gone."""
+    """The main loop of a worker process: do jobs until asked to stop or until the parent is gone."""
     torch.set_num_threads(1)
     keep_freed_memory(True)
     while True:

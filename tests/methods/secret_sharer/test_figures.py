@@ -86,7 +86,7 @@ def test_the_section_has_heat_map_phrases_and_views(method_results):
     assert section.key == "secret-sharer"
     assert section.figures[0].name == "secret-sharer-memorized"
     assert "3 of 4" in section.figures[0].sentence
-    for part in ("A sentence on all results.", "words &lt;0&gt;", "(4 of 4)", "divided by group privacy"):
+    for part in ("A sentence on all results.", "words &lt;0&gt;", "(4 of 4)", "group privacy"):
         assert part in section.body
     assert "words &lt;5&gt;" not in section.body  # held out
     # One user's ε is not what the phrases' scores show, so only the phrases' view is drawn.

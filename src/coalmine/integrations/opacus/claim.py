@@ -154,7 +154,7 @@ def claim_of(engine: PrivacyEngine, loading: Loading, *, steps: int, delta: floa
 
 
 def note_on_claim(opacus: Theory, theory: Theory | None) -> str | None:
-    """Return a sentence on Opacus's ε beside the claim for canaries, or None if they are the same claim."""
+    """Return a sentence on Opacus's ε and the claim for canaries, or None if they are the same claim."""
     if theory is None or theory == opacus or math.isinf(theory.epsilon):
         return None
     claim = f"their claim is ε = {theory.epsilon:.4g}"

@@ -68,7 +68,7 @@ def _charts(method_results: MethodResults) -> Mapping[str, Any]:
 METHOD = Method(
     name="canife",
     title="Crafted samples in single rounds",
-    question="How much does a single round's noisy sum reveal about a client who crafts its data?",
+    question="How much does one round's noisy sum reveal about a client with worst-case data?",
     description=(
         "A sample was crafted whose update is unlike everyone else's, and coin flips decided in which rounds it took "
         "part. The score measures how much of it a round's noisy sum contains: about 1 with the canary, 0 without. ε "
@@ -87,7 +87,7 @@ METHOD = Method(
     caveats={
         "composed": (
             "Estimates of single rounds, composed to the whole training as if the mechanism were Gaussian. An "
-            "estimate, even where a single round has a valid bound."
+            "estimate, even where a single round has a lower bound."
         ),
     },
 )

@@ -228,7 +228,7 @@ def _rounds(period: Mapping[str, Any]) -> str:
 
 
 def _bound(period: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the first valid bound of a period."""
+    """Return the first lower bound of a period."""
     return next((e for e in period["estimates"] if e["valid"]), None)
 
 

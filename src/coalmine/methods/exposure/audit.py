@@ -1,4 +1,4 @@
-"""Exposure of canaries from their losses or ranks, beside random guessing, and the ε it implies (Jagielski 2023).
+"""Exposure of canaries from losses or ranks, compared with random guessing, and the ε it implies (Jagielski 2023).
 
 `coalmine.stats.exposure` has the formulas; this module reads a table of losses or ranks and makes a result of it.
 """
@@ -32,7 +32,7 @@ def exposure_result(
     calibrate: bool = False,
     unit: Unit = SCORES,
 ) -> AuditResult:
-    """Return the exposures of canaries, their summary beside random guessing, and the evidence about ε.
+    """Return the exposures of canaries, their summary compared with random guessing, and the evidence about ε.
 
     The lower bound is valid if the canaries were picked at random among exchangeable candidates and their losses do not
     influence each other. The other figures are point estimates at δ = 0.
@@ -68,7 +68,7 @@ def exposure_result(
     else:
         if references is not None:
             raise InputError(
-                f"references = {references} goes with a column of ranks; {table.source} has losses, whose references "
+                f"references = {references} needs a column of ranks; {table.source} has losses, whose references "
                 "are counted: leave it out"
             )
         canaries, others = _losses(table, calibrate)
@@ -150,7 +150,7 @@ def _largest_extrapolated(canaries: Floats, references: Floats) -> float | None:
 def _summary_rows(
     exposures: Floats, extrapolated: float | None, chance: RandomGuessing, confidence: float
 ) -> list[dict[str, Any]]:
-    """Return summaries of the exposures, each beside its value and interval under random guessing (Section 2.1)."""
+    """Return summaries of the exposures, each with its value and interval under random guessing (Section 2.1)."""
 
     def row(name: str, value: float, random: float, interval: tuple[float | None, float | None] = (None, None)) -> Any:
         return {"summary": name, "canaries": value, "random_guessing": random, "low": interval[0], "high": interval[1]}

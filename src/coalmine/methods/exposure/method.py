@@ -42,12 +42,12 @@ def check(run: Any) -> None:
 
 
 def tables(method_results: MethodResults) -> list[Table]:
-    """Return the summary of the exposures beside random guessing, then the estimates, of each result."""
+    """Return the summary of the exposures compared with random guessing, then the estimates, of each result."""
     return [table for result in method_results.results for table in (_summary_table(result), _estimate_table(result))]
 
 
 def _section(method_results: MethodResults) -> Section:
-    """Return the section of the report: the usual one, with the summary beside random guessing."""
+    """Return the section of the report: the usual one, with the summary compared with random guessing."""
     from coalmine.drawing.html import table
     from coalmine.drawing.sections import method_section, result_part
 
@@ -89,9 +89,9 @@ METHOD = Method(
     title="Ranks among references",
     question="What do canaries' losses or ranks say about ε? Compares their exposure with random guessing.",
     description=(
-        "Canaries are ranked by the model's loss among references that were never inserted. Exposure is the number of "
-        "bits by which a rank beats the last one; random guessing has a median of one bit. Scores are minus the rank, "
-        "so that higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
+        "Canaries are ranked by the model's loss among references that were never inserted. Exposure is "
+        "log2(references / rank), in bits; random guessing has a median of one bit. Scores are minus the rank, so that "
+        "higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
         "otherwise."
     ),
     reference="Jagielski 2023",

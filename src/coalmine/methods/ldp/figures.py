@@ -1,4 +1,4 @@
-"""Figures of the LDP audit for ``--figures``: ε found beside ε claimed, by adversary, by claim, and by gradient norm.
+"""Figures of the LDP audit for ``--figures``: ε found compared with ε claimed, by adversary, claim and gradient norm.
 
 A filled circle is ε_empirical, an estimate, with a bar for its standard deviation over measurements; a triangle is a
 lower bound, each valid by itself; a dashed line is the claim. They are drawn from `AuditResult` objects, so that the

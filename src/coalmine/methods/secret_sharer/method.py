@@ -136,7 +136,7 @@ METHOD = Method(
     description=(
         "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
         "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "
-        "together; the ε of one user is the phrases' ε divided by group privacy."
+        "together; the ε of one user follows from it by group privacy."
     ),
     reference="Thakkar et al. 2020",
     settings=SecretSharerSettings,

@@ -14,7 +14,7 @@ from coalmine.methods.registry import get
 from coalmine.results.result import AuditResult, MethodResults, from_json
 
 _SHOWN_PHRASES = 12
-_GROUP_PRIVACY = "Its scores are those of the phrases; the ε of one user is the phrases' ε divided by group privacy."
+_GROUP_PRIVACY = "Its scores are those of the phrases; the ε of one user follows from it by group privacy."
 
 
 def section(method_results: MethodResults) -> Section:

@@ -59,7 +59,7 @@ def whole_space_ranks(scorer: PhraseScorer, phrases: Ints, *, budget: int = 2000
     Args:
         scorer: The model and how much of a phrase the adversary knows.
         phrases: Words of the canaries, shape (n, length).
-        budget: Number of model states to read per phrase. If they do not suffice, the rank is bounded: the
+        budget: Number of model states to evaluate per phrase. If they do not suffice, the rank is bounded: the
             continuations of a beginning with probability q share q among them, so at most q/p of them can have the
             canary's probability p or more.
     """

@@ -212,7 +212,7 @@ class LocalGaussian(LocalMechanism):
         return clipped + self.noise * rng.standard_normal((count, clipped.size))
 
     def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
-        """See `LocalMechanism.log_density`: normal; others' gradients count as small beside the noise."""
+        """See `LocalMechanism.log_density`: normal; others' gradients count as small compared with the noise."""
         residuals = total - self.clipped(gradient)
         log_density: Floats = -0.5 * np.einsum("ij,ij->i", residuals, residuals) / (clients * self.noise**2)
         return log_density
