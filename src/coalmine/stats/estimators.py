@@ -119,7 +119,7 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
 )
 """What each estimator's result is worth, in one or two sentences for readers of a report."""
 
-Method = Callable[[], Estimate]
+Estimator = Callable[[], Estimate]
 
 _INTERVALS: tuple[Interval, ...] = ("clopper-pearson", "jeffreys", "katz-log", "joint-beta")
 _NEEDS = {
@@ -265,7 +265,7 @@ def estimates_from_guesses(
     )
 
 
-def _run(applicable: Mapping[str, Method], methods: Sequence[str] | None) -> list[Estimate]:
+def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> list[Estimate]:
     """Return the results of the named estimators, or of all that turn out to apply."""
     if isinstance(methods, str):
         methods = [methods]
@@ -280,9 +280,9 @@ def _run(applicable: Mapping[str, Method], methods: Sequence[str] | None) -> lis
     return estimates
 
 
-def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Method]:
+def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Estimator]:
     """Return the estimators that need one fixed threshold, by name."""
-    intervals: dict[str, Method] = {
+    intervals: dict[str, Estimator] = {
         interval: partial(
             epsilon_from_counts,
             counts,
@@ -298,10 +298,10 @@ def _intervals(counts: Counts, delta: float, confidence: float, threshold: float
 
 def _applicable(
     scores: Scores, delta: float, confidence: float, threshold: float | None, design: Design, copies: int
-) -> dict[str, Method]:
+) -> dict[str, Estimator]:
     """Return the estimators that apply to these scores by name, in the order of `METHODS`."""
     recommended = "simultaneous" if scores.null is None else "exact-null"
-    methods: dict[str, Method] = {
+    methods: dict[str, Estimator] = {
         recommended: partial(simultaneous, scores, delta=delta, confidence=confidence, design=design, copies=copies)
     }
     if copies > 1:
@@ -323,7 +323,7 @@ def _applicable(
     return {name: methods[name] for name in METHODS if name in methods}
 
 
-def _named(name: str, applicable: Mapping[str, Method]) -> Method:
+def _named(name: str, applicable: Mapping[str, Estimator]) -> Estimator:
     """Return an estimator by name, or raise an `InputError` that says why it is not available."""
     if name in applicable:
         return applicable[name]

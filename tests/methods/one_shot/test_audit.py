@@ -403,7 +403,7 @@ def test_a_release_outside_the_view_is_an_error():
 
 def test_a_round_is_planted_once_and_observed_once():
     audit = ready()
-    with pytest.raises(InputError, match="plant .* round 0"):
+    with pytest.raises(InputError, match=r"plant .* round 0"):
         audit.plant(0, clip_norm=1.0)
     audit.observe(Release(0, "update", np.ones(50, dtype=np.float32), divisor=1.0))
     with pytest.raises(InputError, match="round 0 was already observed"):

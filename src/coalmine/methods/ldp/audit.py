@@ -35,7 +35,7 @@ from coalmine.results.units import REPORT
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.flat import parameter_vector
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalMechanism, Reports, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalMechanism, Reports
 
 _MOST_TRIALS = 10**9
 
@@ -101,7 +101,7 @@ class LDPAudit:
     trials: int = 10_000
     measurements: int = 1
     clients: int = 1
-    server: Server = field(default_factory=Server)
+    server: LDPServer = field(default_factory=LDPServer)
     confidence: float = 0.95
     seed: int = 0
 

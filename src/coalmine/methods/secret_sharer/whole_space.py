@@ -42,7 +42,7 @@ class RankInterval:
 
 
 @dataclass(frozen=True)
-class _Branch:
+class _WordBranch:
     """Words to append at one level, their costs so far, which of them are the canary's, and their parents' states."""
 
     level: int
@@ -79,7 +79,7 @@ def _rank(scorer: PhraseScorer, start: State, suffix: Ints, loss: float, budget:
     if loss == math.inf:
         return RankInterval(space, space, space)  # nothing costs more
     ahead, left = 0, budget
-    stack: list[_Branch] = []
+    stack: list[_WordBranch] = []
     batch_size = max(1, scorer.batch_size // 8)  # every state has one child per word of the vocabulary
 
     def expand(level: int, state: State, costs: Floats, on_canary: Bools) -> None:
@@ -99,7 +99,7 @@ def _rank(scorer: PhraseScorer, start: State, suffix: Ints, loss: float, budget:
         order = np.argsort(totals)
         batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         stack.extend(
-            _Branch(
+            _WordBranch(
                 level + 1,
                 children[batch] + words.start,
                 totals[batch],

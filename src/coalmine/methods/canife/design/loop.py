@@ -19,7 +19,7 @@ from coalmine.methods.canife.per_sample_gradients import SampleGradients, input_
 from coalmine.progress import track
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
-from coalmine.simulation.optimizers import SGD, Adam, State
+from coalmine.simulation.optimizers import SGD, Adam, OptimizerState
 
 Target = int | Literal["random", "best"]
 """A canary's class: one for all, drawn at random, or for each the class with which its start has the lowest loss."""
@@ -258,7 +258,7 @@ def descend(
     lowest = torch.full((len(now[0]),), math.inf, dtype=torch.float64)
     history: list[Tensor] = []
     lowest_so_far: list[Tensor] = []
-    state: State = {}
+    state: OptimizerState = {}
     for iteration in track(range(settings.iterations), "designing canaries"):
         leaves = [value.requires_grad_() for value in now]
         rows = gradients.of(*samples(leaves))
