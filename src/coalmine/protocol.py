@@ -147,6 +147,9 @@ class Audit:
         """
         return ()
 
+    def sampled(self, round: int, nodes: int, available: int) -> None:
+        """Record that the training, if it samples by itself, drew ``nodes`` of the ``available`` nodes for a round."""
+
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
         """Record, before `plant`, the seats that the training sampled, if it samples by itself."""
         due = list(self.seats(round, trial))

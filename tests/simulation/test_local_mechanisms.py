@@ -237,8 +237,8 @@ def test_a_round_of_many_clients_is_a_step_along_the_mean_of_their_reports():
     data = FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=["a", "b", "c"], task=task)
     module = torch.nn.Linear(3, 2, bias=False)
     after = train_locally_private(
-        module, data, mechanism=Identity(epsilon=1.0, norm=0.3), server=LDPServer(learning_rate=0.5), rounds=1, clients=3,
-        rng=rng,
+        module, data, mechanism=Identity(epsilon=1.0, norm=0.3), server=LDPServer(learning_rate=0.5), rounds=1,
+        clients=3, rng=rng,
     )  # fmt: skip
     weight = module.weight.detach().numpy().astype(float)
     total = np.zeros_like(weight)

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord
 from coalmine.errors import InputError
 from coalmine.integrations.audits import check_audits, finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.methods.one_shot.participation import ObservedParticipation
 from coalmine.protocol import Audit, Contribution, Kind, Release, Vector
 
 
@@ -66,14 +65,9 @@ class AuditedRounds:
         return [(i, seat) for i, trial in enumerate(trials) for seat in self.audits[i].seats(current.round, trial)]
 
     def sampled(self, nodes: int, available: int) -> None:
-        """Record how many nodes the strategy sampled: a larger share than declared is what is accounted for."""
+        """Record how many nodes the strategy sampled."""
         for audit in self.audits:
-            participation = getattr(audit, "participation", None)
-            if isinstance(participation, ObservedParticipation) and participation.drew(nodes, available):
-                audit.note(
-                    f"round {self.plan[self._at].round}: {nodes} of {available} nodes were sampled, a larger share "
-                    f"than the declared {participation.size} of {participation.population}; the claim accounts for it"
-                )
+            audit.sampled(self.plan[self._at].round, nodes, available)
 
     def plant(self, sampled: Mapping[int, Sequence[int]], clip_norm: float) -> dict[int, Contribution]:
         """Return the contribution of each audit to this round, given the seats of each that were sampled."""

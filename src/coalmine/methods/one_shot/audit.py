@@ -246,6 +246,12 @@ class OneShot(Audit):
             return range(self._count)
         return tuple(self._present(round).tolist())
 
+    def sampled(self, round: int, nodes: int, available: int) -> None:
+        """Record how many nodes the training drew, and warn if that is a larger share than declared."""
+        warning = self.participation.record_draw(round, nodes, available)
+        if warning is not None:
+            self.note(warning)
+
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
         """Record the canaries that the training drew, or check that it drew all that are due."""
         if trial is None and self._plants and self.participation.drawn_by_training:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -162,6 +163,19 @@ class Descent:
     best: list[Tensor]
     losses: Floats
     not_finite: int | None
+
+    def outcome(
+        self, canaries: Sequence[Canary], task: Task, gradients: SampleGradients, began: float
+    ) -> DesignOutcome:
+        """Return the canaries with how the descent went; ``began`` is a value of ``time.perf_counter``."""
+        return DesignOutcome(
+            canaries=tuple(canaries),
+            task=task,
+            losses=self.losses,
+            not_finite=self.not_finite,
+            gradients_by=type(gradients).__name__,
+            seconds=time.perf_counter() - began,
+        )
 
 
 def check_settings(settings: DesignSettings | None, count: int, seed: int) -> DesignSettings:
