@@ -28,7 +28,7 @@ from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
 from coalmine.simulation.flat import parameter_vector
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 TRIALS = 10_000
@@ -123,7 +123,7 @@ def speed(data: FederatedData, measurements: int) -> None:
         views=["white-box", "black-box"],
         trials=TRIALS,
         measurements=measurements,
-        server=Server(),
+        server=LDPServer(),
     )
     began, clock = time.process_time(), time.perf_counter()
     audit.run()
@@ -152,7 +152,7 @@ def black_box_ways(data: FederatedData, trials: int = 2000) -> None:
         seconds = {}
         for plain in (True, False):
             games = [
-                BlackBox(gradients, LDPSGD(epsilon=epsilon), Server(), np.random.default_rng(0))
+                BlackBox(gradients, LDPSGD(epsilon=epsilon), LDPServer(), np.random.default_rng(0))
                 for gradients in crafted
                 for epsilon in EPSILONS
             ]

@@ -49,7 +49,7 @@ from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors
 from coalmine.simulation.models import build
-from coalmine.simulation.workers import ClientWork, Job, Workers
+from coalmine.simulation.workers import ClientWork, Workers, WorkItem
 
 try:
     from pfl.aggregate.simulate import SimulatedBackend
@@ -315,7 +315,7 @@ def measure(work: Workload, data: FederatedData) -> None:
     kernel = choose_kernel(module, data, work.client)
 
     def clipped_sum(clip_norm: float) -> PartialSum:
-        all_clients = Job(0, 0, np.arange(work.clients), np.ones(work.clients), clip_norm)
+        all_clients = WorkItem(0, 0, np.arange(work.clients), np.ones(work.clients), clip_norm)
         return Workers(ClientWork(data, kernel, SEED), 1).sum(flat.parameter_vector(module), [all_clients])
 
     clip_norm = float(np.median(clipped_sum(math.inf).norms))

@@ -147,8 +147,11 @@ class Audit:
         """
         return ()
 
+    def sampled(self, round: int, nodes: int, available: int) -> None:
+        """Record that the training, if it samples by itself, drew ``nodes`` of the ``available`` nodes for a round."""
+
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
-        """Take note, before `plant`, of the seats that the training sampled, if it samples by itself."""
+        """Record, before `plant`, the seats that the training sampled, if it samples by itself."""
         due = list(self.seats(round, trial))
         if sorted(seats) != due:
             raise InputError(
@@ -157,14 +160,14 @@ class Audit:
             )
 
     def skip(self, round: int, trial: int | None = None) -> None:
-        """Take note that a round was aborted: its canaries are lost, and it will not be repeated."""
+        """Record that a round was aborted: its canaries are lost, and it will not be repeated."""
 
     def note(self, sentence: str) -> None:
         """Add a sentence to the warnings of the result."""
         self.notes = (*self.notes, sentence)
 
     def discard(self, round: int) -> None:
-        """Forget that a round was planted, since it failed and will be repeated."""
+        """Forget the canaries inserted into a round that failed and will be repeated."""
 
     def frozen_rounds(self, round: int) -> int:
         """Return how many rounds to hold on the frozen model before round ``round``.
@@ -182,7 +185,7 @@ class Audit:
         """Restore what `state` returned."""
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result beside the part of a training's claim that applies to these canaries."""
+        """Return the result compared with the part of a training's claim that applies to these canaries."""
         raise InputError(f"{type(self).__name__} cannot be compared with a training's claim: define result_for")
 
     def live(self) -> str | None:

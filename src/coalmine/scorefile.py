@@ -26,7 +26,7 @@ _FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "referenc
 
 
 @dataclass(frozen=True)
-class Table:
+class ScoreTable:
     """The named columns of a file.
 
     Attributes:
@@ -108,14 +108,14 @@ class Table:
             ) from None
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> ScoreTable:
     """Read the columns of a .csv file with a header, of an .npz file or of a .json file.
 
     Args:
         path: The file; its suffix decides the format.
 
     Returns:
-        The columns, unchecked: `Table.numbers` and `Table.flags` check them on access.
+        The columns, unchecked: `ScoreTable.numbers` and `ScoreTable.flags` check them on access.
 
     Raises:
         InputError: If the file does not exist, is empty or is not in the format of its suffix.
@@ -141,7 +141,7 @@ def read_table(path: Path) -> Table:
     return table
 
 
-def _read_csv(path: Path) -> Table:
+def _read_csv(path: Path) -> ScoreTable:
     """Read a CSV file whose first line names its columns."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file)
@@ -160,7 +160,7 @@ def _read_csv(path: Path) -> Table:
                 raise InputError(f"{path}, line {rows.line_num}: {len(row)} cells, but {len(header)} column names")
             for name, cell in zip(header, row, strict=True):
                 columns[name].append(cell.strip())
-    return Table(str(path), columns, first_row=2)
+    return ScoreTable(str(path), columns, first_row=2)
 
 
 def _is_number(text: str) -> bool:
@@ -172,21 +172,21 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _read_npz(path: Path) -> Table:
+def _read_npz(path: Path) -> ScoreTable:
     """Read the arrays of an .npz file; pickled objects are rejected."""
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise InputError(f"{path} is a single array (.npy), not an .npz file of named arrays")
         with archive:
-            return Table(str(path), {name: archive[name] for name in archive.files})
+            return ScoreTable(str(path), {name: archive[name] for name in archive.files})
     except InputError:
         raise
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError):
         raise InputError(f"{path} is not an .npz file of plain arrays, or was cut short") from None
 
 
-def _read_json(path: Path) -> Table:
+def _read_json(path: Path) -> ScoreTable:
     """Read a JSON file that holds an object of lists or a list of objects."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -194,13 +194,13 @@ def _read_json(path: Path) -> Table:
         raise InputError(f"{path} is not JSON: {error}") from None
     if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
         names = list(dict.fromkeys(name for row in content for name in row))
-        return Table(str(path), {name: [row.get(name, "") for row in content] for name in names})
+        return ScoreTable(str(path), {name: [row.get(name, "") for row in content] for name in names})
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold an object of lists, or a list of objects")
     lists = {name: value for name, value in content.items() if isinstance(value, list)}
     if not lists:
         raise InputError(f"{path} must hold lists, got an object without any: {', '.join(content) or 'it is empty'}")
-    return Table(str(path), lists, others={name: value for name, value in content.items() if name not in lists})
+    return ScoreTable(str(path), lists, others={name: value for name, value in content.items() if name not in lists})
 
 
 def read_scores(path: Path, score: str, member: str, *, known_null: bool) -> tuple[Floats, Floats | None]:
@@ -214,7 +214,7 @@ def read_scores(path: Path, score: str, member: str, *, known_null: bool) -> tup
 
 
 def two_groups(
-    table: Table, *, groups: tuple[str, str], value: str, flag: str, single: bool = False
+    table: ScoreTable, *, groups: tuple[str, str], value: str, flag: str, single: bool = False
 ) -> tuple[Floats, Floats | None]:
     """Return two groups of numbers from two columns, or from one column that a second one splits.
 
@@ -253,7 +253,7 @@ def two_groups(
     return _nonempty(table, numbers[in_first], numbers[~in_first], groups)
 
 
-def _nonempty(table: Table, first: Floats, second: Floats, names: tuple[str, str]) -> tuple[Floats, Floats]:
+def _nonempty(table: ScoreTable, first: Floats, second: Floats, names: tuple[str, str]) -> tuple[Floats, Floats]:
     """Return both groups unless one is empty."""
     if 0 in (first.size, second.size):
         raise InputError(f"{table.source} has {first.size} {names[0]} and {second.size} {names[1]}: both are needed")

@@ -135,13 +135,13 @@ def test_canaries_sampled_like_examples_have_the_claim_of_opacus():
     audit = private.audit(BATCHES, canaries=50)
     private.train()
     updates, final = audit.results(delta=1e-5)
-    own = theory(noise_multiplier=NOISE, sampling=Poisson(1 / BATCHES), rounds=BATCHES, delta=1e-5).epsilon
+    expected = theory(noise_multiplier=NOISE, sampling=Poisson(1 / BATCHES), rounds=BATCHES, delta=1e-5).epsilon
     assert updates.theory == final.theory
     assert updates.theory.epsilon == private.engine.get_epsilon(1e-5)
     assert updates.theory.accountant == "opacus-prv"
     assert updates.theory.sampling == f"poisson:{1 / BATCHES}"
-    assert updates.metrics["own_epsilon"] == pytest.approx(own)
-    assert updates.theory.epsilon == pytest.approx(own, abs=0.03)
+    assert updates.metrics["own_epsilon"] == pytest.approx(expected)
+    assert updates.theory.epsilon == pytest.approx(expected, abs=0.03)
     assert updates.warnings == []
     assert updates.unit == EXAMPLE
     assert "note" not in updates.details

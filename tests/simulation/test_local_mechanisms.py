@@ -12,7 +12,7 @@ from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.local_training import train_locally_private
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, LocalMechanism, Normals, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, LocalMechanism, Normals
 from coalmine.simulation.mechanisms.privunit import PrivUnit2, best_cap, cosine_quantile, cosine_tail
 from coalmine.stats import CosineNull
 
@@ -197,11 +197,11 @@ def test_a_cap_of_half_the_sphere_is_ldp_sgd():
 def test_the_server_scales_moves_and_projects():
     mechanism, model = LDPSGD(epsilon=1.0), np.full(4, 0.5, dtype=np.float32)
     mean = np.array([[1.0, 0, 0, 0], [0, -1.0, 0, 0]], dtype=np.float32)
-    plain = Server(learning_rate=0.1).move(model, mean.copy(), mechanism)
+    plain = LDPServer(learning_rate=0.1).move(model, mean.copy(), mechanism)
     np.testing.assert_allclose(plain, model - 0.1 * mechanism.server_factor(4) * mean, rtol=1e-6)
-    printed = Server(learning_rate=0.1, scaling="printed").move(model, mean.copy(), mechanism)
+    printed = LDPServer(learning_rate=0.1, scaling="printed").move(model, mean.copy(), mechanism)
     np.testing.assert_allclose(model - printed, (model - plain) / 4, atol=1e-6)
-    inside = Server(learning_rate=0.1, radius=0.9).move(model, mean.copy(), mechanism)
+    inside = LDPServer(learning_rate=0.1, radius=0.9).move(model, mean.copy(), mechanism)
     np.testing.assert_allclose(inside, plain * np.minimum(1, 0.9 / np.linalg.norm(plain, axis=1))[:, None], rtol=1e-6)
 
 
@@ -237,8 +237,8 @@ def test_a_round_of_many_clients_is_a_step_along_the_mean_of_their_reports():
     data = FederatedData(inputs=inputs, targets=targets, bounds=bounds, names=["a", "b", "c"], task=task)
     module = torch.nn.Linear(3, 2, bias=False)
     after = train_locally_private(
-        module, data, mechanism=Identity(epsilon=1.0, norm=0.3), server=Server(learning_rate=0.5), rounds=1, clients=3,
-        rng=rng,
+        module, data, mechanism=Identity(epsilon=1.0, norm=0.3), server=LDPServer(learning_rate=0.5), rounds=1,
+        clients=3, rng=rng,
     )  # fmt: skip
     weight = module.weight.detach().numpy().astype(float)
     total = np.zeros_like(weight)
@@ -257,7 +257,7 @@ def test_training_with_local_privacy_learns_where_epsilon_is_large():
     splits = load("digits", partition="iid:400")
     module = models.build("logistic", splits.train.task)
     trained = train_locally_private(
-        module, splits.train, mechanism=PrivUnit2(epsilon=200.0), server=Server(learning_rate=1.0), rounds=40,
+        module, splits.train, mechanism=PrivUnit2(epsilon=200.0), server=LDPServer(learning_rate=1.0), rounds=40,
         clients=30, rng=np.random.default_rng(0),
     )  # fmt: skip
     before, after = (evaluate(m, splits.test.task, splits.test.pooled())["accuracy"] for m in (module, trained))
@@ -294,9 +294,9 @@ def test_wrong_gradients_and_servers_raise():
     with pytest.raises(InputError, match="delta must be in"):
         LocalGaussian(epsilon=1.0, delta=0.0)
     with pytest.raises(InputError, match="radius must be a positive number"):
-        Server(radius=0.0)
+        LDPServer(radius=0.0)
     with pytest.raises(InputError, match="learning_rate must be a positive number"):
-        Server(learning_rate=0.0)
+        LDPServer(learning_rate=0.0)
 
 
 def test_a_subclass_that_makes_other_reports_is_not_judged_by_inherited_projections():
@@ -345,7 +345,7 @@ def test_reports_of_a_subclass_are_checked_where_they_are_used(kind, message):
     mechanism, data, rng = OneKind(epsilon=1.0), load("digits").train, np.random.default_rng(0)
     module = models.build("logistic", data.task)
     with pytest.raises(InputError, match=message):
-        train_locally_private(module, data, mechanism=mechanism, server=Server(), rounds=1, clients=2, rng=rng)
+        train_locally_private(module, data, mechanism=mechanism, server=LDPServer(), rounds=1, clients=2, rng=rng)
     out = np.empty((1, 650), np.float32)
     with pytest.raises(InputError, match=message):
         mechanism.sent(np.ones(650), Normals(np.ones((1, 650), np.float32)), rng.random((3, 1)), out=out)

@@ -170,12 +170,12 @@ def test_the_users_module_is_left_alone():
 
 
 def test_views_show_what_they_should_and_nothing_else():
-    final, updates, some = Spy(View("model", every=None)), Spy(View("update")), Spy(View("model", every=4))
-    run = finished(audits=[final, updates, some])
+    final, updates, periodic = Spy(View("model", every=None)), Spy(View("update")), Spy(View("model", every=4))
+    run = finished(audits=[final, updates, periodic])
     assert [release.round for release in final.seen] == [5]
     np.testing.assert_array_equal(final.seen[0].vector, run.state.model.numpy())
     assert [(release.round, release.kind) for release in updates.seen] == [(i, "update") for i in range(6)]
-    assert [release.round for release in some.seen] == [3, 5]
+    assert [release.round for release in periodic.seen] == [3, 5]
     with pytest.raises(ValueError, match="read-only"):
         final.seen[0].vector[0] = 1
 
@@ -664,10 +664,10 @@ def test_central_training_refuses_what_it_cannot_plant():
 
 
 def test_federated_test_data_is_evaluated_as_all_examples_of_its_clients():
-    some = DATA.subset([2, 5])
+    two_clients = DATA.subset([2, 5])
     module = mlp()
-    assert evaluate(module, DATA.task, some) == evaluate(module, DATA.task, some.pooled())
-    assert evaluate(module, DATA.task, some) != evaluate(module, DATA.task, DATA)
+    assert evaluate(module, DATA.task, two_clients) == evaluate(module, DATA.task, two_clients.pooled())
+    assert evaluate(module, DATA.task, two_clients) != evaluate(module, DATA.task, DATA)
 
 
 def test_a_module_that_keeps_something_of_what_it_sees_gives_the_same_bits(tmp_path):
@@ -752,8 +752,8 @@ def test_an_audits_frozen_rounds_do_not_depend_on_others():
     alone, accompanied = Spy(frozen=2), Spy(frozen=2)
     training(audits=[alone]).run(until=2)
     training(audits=[accompanied, Spy(View("model"))]).run(until=2)
-    for one, other in zip(alone.seen, accompanied.seen, strict=True):
-        np.testing.assert_array_equal(one.vector, other.vector)
+    for release, other in zip(alone.seen, accompanied.seen, strict=True):
+        np.testing.assert_array_equal(release.vector, other.vector)
 
 
 def test_an_empty_round_leaves_an_adaptive_clip_norm_alone():

@@ -16,7 +16,6 @@ from coalmine.stats.exposure import (
     calibrate,
     epsilon_from_exposure,
     exposure,
-    exposure_for_epsilon,
     extrapolated_exposure,
     low_fpr_epsilon,
     per_copy_epsilon,
@@ -175,17 +174,12 @@ def test_random_guessing_suggests_no_epsilon_at_any_quantile(quantile: float) ->
     assert epsilon_from_exposure(random_quantile(math.inf, quantile), quantile) == pytest.approx(0, abs=1e-12)
 
 
-@given(st.floats(0, 50), probabilities)
-def test_exposure_for_epsilon_inverts(epsilon: float, quantile: float) -> None:
-    assert epsilon_from_exposure(exposure_for_epsilon(epsilon, quantile), quantile) == pytest.approx(epsilon, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: epsilon_from_exposure(math.nan), "exposure .* got nan"),
         (lambda: epsilon_from_exposure(2, 1), "quantile .* got 1"),
-        (lambda: exposure_for_epsilon(-1), "epsilon .* got -1"),
+        (lambda: per_copy_epsilon(-1, 2), "epsilon .* got -1"),
         (lambda: per_copy_epsilon(math.inf, 2), "epsilon .* got inf"),
         (lambda: per_copy_epsilon(1, 0), "copies .* got 0"),
         (lambda: group_parameters(1, 1.5, 2), "delta .* got 1.5"),

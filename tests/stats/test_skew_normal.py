@@ -16,10 +16,9 @@ from coalmine.errors import InputError
 from coalmine.stats.skew_normal import MAX_SHAPE, SkewNormal
 
 
-def test_skew_normal_density_matches_scipy() -> None:
-    x = np.linspace(-9, 9, 50)
-    for shape in (-20.0, -1.0, 0.0, 2.5):
-        np.testing.assert_allclose(SkewNormal(1, 2, shape).logpdf(x), stats.skewnorm.logpdf(x, shape, 1, 2), rtol=1e-11)
+def logpdf(law: SkewNormal, x: np.ndarray) -> np.ndarray:
+    """The log density by scipy."""
+    return np.asarray(stats.skewnorm.logpdf(x, law.shape, law.location, law.scale))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_logcdf_matches_a_fine_grid_in_the_log_domain(shape: float, z: float) ->
     steepness = -z * (1 + shape**2 if shape > 0 else 1)
     step = np.linspace(0, 50 / steepness, 400_001)
     # Within each cell the log density is taken as straight, so that the cell's integral is closed.
-    height = law.logpdf(z - step)
+    height = logpdf(law, z - step)
     drop = -np.diff(height)
     expected = special.logsumexp(height[:-1] + np.log(-np.expm1(-drop) / drop)) + math.log(step[1])
     assert law.logcdf(z) == pytest.approx(expected, rel=1e-9)
@@ -112,20 +111,20 @@ def samples() -> list[Any]:
 def test_fit_is_the_maximum_of_the_likelihood(sample: np.ndarray, location: float, scale: float) -> None:
     references = location + scale * sample
     law = SkewNormal.fit(references)
-    best = law.logpdf(references).mean()
+    best = logpdf(law, references).mean()
     if abs(law.shape) < 0.99 * MAX_SHAPE:
         assert np.mean(((references - law.location) / law.scale) ** 2) == pytest.approx(1, abs=1e-6)
     for shift, stretch, bend in itertools.product((-0.03, 0, 0.03), (0.97, 1, 1.03), (-0.1, 0, 0.1)):
         shape = max(-MAX_SHAPE, min(MAX_SHAPE, law.shape + bend))
         other = SkewNormal(law.location + shift * law.scale, law.scale * stretch, shape)
-        assert other.logpdf(references).mean() <= best + 1e-9
+        assert logpdf(other, references).mean() <= best + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_fit_is_at_least_as_likely_as_scipys(seed: int) -> None:
     references = stats.skewnorm.rvs(2.0, size=400, random_state=seed)
     theirs = max(stats.skewnorm.logpdf(references, *stats.skewnorm.fit(references, start)).sum() for start in (-1, 1))
-    assert SkewNormal.fit(references).logpdf(references).sum() >= theirs - 1e-6
+    assert logpdf(SkewNormal.fit(references), references).sum() >= theirs - 1e-6
 
 
 def test_fit_mirrors_with_the_references() -> None:

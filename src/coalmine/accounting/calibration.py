@@ -64,7 +64,7 @@ def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, 
         high *= 2
         if high > MAX_NOISE:
             raise InputError(
-                f"epsilon {epsilon} at delta {delta} is out of reach of the {accountant} accountant with any noise "
+                f"epsilon {epsilon} at delta {delta} cannot be reached by the {accountant} accountant with a noise "
                 f"multiplier up to {MAX_NOISE:g}: use a larger epsilon or delta, or fewer rounds"
             )
     low = high / 2

@@ -183,7 +183,7 @@ def all_theories(
         delta: The δ at which ε is claimed, in [0, 1).
 
     Returns:
-        One claim per accountant; those for which the ε is out of reach are left out.
+        One claim per accountant; those that cannot reach the ε are left out.
 
     Raises:
         InputError: If not exactly one of ``noise_multiplier`` and ``epsilon`` is given, or every accountant fails.

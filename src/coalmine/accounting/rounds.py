@@ -48,7 +48,7 @@ def round_epsilon(*, noise_multiplier: float, delta: float, accountant: str = "e
 
 
 def noise_from_round_epsilon(epsilon: float, delta: float, inversion: str = "exact") -> float:
-    """Compute the noise multiplier of which a single round is (ε, δ)-DP: CANIFE's GetNoise, from ε̂ᵣ to σ̂ᵣ.
+    """Compute the noise multiplier at which a single round is (ε, δ)-DP: CANIFE's GetNoise, from ε̂ᵣ to σ̂ᵣ.
 
     Args:
         epsilon: The ε of one round, at least 0; 0 means infinite noise, infinity none.

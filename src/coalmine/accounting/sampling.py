@@ -278,6 +278,6 @@ def parse_sampling(text: str) -> Sampling:
     except (ValueError, ZeroDivisionError):
         pass
     raise InputError(
-        "sampling must be like poisson:0.01, poisson:5000/392000, fixed:5000/392000, epoch:85, every-round or "
+        "sampling must look like poisson:0.01, poisson:5000/392000, fixed:5000/392000, epoch:85, every-round or "
         f"at-most:3, got {text!r}"
     )

@@ -16,7 +16,7 @@ from coalmine.protocol import Audit, Vector
 class SeededContribution(Protocol):
     """A contribution of unit vectors that a seed regenerates, all scaled to the same norm.
 
-    Whoever has the seed can make each canary again, one at a time and with another norm.
+    Anyone with the seed can make each canary again, one at a time and with another norm.
     """
 
     @property
@@ -33,7 +33,7 @@ class SeededContribution(Protocol):
 
 
 def check_audits(audits: Sequence[Audit]) -> None:
-    """Refuse anything that is no audit, and audits that would insert the same canaries twice."""
+    """Refuse anything that is not an audit, and audits that would insert the same canaries twice."""
     if not audits:
         raise InputError("at least one audit is needed, such as OneShot(...), got none")
     for audit in audits:

@@ -73,7 +73,7 @@ class Job(ABC):
 
         Args:
             trained: The finished training, or None if the method needs none.
-            metrics: Quality of the final model, to be kept beside the results.
+            metrics: Quality of the final model, to be kept with the results.
         """
 
     def write(self, directory: Path) -> None:  # noqa: B027 (most methods need nothing more)

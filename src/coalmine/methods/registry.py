@@ -65,7 +65,7 @@ class Method:
         section: Draws its section of the report. A default shows every result with its figures.
         tables: Tables that the terminal shows before the sentences. The default is one table of estimates per result.
         charts: Figures for ``--figures``, by file name, or None if it has none.
-        extras: Names of the JSON documents it saves beside its results.
+        extras: Names of the JSON documents it saves next to its results.
         caveats: What its own estimators are worth, by name; those of `coalmine.stats` are known.
         facts: Names of metrics in words, for the terminal.
     """
@@ -142,9 +142,9 @@ def _load(name: str, target: str) -> Method:
     return method
 
 
-def estimate_tables(found: MethodResults) -> list[Table]:
+def estimate_tables(method_results: MethodResults) -> list[Table]:
     """Return one table of estimates per result: what the terminal shows of most methods."""
-    return [_estimate_table(result) for result in found.results]
+    return [_estimate_table(result) for result in method_results.results]
 
 
 def _estimate_table(result: AuditResult) -> Table:

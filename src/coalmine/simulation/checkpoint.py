@@ -19,7 +19,7 @@ from torch import Tensor
 
 from coalmine.errors import InputError
 from coalmine.files import write_json, write_whole
-from coalmine.simulation.optimizers import State as OptimizerState
+from coalmine.simulation.optimizers import OptimizerState
 
 FORMAT = 1
 _FILE = "checkpoint.json"

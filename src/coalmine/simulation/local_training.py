@@ -14,7 +14,7 @@ from coalmine.errors import InputError, check_count
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.flat import FlatModel
-from coalmine.simulation.mechanisms.local import LocalMechanism, Server
+from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 
 
 def train_locally_private(
@@ -22,7 +22,7 @@ def train_locally_private(
     data: FederatedData,
     *,
     mechanism: LocalMechanism,
-    server: Server,
+    server: LDPServer,
     rounds: int,
     clients: int,
     rng: np.random.Generator,
@@ -52,11 +52,11 @@ def train_locally_private(
     Example:
         >>> from coalmine.simulation import models
         >>> from coalmine.simulation.data import load
-        >>> from coalmine.simulation.mechanisms import LDPSGD, Server
+        >>> from coalmine.simulation.mechanisms import LDPSGD, LDPServer
         >>> data = load("digits").train
         >>> trained = train_locally_private(
         ...     models.build("logistic", data.task), data, mechanism=LDPSGD(epsilon=2.0),
-        ...     server=Server(learning_rate=0.1), rounds=2, clients=5, rng=np.random.default_rng(0),
+        ...     server=LDPServer(learning_rate=0.1), rounds=2, clients=5, rng=np.random.default_rng(0),
         ... )
     """
     rounds, clients = check_count("rounds", rounds, least=0), check_count("clients", clients)

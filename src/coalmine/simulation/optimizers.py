@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coalmine.errors import InputError, check_kind, check_number, check_positive
 
-State = dict[str, list[Tensor]]
+OptimizerState = dict[str, list[Tensor]]
 """An optimizer's state: lists of tensors shaped like the parameters; empty before the first step."""
 
 
@@ -40,7 +40,7 @@ class SGD:
         if not 0 <= check_number("momentum", self.momentum) < 1:
             raise InputError(f"momentum must be in [0, 1), got {self.momentum}")
 
-    def step(self, parameters: list[Tensor], gradients: list[Tensor], state: State) -> None:
+    def step(self, parameters: list[Tensor], gradients: list[Tensor], state: OptimizerState) -> None:
         """Update ``parameters`` and ``state`` in place."""
         if self.momentum:
             if not state:
@@ -82,7 +82,7 @@ class Adam:
             if not 0 <= check_number(name, getattr(self, name)) < 1:
                 raise InputError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
-    def step(self, parameters: list[Tensor], gradients: list[Tensor], state: State) -> None:
+    def step(self, parameters: list[Tensor], gradients: list[Tensor], state: OptimizerState) -> None:
         """Update ``parameters`` and ``state`` in place."""
         if not state:
             state["mean"] = [torch.zeros_like(gradient) for gradient in gradients]

@@ -87,7 +87,7 @@ class Rounds(ABC):
     def history(self) -> list[Metrics]:
         """The metrics of each completed round: training loss, median norm, test metrics in evaluated rounds, …
 
-        For whoever runs the simulation: none of it is released by the mechanism, so none of it is private.
+        For the person who runs the simulation: none of it is released by the mechanism, so none of it is private.
         """
         return self.state.history
 

@@ -71,7 +71,7 @@ class TrainingSettings(Settings):
         None,
         examples=["iid:100"],
         description="how examples are divided among clients: natural, iid:N, dirichlet:A/N or balanced:N; by default "
-        "as is usual for the data set",
+        "the data set's standard partition",
     )
     test_fraction: float | None = Field(
         None, examples=[0.2], gt=0, lt=1, description="fraction of users held out for testing"

@@ -28,9 +28,9 @@ from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.partial_sum import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
-from coalmine.simulation.optimizers import SGD, Optimizer, State, check_optimizer
+from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
 from coalmine.simulation.rounds import Rounds, read_only
-from coalmine.simulation.workers import ClientWork, Job, Workers, one_thread
+from coalmine.simulation.workers import ClientWork, Workers, WorkItem, one_thread
 
 
 class Training(Rounds):
@@ -210,9 +210,9 @@ class Training(Rounds):
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
-        jobs = self._work.jobs(number, trial, cohort, weights, clip_norm)
-        clients = self._workers.sum(self.state.model, jobs)
-        self._check_finite(jobs, clients)
+        items = self._work.items(number, trial, cohort, weights, clip_norm)
+        clients = self._workers.sum(self.state.model, items)
+        self._check_finite(items, clients)
         total = clients.total
         for contribution in planted:
             checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)
@@ -230,12 +230,12 @@ class Training(Rounds):
         total /= divisor
         return total, divisor, clients.norms, clients.losses
 
-    def _check_finite(self, jobs: Sequence[Job], clients: PartialSum) -> None:
+    def _check_finite(self, items: Sequence[WorkItem], clients: PartialSum) -> None:
         """Raise `InputError` that names the first client whose loss or update is not finite."""
         bad = np.flatnonzero(~(np.isfinite(clients.norms) & np.isfinite(clients.losses)))
         if len(bad):
             first = int(bad[0])
-            name = self.data.names[int(np.concatenate([job.clients for job in jobs])[first])]
+            name = self.data.names[int(np.concatenate([item.clients for item in items])[first])]
             loss, norm, number = clients.losses[first], clients.norms[first], self.state.round
             raise InputError(
                 f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {number}, which "
@@ -244,7 +244,7 @@ class Training(Rounds):
             )
 
 
-def _server_step(server: Optimizer, state: TrainingState, update: Tensor) -> tuple[Tensor, State]:
+def _server_step(server: Optimizer, state: TrainingState, update: Tensor) -> tuple[Tensor, OptimizerState]:
     """The new model and optimizer state after a server step along ``update``; ``state`` is not changed."""
     model = state.model.clone()
     optimizer_state = {key: [tensor.clone() for tensor in tensors] for key, tensors in state.optimizer.items()}

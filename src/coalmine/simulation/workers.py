@@ -29,7 +29,7 @@ from coalmine.simulation.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkItem:
     """A chunk of a round's cohort: which clients, their weights in the sum, and the clip norm."""
 
     round: int
@@ -41,24 +41,24 @@ class Job:
 
 @dataclass(frozen=True)
 class ClientWork:
-    """Everything a job needs except the global model."""
+    """Everything a work item needs except the global model."""
 
     data: FederatedData
     kernel: Kernel
     seed: int
 
-    def do(self, model: Tensor, job: Job, out: Tensor) -> PartialSum:
-        """The clipped sum of the job's clients, trained from ``model`` and written to ``out``."""
+    def do(self, model: Tensor, item: WorkItem, out: Tensor) -> PartialSum:
+        """The clipped sum of the item's clients, trained from ``model`` and written to ``out``."""
         clients = [
             Client(
-                self.data.client(i), float(weight), partial(generator, self.seed, "batches", i, job.round, job.trial)
+                self.data.client(i), float(weight), partial(generator, self.seed, "batches", i, item.round, item.trial)
             )
-            for i, weight in zip(job.clients.tolist(), job.weights, strict=True)
+            for i, weight in zip(item.clients.tolist(), item.weights, strict=True)
         ]
-        return self.kernel.clipped_sum(model, clients, job.clip_norm, out)
+        return self.kernel.clipped_sum(model, clients, item.clip_norm, out)
 
-    def jobs(self, round: int, trial: int, clients: Ints, weights: Floats, clip_norm: float) -> list[Job]:
-        """Cut a cohort into jobs."""
+    def items(self, round: int, trial: int, clients: Ints, weights: Floats, clip_norm: float) -> list[WorkItem]:
+        """Cut a cohort into work items."""
         if not len(clients):
             return []
         # Largest clients first: chunks then hold clients of similar size, and no large one is left for the end.
@@ -66,11 +66,11 @@ class ClientWork:
         clients, weights = clients[order], weights[order]
         stops = np.cumsum(self.kernel.chunks(self.data.sizes[clients].tolist()))[:-1]
         chunks = zip(np.split(clients, stops), np.split(weights, stops), strict=True)
-        return [Job(round, trial, chunk, chunk_weights, clip_norm) for chunk, chunk_weights in chunks]
+        return [WorkItem(round, trial, chunk, chunk_weights, clip_norm) for chunk, chunk_weights in chunks]
 
 
 class Workers:
-    """Computes jobs in this process or, with a ``count`` above 1, in that many worker processes.
+    """Computes work items in this process or, with a ``count`` above 1, in ``count`` worker processes.
 
     Processes are started at the first use and ended by ``close``.
     """
@@ -79,11 +79,11 @@ class Workers:
         self._work, self._count = work, check_count("workers", count)
         self._processes: list[_Process] = []
 
-    def sum(self, model: Tensor, jobs: Sequence[Job]) -> PartialSum:
-        """The sum of the jobs' sums, and their clients' norms and losses, all in the order of the jobs."""
+    def sum(self, model: Tensor, items: Sequence[WorkItem]) -> PartialSum:
+        """The sum of the items' sums, and their clients' norms and losses, all in the order of the items."""
         norms, losses = [np.empty(0)], [np.empty(0)]
         total: Tensor | None = None
-        for part in self._parts(model, jobs):
+        for part in self._parts(model, items):
             total = part.total if total is None else total.add_(part.total)
             norms.append(part.norms)
             losses.append(part.losses)
@@ -91,11 +91,11 @@ class Workers:
             total = torch.zeros_like(model)
         return PartialSum(total, np.concatenate(norms), np.concatenate(losses))
 
-    def _parts(self, model: Tensor, jobs: Sequence[Job]) -> Iterator[PartialSum]:
-        """The jobs' sums in their order; only the first stays valid when the next is asked for."""
+    def _parts(self, model: Tensor, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
+        """The items' sums in their order; only the first stays valid when the next is asked for."""
         if self._count == 1:
-            for job in jobs:
-                yield self._work.do(model, job, torch.empty_like(model))
+            for item in items:
+                yield self._work.do(model, item, torch.empty_like(model))
             return
         if not self._processes:
             self._model = torch.empty_like(model).share_memory_()
@@ -103,29 +103,29 @@ class Workers:
         self._model.copy_(model)
         finished = False
         try:
-            yield from self._distribute(jobs)
+            yield from self._distribute(items)
             finished = True
         finally:
             if not finished:  # replies may still be on their way that the next round must not read
                 self.close()
 
-    def _distribute(self, jobs: Sequence[Job]) -> Iterator[PartialSum]:
-        """Hand jobs to idle processes, and yield their sums in the order of the jobs."""
+    def _distribute(self, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
+        """Hand work items to idle processes, and yield their sums in the order of the items."""
         idle, busy = list(self._processes), {}
         waiting: dict[int, PartialSum] = {}
         started = yielded = 0
-        while yielded < len(jobs):
+        while yielded < len(items):
             # Nobody runs far ahead of the sum that is needed next, so that only a few vectors are waiting.
-            while idle and started < min(len(jobs), yielded + 3 * self._count):
+            while idle and started < min(len(items), yielded + 3 * self._count):
                 process = idle.pop()
-                process.send(jobs[started])
+                process.send(items[started])
                 busy[process.connection] = (process, started)
                 started += 1
             for connection in wait(list(busy)):
                 process, number = busy.pop(connection)
                 part = process.receive()
                 # The process writes its next sum to the same shared memory: copy what must outlive that.
-                if number == 0 or (started < len(jobs) and number != yielded):
+                if number == 0 or (started < len(items) and number != yielded):
                     part = PartialSum(part.total.clone(), part.norms, part.losses)
                 if number == yielded:
                     yield part
@@ -159,13 +159,13 @@ class _Process:
         self._process.start()
         child_end.close()
 
-    def send(self, job: Job) -> None:
-        """Start a job."""
+    def send(self, item: WorkItem) -> None:
+        """Start a work item."""
         with self._explain_death():
-            self.connection.send(job)
+            self.connection.send(item)
 
     def receive(self) -> PartialSum:
-        """The result of the job, or its exception."""
+        """The result of the work item, or its exception."""
         with self._explain_death():
             answer = self.connection.recv()
         if isinstance(answer, Exception):
@@ -180,7 +180,7 @@ class _Process:
         except (EOFError, ConnectionError):
             self._process.join(5)
             raise InputError(
-                f"a worker process died with exit code {self._process.exitcode}, perhaps for lack of memory. The "
+                f"a worker process died with exit code {self._process.exitcode}, perhaps out of memory. The "
                 "current round was aborted; run again to continue from the last checkpoint, with fewer workers if "
                 "memory is short"
             ) from None
@@ -197,7 +197,7 @@ class _Process:
 
 
 def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connection[Any, Any], parent: int) -> None:
-    """The main loop of a worker process: do jobs until told to stop or until the parent is gone."""
+    """The main loop of a worker process: compute work items until asked to stop or until the parent is gone."""
     torch.set_num_threads(1)
     keep_freed_memory(True)
     while True:
@@ -206,10 +206,10 @@ def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connectio
             while not connection.poll(1):
                 if os.getppid() != parent:
                     return
-            job = connection.recv()
-            if job is None:
+            item = connection.recv()
+            if item is None:
                 return
-            part = work.do(model, job, total)
+            part = work.do(model, item, total)
             connection.send((part.norms, part.losses))
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             return

@@ -1,7 +1,7 @@
 """Statistics: from canary scores to lower bounds on ε, estimates and p-values. NumPy and SciPy only.
 
 `estimate` runs every estimator that applies, and each is also available as a function. An `Estimate` says whether it is
-a valid lower bound or only an estimate, and what it assumes.
+a lower bound or only an estimate, and what it assumes.
 
 Example:
     >>> import numpy as np

@@ -54,25 +54,25 @@ METHODS = (
 CAVEATS: Mapping[str, str] = MappingProxyType(
     {
         "simultaneous": (
-            "Runs many tests, fixed before the scores were seen, at one joint error rate. A valid lower bound if the "
+            "Runs many tests, fixed before the scores were seen, at one joint error rate. A lower bound if the "
             "canaries' scores do not influence one another."
         ),
         "exact-null": (
             "Runs many tests at one joint error rate against the known score distribution of a held-out canary, so "
-            "false positives are computed rather than counted. A valid lower bound if that distribution is exact and "
-            "the inserted canaries' scores do not influence one another."
+            "false positives are computed rather than counted. A lower bound if that distribution is exact and the "
+            " inserted canaries' scores do not influence one another."
         ),
         "split": (
-            "Chooses one test on half of the canaries and runs it on the other half. A valid lower bound, but often a "
-            "weak one."
+            "Chooses one test on half of the canaries and runs it on the other half. A lower bound, but often a weak "
+            "one."
         ),
         "one-run": (
-            "Counts correct membership guesses in a single training run; canaries may influence one another. A valid "
+            "Counts correct membership guesses in a single training run; canaries may influence one another. A "
             "lower bound if each canary was inserted by its own fair coin flip."
         ),
         "clopper-pearson": (
-            "Exact confidence intervals for TPR and FPR at one threshold. A valid lower bound if the threshold was "
-            "fixed before the scores were seen."
+            "Exact confidence intervals for TPR and FPR at one threshold. A lower bound if the threshold was fixed "
+            "before the scores were seen."
         ),
         "jeffreys": (
             "Approximate confidence intervals for TPR and FPR at one threshold. An estimate: the interval is slightly "
@@ -99,8 +99,8 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
             "Gaussian scores, meaningless for others."
         ),
         "gaussian-fit": (
-            "Fits a bell curve of its own spread to the inserted and to the held-out scores. An estimate, biased "
-            "upward: a small error in a fitted spread changes ε a lot."
+            "Fits separate normal distributions to the inserted and held-out scores. An estimate, biased upward: a "
+            "small error in a fitted spread changes ε a lot."
         ),
         "best-threshold": (
             "The largest log ratio of TPR and FPR over all thresholds, evaluated on the scores that chose the "
@@ -119,7 +119,7 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
 )
 """What each estimator's result is worth, in one or two sentences for readers of a report."""
 
-Method = Callable[[], Estimate]
+Estimator = Callable[[], Estimate]
 
 _INTERVALS: tuple[Interval, ...] = ("clopper-pearson", "jeffreys", "katz-log", "joint-beta")
 _NEEDS = {
@@ -198,7 +198,7 @@ def estimate(
             raise InputError("a fixed threshold needs observed non-members: drop the threshold or the null")
         if copies > 1:
             raise InputError(
-                f"estimators at a fixed threshold do not account for copies, got {copies}: drop one of both"
+                f"estimators at a fixed threshold do not account for copies, got {copies}: drop one of the two"
             )
     applicable = _applicable(scores, delta, confidence, threshold, design, check_count("copies", copies))
     return _run(applicable, methods)
@@ -209,7 +209,7 @@ def estimates_from_counts(
 ) -> list[Estimate]:
     """Estimate ε from the confusion matrix of an attack at one threshold.
 
-    The first result, ``"clopper-pearson"``, is a valid lower bound if the scores are independent and the threshold was
+    The first result, ``"clopper-pearson"``, is a lower bound if the scores are independent and the threshold was
     fixed before they were seen; see `epsilon_from_counts`.
 
     Args:
@@ -237,7 +237,7 @@ def estimates_from_guesses(
 ) -> list[Estimate]:
     """Estimate ε from the number of right guesses about one run's coin flips.
 
-    The first result, ``"one-run"``, is a valid lower bound if each canary was inserted by its own fair coin flip and
+    The first result, ``"one-run"``, is a lower bound if each canary was inserted by its own fair coin flip and
     the number of guesses was fixed in advance.
 
     Args:
@@ -265,7 +265,7 @@ def estimates_from_guesses(
     )
 
 
-def _run(applicable: Mapping[str, Method], methods: Sequence[str] | None) -> list[Estimate]:
+def _run(applicable: Mapping[str, Estimator], methods: Sequence[str] | None) -> list[Estimate]:
     """Return the results of the named estimators, or of all that turn out to apply."""
     if isinstance(methods, str):
         methods = [methods]
@@ -280,9 +280,9 @@ def _run(applicable: Mapping[str, Method], methods: Sequence[str] | None) -> lis
     return estimates
 
 
-def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Method]:
+def _intervals(counts: Counts, delta: float, confidence: float, threshold: float | None) -> dict[str, Estimator]:
     """Return the estimators that need one fixed threshold, by name."""
-    intervals: dict[str, Method] = {
+    intervals: dict[str, Estimator] = {
         interval: partial(
             epsilon_from_counts,
             counts,
@@ -298,10 +298,10 @@ def _intervals(counts: Counts, delta: float, confidence: float, threshold: float
 
 def _applicable(
     scores: Scores, delta: float, confidence: float, threshold: float | None, design: Design, copies: int
-) -> dict[str, Method]:
+) -> dict[str, Estimator]:
     """Return the estimators that apply to these scores by name, in the order of `METHODS`."""
     recommended = "simultaneous" if scores.null is None else "exact-null"
-    methods: dict[str, Method] = {
+    methods: dict[str, Estimator] = {
         recommended: partial(simultaneous, scores, delta=delta, confidence=confidence, design=design, copies=copies)
     }
     if copies > 1:
@@ -323,7 +323,7 @@ def _applicable(
     return {name: methods[name] for name in METHODS if name in methods}
 
 
-def _named(name: str, applicable: Mapping[str, Method]) -> Method:
+def _named(name: str, applicable: Mapping[str, Estimator]) -> Estimator:
     """Return an estimator by name, or raise an `InputError` that says why it is not available."""
     if name in applicable:
         return applicable[name]

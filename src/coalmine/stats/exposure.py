@@ -122,26 +122,6 @@ def epsilon_from_exposure(exposure: float, quantile: float = 0.5) -> float:
     return max(0.0, LN2 * exposure + math.log1p(-check_probability("quantile", quantile)))
 
 
-def exposure_for_epsilon(epsilon: float, quantile: float = 0.5) -> float:
-    """Compute the exposure at a quantile of the canaries that suggests ``epsilon``; inverts `epsilon_from_exposure`.
-
-    Args:
-        epsilon: A finite ε of at least 0.
-        quantile: Quantile of the canaries in (0, 1).
-
-    Returns:
-        Exposure in bits.
-
-    Raises:
-        InputError: If an argument is out of range.
-
-    Example:
-        >>> round(exposure_for_epsilon(2.773), 2)
-        5.0
-    """
-    return (_epsilon(epsilon) - math.log1p(-check_probability("quantile", quantile))) / LN2
-
-
 def low_fpr_epsilon(ranks: ArrayLike, references: int, fpr: float) -> Estimate:
     """Estimate ε at δ = 0 as ln(TPR/FPR) of the attack that flags k = floor(fpr · n) references.
 

@@ -192,7 +192,7 @@ def epsilon_from_counts(
     """Compute an interval for ε from the counts at one threshold.
 
     Assumes independent scores, and a threshold that was fixed before the scores were seen. Only ``clopper-pearson``
-    is then a valid lower bound; the other intervals are approximations or Bayesian:
+    is then a lower bound; the other intervals are approximations or Bayesian:
 
     * ``clopper-pearson``: exact bounds on both error rates, each at half the significance (Jagielski et al., 2020).
     * ``jeffreys``: the same with Jeffreys bounds (Zanella-Béguelin et al., 2022).

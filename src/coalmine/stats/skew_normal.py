@@ -74,12 +74,6 @@ class SkewNormal:
         location = low + spread * (mean + deviation * shift / inverse_scale)
         return cls(location, spread * deviation / inverse_scale, _shape(skewness)[0])
 
-    def logpdf(self, x: ArrayLike) -> Floats:
-        """Return the log density at ``x``."""
-        z = (np.asarray(x, dtype=np.float64) - self.location) / self.scale
-        constant = LN2 - math.log(self.scale) - math.log(2 * math.pi) / 2
-        return np.asarray(constant - z * z / 2 + special.log_ndtr(self.shape * z))
-
     def logcdf(self, x: ArrayLike) -> Floats:
         """Return ln P(X ≤ x), with a relative accuracy of about 1e-13 however far ``x`` is in the lower tail."""
         z = (np.asarray(x, dtype=np.float64) - self.location) / self.scale

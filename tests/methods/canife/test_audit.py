@@ -27,41 +27,41 @@ def test_a_perfect_canary_measures_the_gaussian_mechanism():
     assert period.scores[~period.present].std() == pytest.approx(1, abs=6 / math.sqrt(2 * 180))
     for delta in (1e-5, 0.01):
         # Intervals of 99.9%, so that one seed in a thousand fails.
-        found = audit.result(delta=delta, confidence=0.999, noise_multiplier=1.0)
+        result = audit.result(delta=delta, confidence=0.999, noise_multiplier=1.0)
         exact = accounting.round_epsilon(noise_multiplier=1.0, delta=delta)
-        assert found.theory.epsilon == exact
-        assert found["gaussian-shift"].lower < exact < found["gaussian-shift"].upper
-        assert found["gaussian-fit"].lower < exact < found["gaussian-fit"].upper
-        assert 0 < found.bound.epsilon < exact
-        assert found["gdp"].epsilon < exact
-        assert not found.refuted
+        assert result.theory.epsilon == exact
+        assert result["gaussian-shift"].lower < exact < result["gaussian-shift"].upper
+        assert result["gaussian-fit"].lower < exact < result["gaussian-fit"].upper
+        assert 0 < result.bound.epsilon < exact
+        assert result["gdp"].epsilon < exact
+        assert not result.refuted
     # At δ = 0.01 rates see where the Gaussian mechanism is worst; at 1e-5 that is out of their reach.
-    assert found["best-threshold"].lower < exact < found["best-threshold"].upper
+    assert result["best-threshold"].lower < exact < result["best-threshold"].upper
 
 
 def test_several_perfect_canaries_are_as_good_as_several_trials():
     audit = Canife(canaries=GivenUpdates(first_axis(8)), rounds=1, every=1, trials=50)
     training([audit], rounds=1, noise=1.0, data=silent()).run()
-    found, exact = audit.result(noise_multiplier=1.0), accounting.round_epsilon(noise_multiplier=1.0, delta=1e-5)
-    assert found.scores.members.size + found.scores.observed.size == 400
-    assert found["gaussian-shift"].lower < exact < found["gaussian-shift"].upper
-    assert found.bound.method == "one-run"
+    result, exact = audit.result(noise_multiplier=1.0), accounting.round_epsilon(noise_multiplier=1.0, delta=1e-5)
+    assert result.scores.members.size + result.scores.observed.size == 400
+    assert result["gaussian-shift"].lower < exact < result["gaussian-shift"].upper
+    assert result.bound.method == "one-run"
 
 
 def test_a_designed_canary_is_seen_in_frozen_rounds_and_the_model_moves_on():
     audit = Canife(canaries=designed(iterations=30), rounds=6, every=3, trials=40)
     run = training([audit], noise=0.2)
     run.run()
-    found = audit.result(noise_multiplier=0.2, theory=run.theory(1e-5))
-    assert [(p.round, p.rounds) for p in found.periods] == [(0, 3), (3, 3)]
+    result = audit.result(noise_multiplier=0.2, theory=run.theory(1e-5))
+    assert [(p.round, p.rounds) for p in result.periods] == [(0, 3), (3, 3)]
     # Guessing blindly is right in half of 40 trials, and in 32 of them once in 10,000 times.
-    assert all(p.accuracy > 0.8 for p in found.periods)
-    assert all(0 < p.bound.epsilon <= p.ceiling for p in found.periods)
-    assert list(found.designs) == [0, 3]
-    assert found.designs[0] != found.designs[3]
-    assert found.theory.rounds == 1
-    assert found.training_theory.rounds == 6
-    assert not found.refuted
+    assert all(p.accuracy > 0.8 for p in result.periods)
+    assert all(0 < p.bound.epsilon <= p.ceiling for p in result.periods)
+    assert list(result.designs) == [0, 3]
+    assert result.designs[0] != result.designs[3]
+    assert result.theory.rounds == 1
+    assert result.training_theory.rounds == 6
+    assert not result.refuted
 
 
 def test_coins_are_fair_do_not_alternate_and_are_each_canarys_own():
@@ -149,10 +149,10 @@ def test_running_canaries_of_an_untrained_model_are_renewed_early():
 def test_running_rounds_are_cut_into_estimates_and_the_last_takes_the_rest():
     audit = Canife(canaries=designed(3), rounds=11, every=4, trials=5, mode="running")
     training([audit], rounds=11).run()
-    found = audit.result()
-    assert [(p.round, p.rounds) for p in found.periods] == [(0, 5), (5, 6)]
-    assert sum(p.with_canary[0] + p.without_canary[0] for p in found.periods) == 33
-    assert len(found.designs) == 3
+    result = audit.result()
+    assert [(p.round, p.rounds) for p in result.periods] == [(0, 5), (5, 6)]
+    assert sum(p.with_canary[0] + p.without_canary[0] for p in result.periods) == 33
+    assert len(result.designs) == 3
 
 
 def test_no_bound_finds_what_is_not_there_however_many_canaries_share_a_round():
@@ -177,7 +177,7 @@ def test_no_bound_finds_what_is_not_there_however_many_canaries_share_a_round():
 
 
 def test_a_failed_round_is_repeated_with_the_same_canaries():
-    found = []
+    scores = []
     for failures in (0, 2):
         settings = DesignSettings(iterations=5, learning_rate=0.02)
         audit = Canife(
@@ -190,8 +190,8 @@ def test_a_failed_round_is_repeated_with_the_same_canaries():
             audit.plant(round, clip_norm=CLIP)
             dim = first_axis().shape[1]
             audit.observe(Release(round, "update", np.full(dim, 0.01, dtype=np.float32), divisor=1.0))
-        found.append(audit.arrays["scores"])
-    np.testing.assert_array_equal(*found)
+        scores.append(audit.arrays["scores"])
+    np.testing.assert_array_equal(*scores)
 
 
 def test_texts_are_designed_and_scored_too():

@@ -24,10 +24,10 @@ def test_a_period_without_estimates_takes_those_of_its_neighbor():
 
 
 def test_replacing_a_client_moves_the_sum_twice_as_far():
-    found = result_of(PRESENT + np.random.default_rng(0).normal(0, 1, 100), PRESENT, sampling=FixedSize(10, 100))
-    noise = accounting.noise_from_round_epsilon(found.periods[0].epsilon("best-threshold"), 1e-5)
+    result = result_of(PRESENT + np.random.default_rng(0).normal(0, 1, 100), PRESENT, sampling=FixedSize(10, 100))
+    noise = accounting.noise_from_round_epsilon(result.periods[0].epsilon("best-threshold"), 1e-5)
     half = accounting.theory(noise_multiplier=noise / 2, sampling=FixedSize(10, 100), rounds=10, delta=1e-5)
-    assert found.epsilon_hat("best-threshold", "exact") == pytest.approx(half.epsilon, rel=1e-6)
+    assert result.epsilon_hat("best-threshold", "exact") == pytest.approx(half.epsilon, rel=1e-6)
 
 
 def test_a_client_listed_several_times_in_a_round_is_composed_like_the_claim():
@@ -39,5 +39,5 @@ def test_a_client_listed_several_times_in_a_round_is_composed_like_the_claim():
     )
     composed, _ = compose([period], sampling=AtMost(9), delta=1e-5)
     claim = accounting.theory(noise_multiplier=2.0, sampling=AtMost(9), rounds=9, delta=1e-5)
-    found = next(c.epsilon for c in composed if (c.method, c.inversion) == ("gdp", "exact"))
-    assert found == pytest.approx(claim.epsilon, rel=1e-6)
+    epsilon = next(c.epsilon for c in composed if (c.method, c.inversion) == ("gdp", "exact"))
+    assert epsilon == pytest.approx(claim.epsilon, rel=1e-6)

@@ -102,8 +102,8 @@ def test_a_design_that_meets_nan_warns_with_its_iteration_and_keeps_the_best_bef
     assert any("not finite in iteration 3" in warning for warning in audit.result().warnings)
 
     def hopeless(*a, **k):
-        found = real(*a, **k)
-        return replace(found, not_finite=1, canaries=tuple(replace(c, loss=math.nan) for c in found.canaries))
+        optimized = real(*a, **k)
+        return replace(optimized, not_finite=1, canaries=tuple(replace(c, loss=math.nan) for c in optimized.canaries))
 
     monkeypatch.setattr(designed_canaries, "design_samples", hopeless)
     with pytest.raises(InputError, match="round 0 is not finite in iteration 1"):

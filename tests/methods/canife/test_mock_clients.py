@@ -19,13 +19,13 @@ def test_pool_updates_are_what_clients_send():
     data = federation([3, 5, 1, 4])
     training = LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=2, batch_size=2)
     pool = pool_updates(cnn(), data, training, 0.05)
-    found = pool.combined(torch.ones(1, 4))[0]
+    combined = pool.combined(torch.ones(1, 4))[0]
     expected = torch.stack(list(updates(cnn(), data, training, 0.05))).double().sum(0)
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-6)
+    torch.testing.assert_close(combined, expected, atol=1e-9, rtol=1e-6)
     assert torch.linalg.vector_norm(pool.gram.diagonal().sqrt(), math.inf) <= 0.05
-    one = data.subset([1])
-    exact, _ = naive_sum(cnn(), one, CLIENT, lambda p: torch.optim.SGD(p, lr=0.5), 0.05)
-    sent = next(updates(cnn(), one, CLIENT, 0.05))
+    single = data.subset([1])
+    exact, _ = naive_sum(cnn(), single, CLIENT, lambda p: torch.optim.SGD(p, lr=0.5), 0.05)
+    sent = next(updates(cnn(), single, CLIENT, 0.05))
     torch.testing.assert_close(sent.double(), exact, atol=2e-6, rtol=1e-3)
 
 
@@ -76,8 +76,8 @@ def test_mock_clients_who_train_together_send_what_each_sends_alone():
     weights = parameter_vector(mlp())
     alone = torch.stack(list(sent.of(weights, data, 0.3, seed=4)))
     for _ in range(2):
-        found = sent.pool(weights, data, 0.3, seed=4).combined(torch.eye(4))
-        torch.testing.assert_close(found, alone.double(), atol=1e-6, rtol=1e-4)
+        combined = sent.pool(weights, data, 0.3, seed=4).combined(torch.eye(4))
+        torch.testing.assert_close(combined, alone.double(), atol=1e-6, rtol=1e-4)
     assert sent._together is not None
 
 
@@ -92,5 +92,5 @@ def test_mock_clients_of_a_module_that_draws_random_numbers_train_alone():
 def test_mock_clients_are_weighted_like_clients():
     data = federation([2, 8, 20])
     plain = pool_updates(mlp(), data, CLIENT, 0.1).combined(torch.eye(3))
-    found = pool_updates(mlp(), data, CLIENT, 0.1, weighting=WeightsBySize(10)).combined(torch.eye(3))
-    torch.testing.assert_close(found, plain * torch.tensor([[0.2], [0.8], [1.0]]).double(), atol=1e-9, rtol=1e-6)
+    combined = pool_updates(mlp(), data, CLIENT, 0.1, weighting=WeightsBySize(10)).combined(torch.eye(3))
+    torch.testing.assert_close(combined, plain * torch.tensor([[0.2], [0.8], [1.0]]).double(), atol=1e-9, rtol=1e-6)

@@ -23,16 +23,16 @@ def test_too_few_scores_for_any_bound_raise_a_warning():
 
 
 def test_perfectly_separated_scores_reach_the_ceilings():
-    found = result_of(PRESENT + np.linspace(0, 0.1, 100), PRESENT, sampling=EveryRound())
-    (period,) = found.periods
+    result = result_of(PRESENT + np.linspace(0, 0.1, 100), PRESENT, sampling=EveryRound())
+    (period,) = result.periods
     assert period.accuracy == 1
     assert period.bound.epsilon == period.ceiling
     assert period.epsilon("best-threshold") == math.inf
     assert period.rate_ceiling == pytest.approx(math.log(50), abs=1e-4)
-    assert found.epsilon_hat("best-threshold") == found.epsilon_hat("ceiling") < math.inf
-    assert any("separate perfectly" in warning for warning in found.warnings)
-    assert "cannot exceed" in found.summary
-    assert found.details["rounds"][0]["estimates"][-1]["epsilon"] == "inf"
+    assert result.epsilon_hat("best-threshold") == result.epsilon_hat("ceiling") < math.inf
+    assert any("separate perfectly" in warning for warning in result.warnings)
+    assert "cannot exceed" in result.summary
+    assert result.details["rounds"][0]["estimates"][-1]["epsilon"] == "inf"
 
 
 def test_reversed_constant_and_few_scores_have_results():
@@ -49,15 +49,15 @@ def test_reversed_constant_and_few_scores_have_results():
 
 
 def test_all_estimates_have_the_same_delta():
-    found = result_of(
+    result = result_of(
         PRESENT + np.random.default_rng(0).normal(0, 0.5, 100), PRESENT, delta=1e-3, sampling=EveryRound()
     )
-    assert {e.delta for e in (*found.estimates, *found.periods[0].estimates)} == {1e-3}
-    assert found.theory.delta == 1e-3
+    assert {e.delta for e in (*result.estimates, *result.periods[0].estimates)} == {1e-3}
+    assert result.theory.delta == 1e-3
     composed = accounting.compose_rounds(
-        [(found.periods[0].epsilon("best-threshold"), 10)], sampling=EveryRound(), delta=1e-3
+        [(result.periods[0].epsilon("best-threshold"), 10)], sampling=EveryRound(), delta=1e-3
     )
-    assert found.epsilon_hat("best-threshold", "exact") == composed
+    assert result.epsilon_hat("best-threshold", "exact") == composed
     audit = Canife(canaries=GivenUpdates(np.eye(1, 5)), rounds=1, every=1)
     claim = accounting.theory(noise_multiplier=1, sampling=Poisson(0.1), rounds=1, delta=1e-5)
     with pytest.raises(InputError, match=r"delta = 0\.01"):
@@ -65,27 +65,27 @@ def test_all_estimates_have_the_same_delta():
 
 
 def test_a_result_read_from_disk_has_the_same_details_as_the_typed_one():
-    found = result_of(PRESENT + np.random.default_rng(0).normal(0, 0.5, 100), sampling=EveryRound())
-    content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    read = AuditResult.from_dict(content, scores=found.scores, arrays=found.arrays)
+    result = result_of(PRESENT + np.random.default_rng(0).normal(0, 0.5, 100), sampling=EveryRound())
+    content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    read = AuditResult.from_dict(content, scores=result.scores, arrays=result.arrays)
     assert (read.unit, read.method, read.side_names) == (ROUND, "canife", ("canary present", "canary absent"))
-    assert read.details == found.details
-    assert read.details["rounds"] == [period.to_dict() for period in found.periods]
-    assert [c["epsilon"] for c in read.details["composed"]] == [c.epsilon for c in found.composed]
-    assert read.verdict is found.verdict
-    assert found.metrics["inserted"] + found.metrics["held_out"] == 100
+    assert read.details == result.details
+    assert read.details["rounds"] == [period.to_dict() for period in result.periods]
+    assert [c["epsilon"] for c in read.details["composed"]] == [c.epsilon for c in result.composed]
+    assert read.verdict is result.verdict
+    assert result.metrics["inserted"] + result.metrics["held_out"] == 100
 
 
 def test_composed_rounds_are_a_result_about_a_user_and_never_a_bound():
     claim = accounting.theory(noise_multiplier=1, sampling=EveryRound(), rounds=10, delta=1e-5)
     scores = PRESENT + np.random.default_rng(0).normal(0, 1, 100)
-    found = result_of(scores, sampling=EveryRound(), training_theory=claim)
-    composed = found.composed_result()
+    result = result_of(scores, sampling=EveryRound(), training_theory=claim)
+    composed = result.composed_result()
     assert (composed.unit, composed.view, composed.scores) == (USER, "frozen, composed", None)
     (estimate,) = composed.estimates
     assert (estimate.method, estimate.valid, estimate.delta) == ("composed", False, 1e-5)
-    assert found.best_guess.method == "gaussian-shift"
-    assert estimate.epsilon == found.epsilon_hat("gaussian-shift") == composed.best_guess.epsilon
+    assert result.best_guess.method == "gaussian-shift"
+    assert estimate.epsilon == result.epsilon_hat("gaussian-shift") == composed.best_guess.epsilon
     assert composed.theory == claim
     assert composed.bound is None
     assert AuditResult.from_dict(json.loads(json.dumps(composed.to_dict()))).best_guess == estimate
@@ -93,6 +93,6 @@ def test_composed_rounds_are_a_result_about_a_user_and_never_a_bound():
 
 
 def test_an_unknown_way_of_composing_lists_those_there_are():
-    found = result_of(PRESENT + np.random.default_rng(0).normal(0, 1, 100), sampling=EveryRound())
+    result = result_of(PRESENT + np.random.default_rng(0).normal(0, 1, 100), sampling=EveryRound())
     with pytest.raises(InputError, match=r"gaussian-fit/exact.*best-threshold/exact"):
-        found.epsilon_hat("gaussian-fit")
+        result.epsilon_hat("gaussian-fit")

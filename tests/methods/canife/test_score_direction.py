@@ -33,27 +33,27 @@ def canary(dim=40, clip_norm=2.0, seed=5):
 @given(noise=st.floats(0.05, 3), cohort=st.integers(1, 500), count=st.integers(1, 30))
 def test_woodbury_gives_the_inverse_covariance_times_the_update(noise, cohort, count):
     rows, update = clients(count), canary()
-    found = likelihood_ratio_direction(update, pool_of(rows), noise_multiplier=noise, cohort=cohort)
+    direction = likelihood_ratio_direction(update, pool_of(rows), noise_multiplier=noise, cohort=cohort)
     rows = rows.astype(np.float32).astype(float)
     covariance = cohort / count * rows.T @ rows + (2.0 * noise) ** 2 * np.eye(40)
     expected = np.linalg.solve(covariance, update.astype(float))
-    np.testing.assert_allclose(found.vector, expected / np.linalg.norm(expected), atol=1e-5)
-    assert found.signal == pytest.approx(float(found.vector @ update), rel=1e-5)
-    assert found.ridge == pytest.approx(count * noise**2 / cohort)
+    np.testing.assert_allclose(direction.vector, expected / np.linalg.norm(expected), atol=1e-5)
+    assert direction.signal == pytest.approx(float(direction.vector @ update), rel=1e-5)
+    assert direction.ridge == pytest.approx(count * noise**2 / cohort)
 
 
 def test_its_expected_sigma_is_that_of_leaving_out_each_client():
     rows, update = clients(25), canary()
-    found = likelihood_ratio_direction(update, pool_of(rows), noise_multiplier=0.2, cohort=50)
+    direction = likelihood_ratio_direction(update, pool_of(rows), noise_multiplier=0.2, cohort=50)
     unit = update.astype(float) / np.linalg.norm(update)
     scaled, products = rows.astype(np.float32).astype(float) / 2.0, []
     for i in range(25):
         others = np.delete(scaled, i, axis=0)
-        inner = found.ridge * np.eye(24) + others @ others.T
+        inner = direction.ridge * np.eye(24) + others @ others.T
         products.append((unit - others.T @ np.linalg.solve(inner, others @ unit)) @ scaled[i])
-    w = unit - scaled.T @ np.linalg.solve(found.ridge * np.eye(25) + scaled @ scaled.T, scaled @ unit)
+    w = unit - scaled.T @ np.linalg.solve(direction.ridge * np.eye(25) + scaled @ scaled.T, scaled @ unit)
     sigma = math.sqrt(50 * np.mean(np.square(products)) + 0.2**2 * w @ w) / (w @ unit)
-    assert found.effective_sigma == pytest.approx(sigma, rel=1e-4)
+    assert direction.effective_sigma == pytest.approx(sigma, rel=1e-4)
 
 
 def test_the_expected_sigma_is_that_of_simulated_rounds():
@@ -87,9 +87,9 @@ def test_it_beats_the_plain_direction_on_clients_it_has_not_seen():
 def test_no_direction_beats_the_noise_alone(noise, scale):
     update, pool = canary() * np.float32(scale), pool_of(clients(12))
     for make in (plain_direction, likelihood_ratio_direction):
-        found = make(update, pool, noise_multiplier=noise, cohort=10)
-        assert found.effective_sigma >= noise / scale * (1 - 1e-5)
-        assert np.linalg.norm(found.vector) == pytest.approx(1, rel=1e-5)
+        direction = make(update, pool, noise_multiplier=noise, cohort=10)
+        assert direction.effective_sigma >= noise / scale * (1 - 1e-5)
+        assert np.linalg.norm(direction.vector) == pytest.approx(1, rel=1e-5)
 
 
 def test_an_update_orthogonal_to_the_pool_is_its_own_direction():
@@ -97,15 +97,15 @@ def test_an_update_orthogonal_to_the_pool_is_its_own_direction():
     rows[:, :3] = clients(4, 3, seed=1)[:, :3]
     update = np.array([0, 0, 0, 2.0, 0, 0], dtype=np.float32)
     for make in (plain_direction, likelihood_ratio_direction):
-        found = make(update, pool_of(rows), noise_multiplier=0.5, cohort=100)
-        np.testing.assert_allclose(found.vector, update / 2.0, atol=1e-12)
-        assert found.effective_sigma == pytest.approx(0.5)
+        direction = make(update, pool_of(rows), noise_multiplier=0.5, cohort=100)
+        np.testing.assert_allclose(direction.vector, update / 2.0, atol=1e-12)
+        assert direction.effective_sigma == pytest.approx(0.5)
 
 
 def test_without_noise_it_leaves_the_span_of_the_pool():
     rows, update = clients(10), canary()
-    found = likelihood_ratio_direction(update, pool_of(rows), noise_multiplier=0, cohort=10)
-    assert np.abs(rows @ found.vector).max() < 1e-5
+    direction = likelihood_ratio_direction(update, pool_of(rows), noise_multiplier=0, cohort=10)
+    assert np.abs(rows @ direction.vector).max() < 1e-5
 
 
 def test_copies_in_the_pool_do_no_harm():
@@ -119,9 +119,9 @@ def test_copies_in_the_pool_do_no_harm():
 
 def test_a_larger_ridge_tends_to_the_plain_direction():
     update, pool = canary(), pool_of(clients(20))
-    found = likelihood_ratio_direction(update, pool, noise_multiplier=0.1, cohort=10, ridge=1e9)
+    direction = likelihood_ratio_direction(update, pool, noise_multiplier=0.1, cohort=10, ridge=1e9)
     plain = plain_direction(update, pool, noise_multiplier=0.1, cohort=10)
-    np.testing.assert_allclose(found.vector, plain.vector, atol=1e-6)
+    np.testing.assert_allclose(direction.vector, plain.vector, atol=1e-6)
 
 
 def test_bad_updates_are_refused():

@@ -6,15 +6,15 @@ import pytest
 from coalmine.errors import InputError
 from coalmine.methods.exposure.audit import exposure_result
 from coalmine.results.units import SCORES
-from coalmine.scorefile import Table
+from coalmine.scorefile import ScoreTable
 
 
 def ranked(ranks, **settings):
-    return exposure_result(Table("ranks.csv", {"rank": ranks}, first_row=2), **settings)
+    return exposure_result(ScoreTable("ranks.csv", {"rank": ranks}, first_row=2), **settings)
 
 
 def lost(canaries, others, **settings):
-    return exposure_result(Table("losses.csv", {"canaries": canaries, "references": others}), **settings)
+    return exposure_result(ScoreTable("losses.csv", {"canaries": canaries, "references": others}), **settings)
 
 
 def test_losses_and_their_ranks_give_the_same_evidence():
@@ -57,7 +57,7 @@ def test_the_result_says_what_it_is_about():
 def test_calibration_subtracts_the_reference_models_loss():
     pairs = [(5.0 + i, 6.0 + i, 1) for i in range(30)] + [(5.0 + i, 5.0 + i, 0) for i in range(30)]
     columns = dict(zip(("loss", "reference_loss", "canary"), map(list, zip(*pairs, strict=True)), strict=True))
-    plain, calibrated = (exposure_result(Table("c.csv", columns), calibrate=c) for c in (False, True))
+    plain, calibrated = (exposure_result(ScoreTable("c.csv", columns), calibrate=c) for c in (False, True))
     assert min(calibrated.details["exposures"]) > max(plain.details["exposures"]) - 1e-9
 
 
@@ -84,8 +84,8 @@ def test_bounds_hold_when_nothing_was_memorized():
         (lambda: ranked([1, 2], references=10, calibrate=True), "calibrate"),
         (lambda: ranked([1, 12], references=10), "12"),
         (lambda: lost([1.0], [2.0], references=5), "references = 5"),
-        (lambda: exposure_result(Table("l.csv", {"loss": [1], "canary": [1]})), "1 canaries and 0 references"),
-        (lambda: exposure_result(Table("l.csv", {"a": [1]})), "no column 'loss'"),
+        (lambda: exposure_result(ScoreTable("l.csv", {"loss": [1], "canary": [1]})), "1 canaries and 0 references"),
+        (lambda: exposure_result(ScoreTable("l.csv", {"a": [1]})), "no column 'loss'"),
     ],
 )
 def test_wrong_tables_are_refused(call, fact):

@@ -31,8 +31,8 @@ def losses(tmp_path):
 
 
 def test_a_file_is_read(losses):
-    job, found = results(file=losses, delta=1e-5)
-    (result,) = found.results
+    job, method_results = results(file=losses, delta=1e-5)
+    (result,) = method_results.results
     assert (job.reads, result.unit) == ((), SCORES)
     assert result.config["file"] == losses
     assert result.bound.delta == 1e-5
@@ -47,8 +47,8 @@ def test_without_a_file_the_phrases_of_the_run_are_ranked():
     sharer = SecretSharerJob.__new__(SecretSharerJob)
     values = np.linspace(-5, -1, 10), np.linspace(-9, -4, 30)
     sharer.memorization = SimpleNamespace(scores=lambda score: values)
-    job, found = results(jobs={"secret-sharer": sharer})
-    (result,) = found.results
+    job, method_results = results(jobs={"secret-sharer": sharer})
+    (result,) = method_results.results
     assert (job.reads, result.unit) == (("secret-sharer",), PHRASE)
     assert (result.metrics["inserted"], result.metrics["held_out"]) == (10, 30)
     with pytest.raises(InputError, match="secret-sharer"):
@@ -70,12 +70,12 @@ def test_settings_without_anything_to_rank_are_refused():
 
 
 def test_terminal_and_report_show_random_guessing(losses):
-    _, found = results(file=losses)
-    summary, estimates = METHOD.tables(found)
+    _, method_results = results(file=losses)
+    summary, estimates = METHOD.tables(method_results)
     assert "20 canaries among 200 references" in summary.title
     assert [row[0] for row in summary.rows][:4] == ["mean", "median", "75th percentile", "largest"]
     assert summary.columns[3].startswith("95%")
     assert [row[0] for row in estimates.rows][:2] == ["simultaneous", "median-exposure"]
-    section = METHOD.section(found)
+    section = METHOD.section(method_results)
     assert "random guessing" in section.body
     assert len(section.explorers) == 1

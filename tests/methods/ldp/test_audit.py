@@ -21,7 +21,7 @@ from coalmine.results.verdict import Verdict
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
 from coalmine.simulation.mechanisms.user import OwnMechanism
 from ldp_games import EPSILONS, DoubledEpsilon, Unclipped, WithoutNormProjection, digits_audit
@@ -95,7 +95,7 @@ def test_every_adversary_and_view_has_a_result_and_none_refutes_a_correct_claim(
 def test_small_steps_show_the_black_box_all_that_the_white_box_sees():
     results = digits_audit(
         crafters=[GradientFlip()], mechanisms=[LDPSGD(epsilon=4.0)], views=["black-box"], trials=20_000,
-        server=Server(scaling="printed", learning_rate=1.0),
+        server=LDPServer(scaling="printed", learning_rate=1.0),
     ).run()  # fmt: skip
     assert results[0].bound.lower > 3.5
 
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_scores_and_another_does_not():
 
 def test_bounds_stay_valid_under_a_projection_onto_a_small_ball():
     results = digits_audit(
-        crafters=[GradientFlip()], mechanisms=[LDPSGD(epsilon=1.0)], server=Server(learning_rate=0.01, radius=2.0)
+        crafters=[GradientFlip()], mechanisms=[LDPSGD(epsilon=1.0)], server=LDPServer(learning_rate=0.01, radius=2.0)
     ).run()
     assert all(r.bound.lower <= 1.1 for r in results)
 

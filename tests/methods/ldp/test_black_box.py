@@ -17,7 +17,7 @@ from coalmine.methods.ldp.estimates import estimates
 from coalmine.methods.ldp.pair import Pair
 from coalmine.methods.ldp.trials import Plane, white_box
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.mechanisms.local import LDPSGD, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
 from coalmine.simulation.mechanisms.user import OwnMechanism
 from ldp_games import benign_images, crafted, dummy
@@ -29,7 +29,7 @@ def test_signs_of_the_parameter_change_find_the_dummy_gradient_as_often_as_theor
     task = Task(input_shape=(40,), classes=50)
     pair = Pair(torch.zeros(2, 40), torch.zeros(2, dtype=torch.long), task)
     gradients = crafted(*craft(DummyGradient(), module, pair), rule="signs", module=module, pair=pair)
-    game = BlackBox(gradients, LDPSGD(epsilon=4.0), Server(), np.random.default_rng(0))
+    game = BlackBox(gradients, LDPSGD(epsilon=4.0), LDPServer(), np.random.default_rng(0))
     play([game], 20_000, 0)
     guesses = game.trials()["black-box"].guesses
     expected = 0.5 + (2 * special.expit(4.0) - 1) * math.asin(math.sqrt(2 / math.pi)) / math.pi
@@ -41,7 +41,7 @@ def test_trials_on_lines_are_the_plain_trials(rule):
     gradients = benign_images(rule)
     played = []
     for plain in (True, False):
-        games = [BlackBox(gradients, LDPSGD(epsilon=e), Server(), np.random.default_rng(7)) for e in (1.0, 4.0)]
+        games = [BlackBox(gradients, LDPSGD(epsilon=e), LDPServer(), np.random.default_rng(7)) for e in (1.0, 4.0)]
         play(games, 300, seed=3, plain=plain)
         played.append([game.trials() for game in games])
     for slow, fast in zip(*played, strict=True):
@@ -53,7 +53,7 @@ def test_trials_on_lines_are_the_plain_trials(rule):
 def test_trials_have_the_error_rates_of_algorithm_3_written_out():
     # An independent loop in float64; two-sample tests of both rates at 1e-4.
     gradients, epsilon, step = benign_images("loss-falls"), 2.0, 1.5
-    server = Server(learning_rate=step / LDPSGD(epsilon=epsilon).server_factor(gradients.dim))
+    server = LDPServer(learning_rate=step / LDPSGD(epsilon=epsilon).server_factor(gradients.dim))
     game = BlackBox(gradients, LDPSGD(epsilon=epsilon), server, np.random.default_rng(0))
     play([game], 4000, 0)
     ours = game.trials()["black-box"].counts
@@ -98,7 +98,7 @@ def test_parameters_among_three_clients_reveal_what_an_independent_sum_of_report
     total = report(np.where(members[:, None], first, second))
     total += sum(report(np.repeat(other[None], count, axis=0)) for other in others)
     expected = plane.log_ratio(total @ plane.basis, mechanism, dim, 3)
-    for server in (Server(), Server(scaling="printed", learning_rate=1.0)):
+    for server in (LDPServer(), LDPServer(scaling="printed", learning_rate=1.0)):
         game = BlackBox(gradients, mechanism, server, np.random.default_rng(1), ["parameter-change"])
         play([game], count, 2)
         trials = game.trials()["parameter-change"]
@@ -110,7 +110,11 @@ def test_parameters_among_three_clients_reveal_what_an_independent_sum_of_report
 def test_a_model_with_dropout_has_a_parameter_change_but_no_loss():
     module = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(576, 3))
     game = BlackBox(
-        benign_images(module=module), PrivUnit2(epsilon=2.0), Server(), np.random.default_rng(0), ["parameter-change"]
+        benign_images(module=module),
+        PrivUnit2(epsilon=2.0),
+        LDPServer(),
+        np.random.default_rng(0),
+        ["parameter-change"],
     )
     play([game], 50, 0)
     assert list(game.trials()) == ["parameter-change"]
@@ -130,7 +134,7 @@ def test_a_mechanism_that_drifts_from_call_to_call_leaks_nothing():
         gradients.first, gradients.second, rule="signs", module=module,
         pair=Pair(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long), task),
     )  # fmt: skip
-    game = BlackBox(gradients, OwnMechanism(function=drifting(), epsilon=0.1), Server(), np.random.default_rng(1))
+    game = BlackBox(gradients, OwnMechanism(function=drifting(), epsilon=0.1), LDPServer(), np.random.default_rng(1))
     play([game], 4000, 0)
     for trials in [*white.values(), *game.trials().values()]:
         assert estimates([trials], delta=0.0, confidence=0.95)[0].lower < 0.05

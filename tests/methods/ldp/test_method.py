@@ -25,17 +25,17 @@ METHOD = registry.get("ldp")
 
 
 @pytest.fixture(scope="module")
-def found():
+def audited():
     return method_results(
         "epsilon=1,2", "trials=300", "crafter=dummy-gradient", "gradient_norm=0.5,1", "measurements=2"
     )
 
 
-def saved(found):
+def saved(audited):
     """The same results as they are read back from disk."""
-    contents = json.loads(json.dumps([r.to_dict() for r in found.results], allow_nan=False))
+    contents = json.loads(json.dumps([r.to_dict() for r in audited.results], allow_nan=False))
     results = [AuditResult.from_dict(content) for content in contents]
-    return MethodResults(method="ldp", results=results, summary=found.summary)
+    return MethodResults(method="ldp", results=results, summary=audited.summary)
 
 
 def test_the_method_is_known_without_torch_or_altair():
@@ -47,22 +47,22 @@ def test_the_method_is_known_without_torch_or_altair():
     assert done.stdout.strip() == "[]"
 
 
-def test_there_is_a_result_for_each_adversary_claim_and_view(found):
-    assert [r.label for r in found.results][:5] == [
+def test_there_is_a_result_for_each_adversary_claim_and_view(audited):
+    assert [r.label for r in audited.results][:5] == [
         "dummy-gradient of norm 0.5, ε = 1, white-box",
         "dummy-gradient of norm 0.5, ε = 1, black-box",
         "dummy-gradient of norm 0.5, ε = 1, likelihood-ratio",
         "dummy-gradient of norm 0.5, ε = 1, parameter-change",
         "dummy-gradient of norm 0.5, ε = 2, white-box",
     ]
-    assert len(found.results) == len({r.file_stem for r in found.results}) == 16
-    assert found.results[0].config["data"] == "digits"
-    assert found.results[0].config["clip_norm"] == 1.0
+    assert len(audited.results) == len({r.file_stem for r in audited.results}) == 16
+    assert audited.results[0].config["data"] == "digits"
+    assert audited.results[0].config["clip_norm"] == 1.0
 
 
-def test_scores_are_saved_for_each_result(found, tmp_path):
-    write_method_results(found, tmp_path)
-    result = found.results[4]
+def test_scores_are_saved_for_each_result(audited, tmp_path):
+    write_method_results(audited, tmp_path)
+    result = audited.results[4]
     with np.load(tmp_path / f"scores-{result.file_stem}.npz", allow_pickle=False) as scores:
         assert scores["members"].size + scores["nonmembers"].size == 2 * 300
     assert len(list(tmp_path.iterdir())) == 16
@@ -130,13 +130,13 @@ def test_claims_are_tested_together_and_a_bug_is_still_found():
     assert summary(broken).startswith("Refuted: 8 of 8 lower bounds")
 
 
-def test_figures_are_the_same_from_saved_results_and_explain_their_marks(found):
-    drawn = METHOD.charts(found)
+def test_figures_are_the_same_from_saved_results_and_explain_their_marks(audited):
+    drawn = METHOD.charts(audited)
     assert list(drawn) == ["ldp-adversaries", "ldp-sweep", "ldp-norms"]
-    assert {name: chart.to_dict() for name, chart in METHOD.charts(saved(found)).items()} == {
+    assert {name: chart.to_dict() for name, chart in METHOD.charts(saved(audited)).items()} == {
         name: chart.to_dict() for name, chart in drawn.items()
     }
-    rows = figures.chart_rows(found.results)
+    rows = figures.chart_rows(audited.results)
     assert {row["adversary"] for row in rows} == {"dummy-gradient of norm 0.5", "dummy-gradient"}
     for chart in drawn.values():
         spec = chart.to_dict()
@@ -149,8 +149,8 @@ def test_figures_are_the_same_from_saved_results_and_explain_their_marks(found):
     assert {row["view"] for row in values} == {"white-box", "black-box", "likelihood-ratio", "parameter-change"}
 
 
-def test_figures_are_written_in_every_format(found, tmp_path):
-    figure_files.save_in_every_format(METHOD.charts(found), tmp_path)
+def test_figures_are_written_in_every_format(audited, tmp_path):
+    figure_files.save_in_every_format(METHOD.charts(audited), tmp_path)
     for name in ("ldp-sweep", "ldp-adversaries", "ldp-norms"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in (tmp_path / f"{name}.svg").read_text()
@@ -168,18 +168,18 @@ def test_figures_refuse_other_endings(tmp_path):
         figure_files.save(None, tmp_path / "x.pdf")
 
 
-def test_the_section_has_a_panel_per_adversary_and_all_joint_bounds(found):
-    for shown in (found, saved(found)):
+def test_the_section_has_a_panel_per_adversary_and_all_joint_bounds(audited):
+    for shown in (audited, saved(audited)):
         section = METHOD.section(shown)
         assert [figure.title for figure in section.figures] == ["dummy-gradient of norm 0.5.", "dummy-gradient."]
-        assert found.summary.split(".")[0] in section.body
+        assert audited.summary.split(".")[0] in section.body
         assert section.body.count("<tr>") == 1 + 4
-        assert f"≥ {found.results[-1].joint_bound:.2f}" in section.body
+        assert f"≥ {audited.results[-1].joint_bound:.2f}" in section.body
 
 
-def test_estimators_of_the_method_have_caveats(found):
+def test_estimators_of_the_method_have_caveats(audited):
     assert {"ldp", "ranks", "empirical"} <= set(METHOD.caveats)
-    assert set(METHOD.caveats) <= {e.method for e in found.results[0].estimates}
+    assert set(METHOD.caveats) <= {e.method for e in audited.results[0].estimates}
 
 
 def test_a_wrong_crafter_is_refused_before_any_training():

@@ -52,26 +52,26 @@ def small(splits, seed=0):
 
 def test_phrases_inserted_often_are_memorized_and_held_out_ones_are_not(trained):
     insertion, audit, _ = trained
-    found = audit.memorization()
+    memorization = audit.memorization()
     often = insertion.copies > 30
     assert often.sum() >= 4
-    assert found.memorized[often].all()
-    assert found.extracted[often].all()
-    assert not found.sampled.memorized[~insertion.phrases.inserted].any()
-    assert np.median(found.sampled.exposures[~insertion.phrases.inserted]) < 3
+    assert memorization.memorized[often].all()
+    assert memorization.extracted[often].all()
+    assert not memorization.sampled.memorized[~insertion.phrases.inserted].any()
+    assert np.median(memorization.sampled.exposures[~insertion.phrases.inserted]) < 3
 
 
 def test_what_beam_search_extracts_is_first_among_random_phrases(trained):
-    found = trained[1].memorization()
-    assert np.all(found.sampled.ranks[found.beam_hits] == 1)
+    memorization = trained[1].memorization()
+    assert np.all(memorization.sampled.ranks[memorization.beam_hits] == 1)
 
 
 def test_the_rank_of_all_agrees_with_the_rank_among_random_phrases(trained):
-    found = trained[1].memorization()
-    for rank, interval in zip(found.sampled.ranks, found.whole_space, strict=True):
+    memorization = trained[1].memorization()
+    for rank, interval in zip(memorization.sampled.ranks, memorization.whole_space, strict=True):
         if interval.high == 1:
             assert rank == 1
-    assert any(interval.exact for interval in found.whole_space)
+    assert any(interval.exact for interval in memorization.whole_space)
 
 
 def test_the_audit_sees_the_final_model_and_leaves_its_module_alone(trained):
@@ -114,11 +114,11 @@ def test_scores_calibrated_by_a_reference_model_separate_better(splits, trained)
         model=small(splits), data=splits.train, rounds=4, steps=50, optimizer=SGD(learning_rate=1.0)
     )
     reference.run()
-    found = measure_memorization(training.module(), insertion.phrases, PROBE, reference=reference.module())
-    assert found.score_names == ("exposure", "loss", "calibrated")
+    memorization = measure_memorization(training.module(), insertion.phrases, PROBE, reference=reference.module())
+    assert memorization.score_names == ("exposure", "loss", "calibrated")
 
     def separation(score):
-        members, others = found.scores(score)
+        members, others = memorization.scores(score)
         return (members.mean() - others.mean()) / others.std()
 
     assert separation("calibrated") > separation("loss") > 0
@@ -143,15 +143,15 @@ def test_bounds_hold_when_nothing_was_memorized():
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(200):
-        found = made_up(rng.normal(40, 5, 80), inserted)
-        wrong += phrase_result(found, users=np.ones(80), score="loss", delta=0.0).bound.epsilon > 0
+        memorization = made_up(rng.normal(40, 5, 80), inserted)
+        wrong += phrase_result(memorization, users=np.ones(80), score="loss", delta=0.0).bound.epsilon > 0
     # nominal 5%: more than 21 of 200 would be seen once in 1,000 times at exactly 5%
     assert wrong <= 21
 
 
 def test_held_out_phrases_against_held_out_phrases_show_nothing(trained):
-    found = trained[1].memorization()
-    twins = found.scores("loss")[1]
+    memorization = trained[1].memorization()
+    twins = memorization.scores("loss")[1]
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(100):
@@ -164,28 +164,28 @@ def test_held_out_phrases_against_held_out_phrases_show_nothing(trained):
 
 
 def test_group_privacy_doubles_where_theory_adds_and_removes():
-    found = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
+    memorization = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
     users = np.full(80, 3)
     claim = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
-    alone = phrase_result(found, users=users, delta=0.0)
-    compared = phrase_result(found, users=users, delta=0.0, theory=claim)
-    whole = phrase_result(found, users=users, delta=0.0, unit="phrase")
+    alone = phrase_result(memorization, users=users, delta=0.0)
+    compared = phrase_result(memorization, users=users, delta=0.0, theory=claim)
+    whole = phrase_result(memorization, users=users, delta=0.0, unit="phrase")
     assert alone.bound.epsilon == pytest.approx(whole["simultaneous"].epsilon / 3, rel=1e-3)
     assert compared.bound.epsilon == pytest.approx(alone.bound.epsilon / 2, rel=1e-3)
     with pytest.raises(InputError, match="number of users"):
-        phrase_result(found, users=None)
+        phrase_result(memorization, users=None)
     with pytest.raises(InputError, match="user or phrase"):
-        phrase_result(found, users=users, unit="word")
+        phrase_result(memorization, users=users, unit="word")
     with pytest.raises(InputError, match=r"score .* exposure, loss"):
-        phrase_result(found, users=users, score="calibrated")
+        phrase_result(memorization, users=users, score="calibrated")
 
 
 def test_the_lowest_configuration_is_the_rarest_with_a_canary(trained):
-    found = trained[1].memorization()
-    canaries = found.canaries
+    memorization = trained[1].memorization()
+    canaries = memorization.canaries
     nothing = np.zeros(len(canaries), dtype=bool)
-    assert found.lowest(nothing) is None
+    assert memorization.lowest(nothing) is None
     everything = nothing | True
-    assert found.lowest(everything) == canaries.configurations[0]
-    assert sum(row.canaries for row in found.by_configuration()) == canaries.inserted.sum()
-    assert json.dumps(found.to_dict())
+    assert memorization.lowest(everything) == canaries.configurations[0]
+    assert sum(row.canaries for row in memorization.by_configuration()) == canaries.inserted.sum()
+    assert json.dumps(memorization.to_dict())

@@ -25,12 +25,12 @@ def test_a_file_of_canaries_is_read_as_it_was_written(tmp_path, users):
         users, draw_phrases(Language.of(users), configurations=grid([0.2, 0.6], [0.3, 1.0]), each=2, seed=3)
     )
     write_canaries(insertion, tmp_path / "canaries.json")
-    found = read_canaries(tmp_path / "canaries.json")
-    assert np.array_equal(found.canaries.phrases, insertion.phrases.phrases)
-    assert np.array_equal(found.canaries.inserted, insertion.phrases.inserted)
-    assert np.array_equal(found.users, insertion.users)
-    assert found.canaries.configurations == insertion.phrases.configurations
-    assert found.canaries.seed == 3
+    loaded = read_canaries(tmp_path / "canaries.json")
+    assert np.array_equal(loaded.canaries.phrases, insertion.phrases.phrases)
+    assert np.array_equal(loaded.canaries.inserted, insertion.phrases.inserted)
+    assert np.array_equal(loaded.users, insertion.users)
+    assert loaded.canaries.configurations == insertion.phrases.configurations
+    assert loaded.canaries.seed == 3
 
 
 def entry(**more):

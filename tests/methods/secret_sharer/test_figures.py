@@ -51,7 +51,7 @@ def result(view, unit):
 
 
 @pytest.fixture
-def found(memorization):
+def method_results(memorization):
     return MethodResults(
         method="secret-sharer",
         results=[result("exposure:user", USER), result("exposure:phrase", PHRASE)],
@@ -60,8 +60,8 @@ def found(memorization):
     )
 
 
-def test_charts_show_what_a_run_saved(found):
-    charts = METHOD.charts(found)
+def test_charts_show_what_a_run_saved(method_results):
+    charts = METHOD.charts(method_results)
     assert set(charts) == {"secret-sharer-memorized", "secret-sharer-exposure"}
     cells = inline(charts["secret-sharer-memorized"].to_dict())
     assert len(cells) == 8
@@ -81,19 +81,19 @@ def test_regimes_are_drawn_from_the_papers_tables_only():
         regimes({"title": "another", "columns": ["a", "b"], "rows": []})
 
 
-def test_the_section_has_heat_map_phrases_and_views(found):
-    section = METHOD.section(found)
+def test_the_section_has_heat_map_phrases_and_views(method_results):
+    section = METHOD.section(method_results)
     assert section.key == "secret-sharer"
     assert section.figures[0].name == "secret-sharer-memorized"
     assert "3 of 4" in section.figures[0].sentence
-    for part in ("A sentence on all results.", "words &lt;0&gt;", "(4 of 4)", "divided by group privacy"):
+    for part in ("A sentence on all results.", "words &lt;0&gt;", "(4 of 4)", "group privacy"):
         assert part in section.body
     assert "words &lt;5&gt;" not in section.body  # held out
     # One user's ε is not what the phrases' scores show, so only the phrases' view is drawn.
     assert len(section.explorers) == 1
 
 
-def test_the_terminal_table_counts_phrases(found):
-    first, *_ = METHOD.tables(found)
+def test_the_terminal_table_counts_phrases(method_results):
+    first, *_ = METHOD.tables(method_results)
     assert "16 inserted phrases: 12 memorized" in first.title
     assert first.rows[0] == ["0.1", "0.1", "1 to 2", "-", "3 of 4", "1 of 4", "7.00"]

@@ -45,11 +45,11 @@ def run_method(*texts, directory=None):
         module = training.module(splits)
         trained = job.build_training(splits, module) or training.training(splits, module)
         trained.run()
-    found = job.results(trained, {"perplexity": 12.0})
+    method_results = job.results(trained, {"perplexity": 12.0})
     if directory is not None:
-        write_method_results(found, directory)
+        write_method_results(method_results, directory)
         job.write(directory)
-    return found
+    return method_results
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def stored(directory, *texts):
 
 
 def test_results_name_their_unit_and_come_with_the_memorization(saved):
-    found, directory = saved
-    views = {result.view: result.unit for result in found.results}
+    method_results, directory = saved
+    views = {result.view: result.unit for result in method_results.results}
     assert views == {
         "exposure:user": USER,
         "exposure:phrase": PHRASE,
@@ -74,11 +74,11 @@ def test_results_name_their_unit_and_come_with_the_memorization(saved):
         "loss:user": USER,
         "loss:phrase": PHRASE,
     }
-    assert found.summary is None
-    assert found.results[0].metrics["perplexity"] == 12.0
-    assert found.results[0].config["rounds"] == 3
+    assert method_results.summary is None
+    assert method_results.results[0].metrics["perplexity"] == 12.0
+    assert method_results.results[0].config["rounds"] == 3
     assert json.loads((directory / "memorization.json").read_text()) == json.loads(
-        json.dumps(found.extras["memorization"])
+        json.dumps(method_results.extras["memorization"])
     )
 
 
@@ -91,15 +91,15 @@ def test_the_terminal_shows_what_was_memorized_and_then_the_main_views(saved):
 
 
 def test_a_stored_model_is_audited_without_training(saved):
-    found, directory = saved
+    method_results, directory = saved
     weights = directory / "weights.safetensors"
     again = stored(directory, f"reference_weights={weights}")
-    ranks, first = ([c["rank"] for c in f.extras["memorization"]["canaries"]] for f in (again, found))
+    ranks, first = ([c["rank"] for c in f.extras["memorization"]["canaries"]] for f in (again, method_results))
     assert ranks == first
     assert {result.view for result in again.results} == {
         f"{score}:{unit}" for score in ("exposure", "loss", "calibrated") for unit in ("user", "phrase")
     }
-    assert again.results[0].bound.epsilon == found.results[0].bound.epsilon
+    assert again.results[0].bound.epsilon == method_results.results[0].bound.epsilon
 
 
 def test_settings_of_a_training_are_refused_for_a_stored_model(saved, monkeypatch):

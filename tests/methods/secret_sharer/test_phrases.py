@@ -74,9 +74,9 @@ def test_characters_have_no_begin_mark(tmp_path):
 
 def test_references_are_uniform_words_of_the_suffix():
     language = Language(size=100, words=range(4, 100))
-    found = random_suffixes(language, count=5000, length=4, seed=1)
-    assert found.shape == (5000, 4)
-    assert (found.min(), found.max()) == (4, 99)
+    suffixes = random_suffixes(language, count=5000, length=4, seed=1)
+    assert suffixes.shape == (5000, 4)
+    assert (suffixes.min(), suffixes.max()) == (4, 99)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_references_are_uniform_words_of_the_suffix():
     ],
 )
 def test_wrong_settings_are_refused(users, settings, sentence):
-    given = {"configurations": grid([0.1], [0.1])} | settings
+    arguments = {"configurations": grid([0.1], [0.1])} | settings
     with pytest.raises(InputError, match=sentence):
-        draw_phrases(Language.of(users), **given)
+        draw_phrases(Language.of(users), **arguments)
 
 
 def test_a_vocabulary_smaller_than_needed_is_refused():

@@ -16,9 +16,9 @@ from phrase_models import TOKENS, toy_phrases, toy_scorer
 def test_branch_and_bound_gives_the_ranks_of_scoring_everything(name):
     scorer = toy_scorer(name)
     references = toy_phrases(3000, 3, seed=2).astype(np.int32)
-    found = sampled_ranks(scorer, toy_phrases(), references, limit=None)
-    assert np.array_equal(found.ranks, scored_ranks(scorer, toy_phrases(), references))
-    assert set(found.among) == {3000}
+    sampled = sampled_ranks(scorer, toy_phrases(), references, limit=None)
+    assert np.array_equal(sampled.ranks, scored_ranks(scorer, toy_phrases(), references))
+    assert set(sampled.among) == {3000}
 
 
 @pytest.mark.parametrize("common", [1, 4])
@@ -26,9 +26,9 @@ def test_ranks_are_the_same_where_lower_bounds_are_loose(monkeypatch, common):
     monkeypatch.setattr("coalmine.simulation.models.word_lstm._COMMON", common)
     scorer = toy_scorer(sharp=2.0)
     references = toy_phrases(2000, 5, seed=3)
-    found = sampled_ranks(scorer, toy_phrases(length=6), references, limit=None)
-    assert np.array_equal(found.ranks, scored_ranks(scorer, toy_phrases(length=6), references))
-    assert len(set(found.ranks)) > 8
+    sampled = sampled_ranks(scorer, toy_phrases(length=6), references, limit=None)
+    assert np.array_equal(sampled.ranks, scored_ranks(scorer, toy_phrases(length=6), references))
+    assert len(set(sampled.ranks)) > 8
 
 
 @settings(max_examples=25)
@@ -37,12 +37,12 @@ def test_ranks_are_those_of_a_sorted_list_of_losses(seed, count, length, prefix)
     scorer = toy_scorer(prefix=prefix)
     canaries = toy_phrases(3, length, seed)
     references = toy_phrases(count, length - prefix, seed + 1)
-    found = sampled_ranks(scorer, canaries, references, limit=None).ranks
-    for phrase, rank in zip(canaries, found, strict=True):
+    ranks = sampled_ranks(scorer, canaries, references, limit=None).ranks
+    for phrase, rank in zip(canaries, ranks, strict=True):
         whole = np.concatenate([np.tile(phrase[:prefix], (count, 1)), references], axis=1)
-        losses, own = scorer.log_perplexities(whole), scorer.log_perplexities(phrase[None])[0]
+        losses, loss = scorer.log_perplexities(whole), scorer.log_perplexities(phrase[None])[0]
         same = (references == phrase[prefix:]).all(axis=1)
-        assert rank == 1 + int(((losses <= own) | same).sum())
+        assert rank == 1 + int(((losses <= loss) | same).sum())
 
 
 def test_a_reference_like_the_canary_itself_counts_as_not_higher():
@@ -61,12 +61,12 @@ def test_a_memorized_canary_is_first_and_a_forgotten_one_is_ranked_among_fewer(m
     canaries = np.concatenate([np.full((2, 1), 7), np.stack([best, median])], axis=1)
     references = np.repeat(every[(every != best).any(axis=1)], 3, axis=0)
     references = references[np.random.default_rng(0).permutation(len(references))]
-    found = sampled_ranks(scorer, canaries, references, limit=100)
-    assert found.memorized.tolist() == [True, False]
-    assert found.among[0] == len(references) > found.among[1]
-    assert found.exposures[0] == np.log2(len(references))
+    sampled = sampled_ranks(scorer, canaries, references, limit=100)
+    assert sampled.memorized.tolist() == [True, False]
+    assert sampled.among[0] == len(references) > sampled.among[1]
+    assert sampled.exposures[0] == np.log2(len(references))
     exact = sampled_ranks(scorer, canaries, references, limit=None)
-    assert found.exposures[1] == pytest.approx(exact.exposures[1], abs=0.3)
+    assert sampled.exposures[1] == pytest.approx(exact.exposures[1], abs=0.3)
 
 
 def test_a_rank_among_few_shows_no_more_than_the_rank_among_all_allows():

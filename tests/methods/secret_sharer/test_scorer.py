@@ -25,9 +25,9 @@ def log_perplexity(module, phrase, prefix):
 @pytest.mark.parametrize("prefix", [0, 1, 2])
 def test_log_perplexity_is_that_of_one_forward_pass(name, prefix):
     scorer = toy_scorer(name, prefix)
-    found = scorer.log_perplexities(toy_phrases())
+    actual = scorer.log_perplexities(toy_phrases())
     expected = [log_perplexity(toy_model(name), phrase, prefix) for phrase in toy_phrases().tolist()]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_the_word_lstm_word_by_word_is_its_forward_pass():

@@ -18,14 +18,14 @@ def test_a_trie_gives_its_sequences_back():
 @given(rows=st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=60))
 def test_a_trie_holds_every_sequence_as_often_as_it_occurs(rows):
     trie = Trie.of(np.array(rows))
-    found = {}
+    counts = {}
     for first in range(len(trie.words[0])):
         for second in trie.children(0, np.array([first]))[0]:
             for third in trie.children(1, np.array([second]))[0]:
                 key = tuple(int(trie.words[k][n]) for k, n in enumerate((first, second, third)))
-                found[key] = int(trie.copies[third])
+                counts[key] = int(trie.copies[third])
                 assert trie.find(np.array(key)) == third
-    assert found == {row: rows.count(row) for row in rows}
+    assert counts == {row: rows.count(row) for row in rows}
     assert trie.find(np.array([6, 6, 6])) is None
 
 

@@ -31,10 +31,10 @@ def test_users_in_the_training_are_told_from_others(splits):
     )
     training.run()
     others = splits.train.subset(range(12, 40))
-    found = user_attack(training.module(), members=few, nonmembers=others)
-    assert found.scores.members.mean() > found.scores.observed.mean() + 1
-    assert found.bound.epsilon > 0.3
-    assert (found.unit, found.side_names) == (USER, ("trained on", "not trained on"))
+    result = user_attack(training.module(), members=few, nonmembers=others)
+    assert result.scores.members.mean() > result.scores.observed.mean() + 1
+    assert result.bound.epsilon > 0.3
+    assert (result.unit, result.side_names) == (USER, ("trained on", "not trained on"))
     untrained = user_attack(small(splits), members=few, nonmembers=others)
     assert untrained.bound.epsilon == 0
     dealt = Iid(5).apply(few)
@@ -46,13 +46,13 @@ def test_users_in_the_training_are_told_from_others(splits):
     # another user takes the place of whoever is left out: two neighbors away where a claim is for one less
     claim = theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=1, delta=1e-5)
     halved = user_attack(training.module(), members=few, nonmembers=others, theory=claim)
-    assert halved.bound.epsilon == pytest.approx(found.bound.epsilon / 2, rel=1e-3)
+    assert halved.bound.epsilon == pytest.approx(result.bound.epsilon / 2, rel=1e-3)
     pieces = Balanced(5).apply(few)
     owners = [name.split("#")[0] for name in pieces.names]
     most = max(owners.count(owner) for owner in owners)
     assert most > 1
     cut = user_attack(training.module(), members=pieces, nonmembers=others)
-    assert cut.ceiling == pytest.approx(found.ceiling / most, rel=1e-3)
+    assert cut.ceiling == pytest.approx(result.ceiling / most, rel=1e-3)
 
 
 def test_an_untrained_model_tells_no_users_apart_whatever_became_canaries():
@@ -62,9 +62,9 @@ def test_an_untrained_model_tells_no_users_apart_whatever_became_canaries():
     insertion = insert(splits.train, canaries)
     assert set(np.unique(insertion.holdings[:, 1])) <= set(insertion.sharers)
     untrained = models.build("word-lstm", splits.train.task, embedding=8, units=8)
-    found = user_attack(untrained, members=insertion.data, nonmembers=splits.test, without=insertion.sharers)
-    assert found.bound.epsilon == 0
-    assert len(found.scores.members) == len(insertion.data) - len(insertion.sharers)
+    result = user_attack(untrained, members=insertion.data, nonmembers=splits.test, without=insertion.sharers)
+    assert result.bound.epsilon == 0
+    assert len(result.scores.members) == len(insertion.data) - len(insertion.sharers)
 
 
 def test_users_are_set_aside_at_random(splits):

@@ -18,13 +18,13 @@ from phrase_models import LANGUAGE, TOKENS, toy_phrases, toy_scorer
 def test_the_rank_in_the_whole_space_is_that_of_listing_it(prefix):
     scorer = toy_scorer(prefix=prefix)
     every = np.array(list(itertools.product(range(4, TOKENS), repeat=4 - prefix)))
-    found = whole_space_ranks(scorer, toy_phrases(), budget=10**6)
-    for phrase, interval in zip(toy_phrases(), found, strict=True):
+    intervals = whole_space_ranks(scorer, toy_phrases(), budget=10**6)
+    for phrase, interval in zip(toy_phrases(), intervals, strict=True):
         whole = np.concatenate([np.tile(phrase[:prefix], (len(every), 1)), every], axis=1)
         losses = scorer.log_perplexities(whole)
-        own = losses[(every == phrase[prefix:]).all(axis=1)]
+        loss = losses[(every == phrase[prefix:]).all(axis=1)]
         assert interval.exact
-        assert interval.low == 1 + int((losses <= own).sum()) - 1
+        assert interval.low == 1 + int((losses <= loss).sum()) - 1
         assert interval.space == len(every)
 
 
@@ -56,11 +56,11 @@ class Even(nn.Module):
 @pytest.mark.parametrize("words", [47, 63, 70])
 def test_rounding_does_not_cut_the_interval_of_a_rank_short(words):
     scorer = PhraseScorer(RecomputedSteps(Even(words), words), Language(size=words, words=range(words), begin=0))
-    (found,) = whole_space_ranks(scorer, np.array([[1, 2, 3, 4, 4]]), budget=2)
-    assert found.low <= words**4 <= found.high
+    (interval,) = whole_space_ranks(scorer, np.array([[1, 2, 3, 4, 4]]), budget=2)
+    assert interval.low <= words**4 <= interval.high
 
 
 def test_a_phrase_of_probability_0_is_last_of_all():
     scorer = PhraseScorer(RecomputedSteps(Even(9, stop=5), 9), Language(size=9, words=range(9), begin=0))
-    (found,) = whole_space_ranks(scorer, np.array([[1, 2, 8]]), budget=1)
-    assert (found.low, found.high) == (81, 81)
+    (interval,) = whole_space_ranks(scorer, np.array([[1, 2, 8]]), budget=1)
+    assert (interval.low, interval.high) == (81, 81)

@@ -309,11 +309,11 @@ def test_generated_text_can_be_learned_from_words_before_and_better_from_further
     train, test = columns(splits.train), columns(splits.test)
     classes = splits.train.task.classes
     none = entropy(train, test, lambda word, *_: np.zeros_like(word), classes)
-    one = entropy(train, test, lambda _, last, *__: last, classes)
+    by_last = entropy(train, test, lambda _, last, *__: last, classes)
     two = entropy(train, test, lambda _, last, before, __: last * classes + before, classes)
     # Measured: 4.17, 2.99 and 2.87 nats.
-    assert none - one > 0.8
-    assert one - two > 0.05
+    assert none - by_last > 0.8
+    assert by_last - two > 0.05
 
 
 def test_the_last_word_of_a_generated_sentence_agrees_with_the_first():

@@ -24,7 +24,7 @@ from coalmine.errors import check_count, check_kind
 class LocalGrid(Grid):
     """Nodes that run a ClientApp one after another in this process, numbered from 1.
 
-    As everywhere in Flower, a node keeps its state for the whole run, and a ClientApp that raises replies with an
+    As in Flower itself, a node keeps its state for the whole run, and a ClientApp that raises replies with an
     error. One that returns None never replies.
 
     Args:

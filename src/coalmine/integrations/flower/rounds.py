@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord
 from coalmine.errors import InputError
 from coalmine.integrations.audits import check_audits, finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.methods.one_shot.participation import ObservedParticipation
 from coalmine.protocol import Audit, Contribution, Kind, Release, Vector
 
 
@@ -27,7 +26,7 @@ class PlannedRound:
 
 
 class AuditedRounds:
-    """Leads audits through a Flower training, in which each round is planted once and recorded once."""
+    """Leads audits through a Flower training, in which each round gets its canaries once and is recorded once."""
 
     def __init__(self, audits: Sequence[Audit]) -> None:
         check_audits(audits)
@@ -50,7 +49,7 @@ class AuditedRounds:
 
     @property
     def current(self) -> PlannedRound | None:
-        """The round to be planted, or None between planting a round and recording it, and after the last."""
+        """The next round to insert canaries into; None while one awaits recording, and after the last."""
         return None if self._planted or self._at >= len(self.plan) else self.plan[self._at]
 
     def due(self) -> list[tuple[int, int]]:
@@ -66,22 +65,17 @@ class AuditedRounds:
         return [(i, seat) for i, trial in enumerate(trials) for seat in self.audits[i].seats(current.round, trial)]
 
     def sampled(self, nodes: int, available: int) -> None:
-        """Take note of how many nodes the strategy sampled: a larger share than declared is what is accounted for."""
+        """Record how many nodes the strategy sampled."""
         for audit in self.audits:
-            participation = getattr(audit, "participation", None)
-            if isinstance(participation, ObservedParticipation) and participation.drew(nodes, available):
-                audit.note(
-                    f"round {self.plan[self._at].round}: {nodes} of {available} nodes were sampled, a larger share "
-                    f"than the declared {participation.size} of {participation.population}; the claim accounts for it"
-                )
+            audit.sampled(self.plan[self._at].round, nodes, available)
 
     def plant(self, sampled: Mapping[int, Sequence[int]], clip_norm: float) -> dict[int, Contribution]:
         """Return the contribution of each audit to this round, given the seats of each that were sampled."""
         current = self.current
         if current is None:
             raise InputError(
-                "this round was already planted, or the training has too many rounds: pass evaluate_fn=grid.recorder() "
-                "and num_rounds=grid.rounds to start()"
+                "plant was already called for this round, or the training has too many rounds: pass "
+                "evaluate_fn=grid.recorder() and num_rounds=grid.rounds to start()"
             )
         contributions = {}
         for i in self._acting(current):
@@ -93,7 +87,7 @@ class AuditedRounds:
         return contributions
 
     def answered(self, replies: int, missing: int, failed: int, reason: str) -> None:
-        """Take note of how many nodes sent an update, sent nothing, or sent an error."""
+        """Record how many nodes sent an update, sent nothing, or sent an error."""
         self._divisor = float(replies)
         if missing:
             self._note(f"{missing} of {replies + missing + failed} nodes sent no reply")
@@ -101,7 +95,7 @@ class AuditedRounds:
             self._note(f"{failed} of {replies + missing + failed} nodes failed ({reason:.80})")
 
     def begin(self, arrays: ArrayRecord) -> None:
-        """Take note of the model before the first round."""
+        """Record the model before the first round."""
         self.layout = Layout.of(arrays)
         for audit in self.audits:
             dim = getattr(audit, "dim", self.layout.dim)

@@ -68,7 +68,7 @@ class OpacusAudit:
     def results(
         self, *, delta: float, confidence: float = 0.95, metrics: Mapping[str, float] | None = None
     ) -> list[AuditResult]:
-        """Return ε of one example for each adversary after the training, beside the claim that applies.
+        """Return ε of one example for each adversary after the training, compared with the claim that applies.
 
         Canaries that are sampled like examples are compared with the ε that Opacus reports; others, such as canaries in
         every step, with coalmine's ε for the same noise. ``details["note"]`` says so in a sentence, and the metrics
@@ -77,7 +77,7 @@ class OpacusAudit:
         Args:
             delta: The δ to state ε at.
             confidence: Confidence of the bounds.
-            metrics: Numbers to keep beside ε, such as the model's accuracy.
+            metrics: Numbers to keep with ε, such as the model's accuracy.
 
         Raises:
             InputError: If no step was taken.
@@ -90,7 +90,7 @@ class OpacusAudit:
         return [self._result(audit, claim, confidence, metrics or {}) for audit in self.audits]
 
     def _result(self, audit: Audit, claim: Claim, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        epsilons = {"opacus_epsilon": claim.opacus.epsilon, "own_epsilon": claim.own.epsilon}
+        epsilons = {"opacus_epsilon": claim.opacus.epsilon, "own_epsilon": claim.coalmine.epsilon}
         result = audit.result_for(claim.training, confidence=confidence, metrics={**epsilons, **metrics})
         note = note_on_claim(claim.opacus, result.theory)
         return replace(
@@ -104,7 +104,7 @@ class OpacusAudit:
         )
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return arrays to keep beside a checkpoint of model, optimizer and engine."""
+        """Return arrays to keep with a checkpoint of model, optimizer and engine."""
         passes = np.array([self.loading.accumulated, *sorted(self.loading.trained)], dtype=np.int64)
         return {**self.steps.state(), "passes": passes}
 

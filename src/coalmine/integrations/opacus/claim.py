@@ -101,12 +101,12 @@ class Claim:
 
     Args:
         training: The claim of Opacus's accountant, from which the claim for canaries follows.
-        own: ε by coalmine's accountant for how examples really take part.
+        coalmine: ε by coalmine's accountant for how examples really take part.
         warnings: Sentences on where the two differ.
     """
 
     training: TrainingClaim
-    own: Theory
+    coalmine: Theory
     warnings: Sequence[str]
 
     @property
@@ -127,10 +127,10 @@ def claim_of(engine: PrivacyEngine, loading: Loading, *, steps: int, delta: floa
     schedule, rates = _history(engine)
     accountant = str(engine.accountant.mechanism())
     rate = rates[0] if len(set(rates)) == 1 else None
-    own = scheduled_theory(schedule, loading.sampling, delta=delta)
+    coalmine = scheduled_theory(schedule, loading.sampling, delta=delta)
     epsilon, warnings = _epsilon_by_opacus(engine, schedule, delta), []
     if epsilon is None:
-        epsilon = own.epsilon
+        epsilon = coalmine.epsilon
         warnings.append(f"Opacus's accountant {accountant} has no ε at δ = {delta:g}: the claim is coalmine's")
     opacus = Theory(
         epsilon=epsilon,
@@ -148,11 +148,13 @@ def claim_of(engine: PrivacyEngine, loading: Loading, *, steps: int, delta: floa
         sampling=loading.sampling,
         noise_schedule=schedule,
     )
-    return Claim(training=training, own=own, warnings=[*warnings, *_differences(opacus, own, loading, rate)])
+    return Claim(
+        training=training, coalmine=coalmine, warnings=[*warnings, *_differences(opacus, coalmine, loading, rate)]
+    )
 
 
 def note_on_claim(opacus: Theory, theory: Theory | None) -> str | None:
-    """Return a sentence on Opacus's ε beside the claim for canaries, or None if they are the same claim."""
+    """Return a sentence on Opacus's ε and the claim for canaries, or None if they are the same claim."""
     if theory is None or theory == opacus or math.isinf(theory.epsilon):
         return None
     claim = f"their claim is ε = {theory.epsilon:.4g}"
@@ -198,7 +200,7 @@ def _epsilon_by_opacus(engine: PrivacyEngine, schedule: Sequence[tuple[float, in
     return epsilon if epsilon >= 0 else None
 
 
-def _differences(opacus: Theory, own: Theory, loading: Loading, rate: float | None) -> list[str]:
+def _differences(opacus: Theory, coalmine: Theory, loading: Loading, rate: float | None) -> list[str]:
     """Return a sentence where Opacus's ε and coalmine's differ."""
     reported = f"Opacus's accountant ({opacus.accountant.removeprefix('opacus-')}) reports ε = {opacus.epsilon:.4g}"
     if loading.rate is None and loading.sampling is None:
@@ -210,17 +212,19 @@ def _differences(opacus: Theory, own: Theory, loading: Loading, rate: float | No
     if loading.rate is None:
         return [
             f"{reported} for examples drawn at random in each step, but this loader shuffles and goes through all of "
-            f"them: what is proved is ε = {own.epsilon:.4g}, without amplification by sampling ({own.sampling}), for "
-            "replacing an example by an empty one"
+            f"them: what is proved is ε = {coalmine.epsilon:.4g}, without amplification by sampling "
+            f"({coalmine.sampling}), for replacing an example by an empty one"
         ]
     if rate is None or not math.isclose(rate, loading.rate, rel_tol=1e-6):
         assumed = "rates that change" if rate is None else f"a sampling rate of {rate:.6g}"
         return [
             f"{reported} for {assumed}, but the loader samples at {loading.rate:.6g}, where coalmine's accountant "
-            f"reports {own.epsilon:.4g}"
+            f"reports {coalmine.epsilon:.4g}"
         ]
-    if math.isclose(opacus.epsilon, own.epsilon, rel_tol=_RELATIVE_GAP, abs_tol=_ABSOLUTE_GAP):
+    if math.isclose(opacus.epsilon, coalmine.epsilon, rel_tol=_RELATIVE_GAP, abs_tol=_ABSOLUTE_GAP):
         return []
-    if opacus.epsilon > own.epsilon:
-        return [f"{reported}, coalmine's (pld) {own.epsilon:.4g}: both are valid, the smaller one is tighter"]
-    return [f"{reported}, below coalmine's {own.epsilon:.4g} (pld), which is an upper bound: do not rely on the former"]
+    if opacus.epsilon > coalmine.epsilon:
+        return [f"{reported}, coalmine's (pld) {coalmine.epsilon:.4g}: both are valid, the smaller one is tighter"]
+    return [
+        f"{reported}, below coalmine's {coalmine.epsilon:.4g} (pld), which is an upper bound: do not rely on the former"
+    ]

@@ -245,7 +245,7 @@ class AuditedSteps:
     # Checkpoints
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return arrays to keep beside a checkpoint of the model."""
+        """Return arrays to keep with a checkpoint of the model."""
         states = {f"{i}.{name}": value for i, audit in enumerate(self.audits) for name, value in audit.state().items()}
         return states | {"taken": np.array(self.taken)}
 

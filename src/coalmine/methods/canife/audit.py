@@ -175,7 +175,7 @@ class Canife(Audit):
             self._facts[number, :, _SIGMA] = self._crafted.effective_sigma
 
     def observe(self, release: Release) -> None:
-        """Score every canary, present or not, in a round's sum; or take note of the model."""
+        """Score every canary, present or not, in a round's sum, or record the model."""
         if release.kind == "model":
             self._model = np.array(release.vector, dtype=np.float32)
             return
@@ -278,7 +278,7 @@ class Canife(Audit):
             noise_multiplier: Noise multiplier of the training, from which the claim for one round follows.
             sampling: How clients take part, under which rounds are composed; without it they are not.
             theory: The claim for the whole training.
-            metrics: Numbers to keep beside the result, such as the model's accuracy.
+            metrics: Numbers to keep with the result, such as the model's accuracy.
 
         Raises:
             InputError: If scores are missing, or ``delta`` differs from that of ``theory``.
@@ -313,7 +313,7 @@ class Canife(Audit):
         return replace(result, warnings=[*result.warnings, *self.notes])
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> CanifeResult:
-        """Return the result beside the claim for one round with the smallest noise; for integrations."""
+        """Return the result compared with the claim for one round with the smallest noise; for integrations."""
         return self.result(
             confidence=confidence,
             noise_multiplier=claim.least_noise,

@@ -1,4 +1,4 @@
-"""What canaries send in a round, and the interface of whoever makes them. NumPy only."""
+"""What canaries send in a round, and the interface for making them. NumPy only."""
 
 from __future__ import annotations
 

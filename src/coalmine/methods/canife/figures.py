@@ -21,7 +21,7 @@ from coalmine.results.result import AuditResult, MethodResults, from_json
 _WIDTH, _HEIGHT = 560, 280
 _PRESENT, _ABSENT = SERIES[3], SERIES[2]
 
-# What is drawn of each period: name in the legend, estimator (None: the first valid bound), color, shape.
+# What is drawn of each period: name in the legend, estimator (None: the first lower bound), color, shape.
 _SERIES = (
     ("Gaussian shift (estimate)", "gaussian-shift", "#f0bd80", "diamond"),
     ("best threshold (estimate, as published)", "best-threshold", ESTIMATE, "circle"),
@@ -31,9 +31,9 @@ _PANELS = 6
 _BINS = 24
 
 
-def charts(found: MethodResults) -> dict[str, Any]:
+def charts(method_results: MethodResults) -> dict[str, Any]:
     """Return all figures by file name; several adversaries get a directory each, and figures that compare them."""
-    adversaries = [result for result in found.results if result.details.get("rounds")]
+    adversaries = [result for result in method_results.results if result.details.get("rounds")]
     if len(adversaries) == 1:
         return result_charts(adversaries[0])
     by_name = {
@@ -53,7 +53,7 @@ def result_charts(result: AuditResult) -> dict[str, Any]:
 
 
 def rounds(result: AuditResult) -> Any:
-    """Draw ε of one round along the training beside the claim for one round (figures 1 and 4 of the paper).
+    """Draw ε of one round along the training next to the claim for one round (figures 1 and 4 of the paper).
 
     A bar spans the rounds that an estimate stands for; its interval is near their middle. Infinite values end at the
     edge.
@@ -160,7 +160,7 @@ def scores(result: AuditResult) -> Any:
 
 
 def composed(result: AuditResult) -> Any:
-    """Draw ε of the whole training by each way of composing rounds, beside its claim (figure 4c of the paper)."""
+    """Draw ε of the whole training by each way of composing rounds, next to its claim (figure 4c of the paper)."""
     import altair as alt
 
     claim = _finite_epsilon(result.details["training_theory"])

@@ -47,28 +47,28 @@ def _check(run: Any) -> None:
         )
 
 
-def _section(found: MethodResults) -> Section:
+def _section(method_results: MethodResults) -> Section:
     from coalmine.methods.canife.report_section import section
 
-    return section(METHOD, found)
+    return section(METHOD, method_results)
 
 
-def _tables(found: MethodResults) -> list[Table]:
+def _tables(method_results: MethodResults) -> list[Table]:
     from coalmine.methods.canife.report_section import tables
 
-    return tables(found)
+    return tables(method_results)
 
 
-def _charts(found: MethodResults) -> Mapping[str, Any]:
+def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     from coalmine.methods.canife.figures import charts
 
-    return charts(found)
+    return charts(method_results)
 
 
 METHOD = Method(
     name="canife",
     title="Crafted samples in single rounds",
-    question="How much does a single round's noisy sum reveal about a client who crafts its data?",
+    question="How much does one round's noisy sum reveal about a client with worst-case data?",
     description=(
         "A sample was crafted whose update is unlike everyone else's, and coin flips decided in which rounds it took "
         "part. The score measures how much of it a round's noisy sum contains: about 1 with the canary, 0 without. ε "
@@ -87,7 +87,7 @@ METHOD = Method(
     caveats={
         "composed": (
             "Estimates of single rounds, composed to the whole training as if the mechanism were Gaussian. An "
-            "estimate, even where a single round has a valid bound."
+            "estimate, even where a single round has a lower bound."
         ),
     },
 )

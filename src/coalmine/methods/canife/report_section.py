@@ -21,10 +21,10 @@ _BOUND, _ESTIMATE = "lower bound", "estimate by best-threshold, with its interva
 _MOST_SAMPLES = 8
 
 
-def section(method: Method, found: MethodResults) -> Section:
+def section(method: Method, method_results: MethodResults) -> Section:
     """Return CANIFE's section of the report: ε along the rounds, composed rounds and crafted samples."""
     parts = []
-    for place, result in enumerate(found.results):
+    for place, result in enumerate(method_results.results):
         figures, more = [], []
         if result.details.get("rounds"):
             figures.append(rounds_figure(result, f"canife-{place + 1}-rounds"))
@@ -173,11 +173,11 @@ def _crafted_samples(result: AuditResult) -> Html:
     return tag("div", {"class": "canaries"}, tag("p", None, "The last crafted samples:"), *shown)
 
 
-def tables(found: MethodResults) -> list[Table]:
+def tables(method_results: MethodResults) -> list[Table]:
     """Return what the terminal shows: each adversary's estimates along the training, their scores, and composition."""
     return [
         table
-        for result in found.results
+        for result in method_results.results
         if result.details.get("rounds")
         for table in (_estimates_table(result), _scores_table(result), *_composition_table(result))
     ]
@@ -228,7 +228,7 @@ def _rounds(period: Mapping[str, Any]) -> str:
 
 
 def _bound(period: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the first valid bound of a period."""
+    """Return the first lower bound of a period."""
     return next((e for e in period["estimates"] if e["valid"]), None)
 
 

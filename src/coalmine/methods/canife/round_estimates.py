@@ -93,7 +93,7 @@ class RoundEstimate:
 
     @property
     def bound(self) -> Estimate | None:
-        """The first valid lower bound."""
+        """The first lower bound."""
         return next((e for e in self.estimates if e.valid), None)
 
     def epsilon(self, method: str) -> float | None:

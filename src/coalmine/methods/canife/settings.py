@@ -32,21 +32,22 @@ class CanaryDesignSettings(Settings):
     iterations: Several[int] | None = Field(
         None,
         examples=[[200]],
-        description="most iterations of Adam; default 200, or 10 in mode running; several values: several adversaries",
+        description="maximum number of Adam iterations, by default 200 (mode frozen) or 10 (mode running); one "
+        "adversary per value",
     )
     loss: Literal["likelihood-ratio", "covariance", "mean"] = Field(
         "likelihood-ratio", description="likelihood-ratio, covariance (the paper's Loss 2) or mean (Loss 1)"
     )
     norm_constant: float = Field(1.0, ge=0, description="norm that a canary's update should reach, in clip norms")
     learning_rate: float | None = Field(
-        None, examples=[0.1], gt=0, description="learning rate of Adam; the default depends on images or texts"
+        None, examples=[0.1], gt=0, description="learning rate of Adam; by default one that suits the kind of data"
     )
     schedule: Literal["cosine", "constant"] = Field("cosine", description="learning-rate schedule: cosine or constant")
     start: Literal["random", "pool", "last"] | None = Field(
         None,
         examples=["random"],
-        description="start from random samples, pool (its examples) or last (canaries); default random, or last in "
-        "mode running",
+        description="what the optimization starts from: random (samples), pool (examples of the mock clients) or "
+        "last (the previous canaries); by default random (mode frozen) or last (mode running)",
     )
     target: str = Field("random", description="the canary's class: random, best or a number")
     pixels: Literal["valid", "free"] = Field("valid", description="valid (within the data's range) or free (paper)")
@@ -94,13 +95,15 @@ class CanifeSettings(Settings):
         None,
         examples=[10],
         ge=1,
-        description="rounds from one design (mode frozen: and estimate) to the next; default 10, or 40 in mode running",
+        description="rounds between two designs of the canaries; mode frozen also estimates ε each time. By default "
+        "10 (mode frozen) or 40 (mode running)",
     )
     trials: int | None = Field(
         None,
         examples=[100],
         ge=2,
-        description="scores per estimate and canary: frozen rounds, or rounds of the training; default 100",
+        description="scores per estimate and canary, each from one frozen round or one round of the training; by "
+        "default 100, or all rounds of a shorter training in mode running",
     )
     canaries: int = Field(1, ge=1, description="canaries at once, each with its own coin flips")
     score: Literal["likelihood-ratio", "plain"] = Field(
@@ -110,14 +113,14 @@ class CanifeSettings(Settings):
     pool_fraction: float = Field(0.2, gt=0, lt=1, description="share of the users set aside as mock clients")
     pool_data: Several[str] = Field(
         ("own",),
-        description="data of the mock clients: own (users set aside), or other data by name or file; several values: "
-        "several adversaries",
+        description="data of the mock clients: own (users set aside), or other data by name or file; one adversary "
+        "per value",
     )
     pool_clients: Several[int] | None = Field(
         None,
         examples=[[16]],
-        description="number of mock clients; default all, or in mode running the expected cohort; several values: "
-        "several adversaries",
+        description="number of mock clients, by default all (mode frozen) or the expected cohort size (mode running); "
+        "one adversary per value",
     )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimized")
     delta: float = Field(1e-5, ge=0, lt=1, description="δ of all estimates")
@@ -182,7 +185,7 @@ class CanifeSettings(Settings):
             whole = splits.pool
         else:
             whole = _other_data(data, splits.train)
-        # In mode running, mock clients should cost little beside the training's own clients.
+        # In mode running, mock clients should cost little compared with the training's own clients.
         default = len(whole) if self.mode == "frozen" else min(len(whole), max(_LEAST_POOL, math.ceil(expected)))
         sizes = [default] if self.pool_clients is None else list(self.pool_clients)
         for size in sizes:

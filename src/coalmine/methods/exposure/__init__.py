@@ -1,1 +1,1 @@
-"""Exposure: canaries ranked by their loss among references, beside random guessing (Jagielski 2023)."""
+"""Exposure: canaries ranked by their loss among references, compared with random guessing (Jagielski 2023)."""

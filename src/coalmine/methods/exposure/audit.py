@@ -1,4 +1,4 @@
-"""Exposure of canaries from their losses or ranks, beside random guessing, and the ε it implies (Jagielski 2023).
+"""Exposure of canaries from losses or ranks, compared with random guessing, and the ε it implies (Jagielski 2023).
 
 `coalmine.stats.exposure` has the formulas; this module reads a table of losses or ranks and makes a result of it.
 """
@@ -14,7 +14,7 @@ from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.results.result import AuditResult
 from coalmine.results.units import SCORES, Unit
-from coalmine.scorefile import Table, two_groups
+from coalmine.scorefile import ScoreTable, two_groups
 from coalmine.stats import Estimate, Scores, ceiling, simultaneous
 from coalmine.stats import exposure as ex
 from coalmine.stats.random_guessing import RandomGuessing
@@ -23,7 +23,7 @@ _LOW_FPRS = (0.1, 0.01, 0.001)
 
 
 def exposure_result(
-    table: Table,
+    table: ScoreTable,
     *,
     references: int | None = None,
     delta: float = 0.0,
@@ -32,7 +32,7 @@ def exposure_result(
     calibrate: bool = False,
     unit: Unit = SCORES,
 ) -> AuditResult:
-    """Return the exposures of canaries, their summary beside random guessing, and the evidence about ε.
+    """Return the exposures of canaries, their summary compared with random guessing, and the evidence about ε.
 
     The lower bound is valid if the canaries were picked at random among exchangeable candidates and their losses do not
     influence each other. The other figures are point estimates at δ = 0.
@@ -55,7 +55,7 @@ def exposure_result(
         InputError: If columns are missing or hold wrong values, or the arguments do not fit them.
 
     Example:
-        >>> result = exposure_result(Table("ranks", {"rank": [1, 1, 2, 900]}), references=1000)
+        >>> result = exposure_result(ScoreTable("ranks", {"rank": [1, 1, 2, 900]}), references=1000)
         >>> [round(exposure, 2) for exposure in result.details["exposures"]]
         [9.97, 9.97, 8.97, 0.15]
         >>> round(result["median-exposure"].epsilon, 2)
@@ -68,7 +68,7 @@ def exposure_result(
     else:
         if references is not None:
             raise InputError(
-                f"references = {references} goes with a column of ranks; {table.source} has losses, whose references "
+                f"references = {references} needs a column of ranks; {table.source} has losses, whose references "
                 "are counted: leave it out"
             )
         canaries, others = _losses(table, calibrate)
@@ -113,7 +113,7 @@ def _bound(scores: Scores, *, delta: float, confidence: float, copies: int, give
     return replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")
 
 
-def _stored_ranks(table: Table, references: int | None, calibrate: bool) -> tuple[Floats, int]:
+def _stored_ranks(table: ScoreTable, references: int | None, calibrate: bool) -> tuple[Floats, int]:
     """Return the ranks of a file and the number of references."""
     if references is None:
         raise InputError(f"{table.source} has ranks: set references (--references), the number they are among")
@@ -129,11 +129,11 @@ def _stored_ranks(table: Table, references: int | None, calibrate: bool) -> tupl
     return ranks, references
 
 
-def _losses(table: Table, calibrate: bool) -> tuple[Floats, Floats]:
+def _losses(table: ScoreTable, calibrate: bool) -> tuple[Floats, Floats]:
     """Return the losses of canaries and of references."""
     if calibrate:
         losses = ex.calibrate(table.numbers("loss"), table.numbers("reference_loss"))
-        table = Table(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
+        table = ScoreTable(table.source, {"loss": losses, "canary": table.require("canary")}, table.first_row)
     canaries, references = two_groups(table, groups=("canaries", "references"), value="loss", flag="canary")
     assert references is not None
     return canaries, references
@@ -150,7 +150,7 @@ def _largest_extrapolated(canaries: Floats, references: Floats) -> float | None:
 def _summary_rows(
     exposures: Floats, extrapolated: float | None, chance: RandomGuessing, confidence: float
 ) -> list[dict[str, Any]]:
-    """Return summaries of the exposures, each beside its value and interval under random guessing (Section 2.1)."""
+    """Return summaries of the exposures, each with its value and interval under random guessing (Section 2.1)."""
 
     def row(name: str, value: float, random: float, interval: tuple[float | None, float | None] = (None, None)) -> Any:
         return {"summary": name, "canaries": value, "random_guessing": random, "low": interval[0], "high": interval[1]}

@@ -13,7 +13,7 @@ from coalmine.methods.exposure.settings import ExposureSettings
 from coalmine.methods.job import Job, JobContext
 from coalmine.results.result import MethodResults
 from coalmine.results.units import PHRASE, SCORES
-from coalmine.scorefile import Table, read_table
+from coalmine.scorefile import ScoreTable, read_table
 
 if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds
@@ -49,7 +49,7 @@ class ExposureJob(Job):
         result = replace(result, config={**result.config, **settings.to_dict()})
         return MethodResults(method="exposure", results=[result])
 
-    def _phrase_table(self) -> Table:
+    def _phrase_table(self) -> ScoreTable:
         """Return the losses of the run's inserted and held-out phrases."""
         from coalmine.methods.secret_sharer.job import PhraseJob
 
@@ -57,4 +57,4 @@ class ExposureJob(Job):
         if not isinstance(job, PhraseJob):
             raise InputError(f"exposure needs a file of losses, or {SOURCE} in the same run")
         inserted, held_out = job.losses()
-        return Table("the phrases of this run", {"canaries": inserted, "references": held_out}, 0)
+        return ScoreTable("the phrases of this run", {"canaries": inserted, "references": held_out}, 0)

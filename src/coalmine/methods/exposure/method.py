@@ -41,18 +41,18 @@ def check(run: Any) -> None:
             raise SettingError(f"{key} applies to a file of losses or ranks: set file, or remove it", ["exposure", key])
 
 
-def tables(found: MethodResults) -> list[Table]:
-    """Return the summary of the exposures beside random guessing, then the estimates, of each result."""
-    return [table for result in found.results for table in (_summary_table(result), _estimate_table(result))]
+def tables(method_results: MethodResults) -> list[Table]:
+    """Return the summary of the exposures compared with random guessing, then the estimates, of each result."""
+    return [table for result in method_results.results for table in (_summary_table(result), _estimate_table(result))]
 
 
-def _section(found: MethodResults) -> Section:
-    """Return the section of the report: the usual one, with the summary beside random guessing."""
+def _section(method_results: MethodResults) -> Section:
+    """Return the section of the report: the usual one, with the summary compared with random guessing."""
     from coalmine.drawing.html import table
     from coalmine.drawing.sections import method_section, result_part
 
     parts = []
-    for i, result in enumerate(found.results):
+    for i, result in enumerate(method_results.results):
         summary = _summary_table(result)
         parts.append(result_part(result, i, more=[table(summary.title, summary.columns, summary.rows)]))
     return method_section(METHOD, parts)
@@ -89,9 +89,9 @@ METHOD = Method(
     title="Ranks among references",
     question="What do canaries' losses or ranks say about ε? Compares their exposure with random guessing.",
     description=(
-        "Canaries are ranked by the model's loss among references that were never inserted. Exposure is the number of "
-        "bits by which a rank beats the last one; random guessing has a median of one bit. Scores are minus the rank, "
-        "so that higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
+        "Canaries are ranked by the model's loss among references that were never inserted. Exposure is "
+        "log2(references / rank), in bits; random guessing has a median of one bit. Scores are minus the rank, so that "
+        "higher means more exposed, and \u22120.5 is ahead of all references. ε is stated at δ = 0 unless set "
         "otherwise."
     ),
     reference="Jagielski 2023",

@@ -35,7 +35,7 @@ from coalmine.results.units import REPORT
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.flat import parameter_vector
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalMechanism, Reports, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalMechanism, Reports
 
 _MOST_TRIALS = 10**9
 
@@ -55,7 +55,7 @@ class LDPAudit:
 
     The lower bounds hold for any mechanism that draws fresh randomness for each report: the audit itself tosses the
     coins, and guessing thresholds are fixed before the first trial. Each bound has ``confidence`` by itself. Claims are
-    tested with ``result.joint_bound``; these bounds hold all together with the same confidence.
+    tested with ``result.joint_bound``; these bounds hold jointly with the same confidence.
 
     Args:
         data: Where the two examples, and those of further clients, are drawn from.
@@ -101,7 +101,7 @@ class LDPAudit:
     trials: int = 10_000
     measurements: int = 1
     clients: int = 1
-    server: Server = field(default_factory=Server)
+    server: LDPServer = field(default_factory=LDPServer)
     confidence: float = 0.95
     seed: int = 0
 
@@ -116,7 +116,7 @@ class LDPAudit:
         check_confidence(self.confidence)
         for name in ("crafters", "mechanisms", "views"):
             if not len(getattr(self, name)):
-                raise InputError(f"{name} must name at least one, got none")
+                raise InputError(f"{name} must not be empty")
         for view in self.views:
             if view not in VIEWS:
                 raise InputError(f'unknown view "{view}". {did_you_mean(view, VIEWS)}')

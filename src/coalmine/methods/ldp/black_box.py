@@ -22,7 +22,7 @@ from coalmine.methods.ldp.trials import Crafted, Plane, Trials, is_memoryless, t
 from coalmine.progress import track
 from coalmine.protocol import Vector
 from coalmine.simulation.flat import parameter_vector
-from coalmine.simulation.mechanisms.local import LDPSGD, UNIFORMS, LocalMechanism, Normals, Reports, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, UNIFORMS, LDPServer, LocalMechanism, Normals, Reports
 
 VIEWS = ("black-box", "parameter-change")
 """The paper's test, and the likelihood ratio of the report that the change of the parameters reveals."""
@@ -45,7 +45,7 @@ class BlackBox:
         self,
         crafted: Crafted,
         mechanism: LocalMechanism,
-        server: Server,
+        server: LDPServer,
         rng: np.random.Generator,
         views: Collection[str] = VIEWS,
     ) -> None:

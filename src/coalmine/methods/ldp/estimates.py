@@ -1,4 +1,4 @@
-"""From trials to ε: lower bounds, and the paper's ε_empirical beside them."""
+"""From trials to ε: lower bounds, and the paper's ε_empirical next to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of the LDP audit for ``--figures``: ε found beside ε claimed, by adversary, by claim, and by gradient norm.
+"""Figures of the LDP audit for ``--figures``: ε found compared with ε claimed, by adversary, claim and gradient norm.
 
 A filled circle is ε_empirical, an estimate, with a bar for its standard deviation over measurements; a triangle is a
 lower bound, each valid by itself; a dashed line is the claim. They are drawn from `AuditResult` objects, so that the
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Chart = altair.LayerChart | altair.FacetChart
 
-Row = Mapping[str, Any]
+ChartRow = Mapping[str, Any]
 
 _MARKS = ("ε_empirical, an estimate (bar: ± std)", "lower bound")
 _CLAIM = "claimed ε"
@@ -178,7 +178,7 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _marks(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _marks(rows: Sequence[ChartRow]) -> list[dict[str, Any]]:
     """Return one row per circle and per triangle; ``slot`` puts marks side by side, so that none hides another."""
     marks = []
     for row in rows:
@@ -190,7 +190,7 @@ def _marks(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return marks
 
 
-def _dodged(alt: Any, rows: Sequence[Row], x: Any, y: Any, with_data: bool = True) -> list[Any]:
+def _dodged(alt: Any, rows: Sequence[ChartRow], x: Any, y: Any, with_data: bool = True) -> list[Any]:
     """Return layers of bars and marks, those of the same adversary and claim side by side."""
     views = [view for view in VIEWS if any(row["view"] == view for row in rows)]
     colors = [SERIES[VIEWS.index(view)] for view in views]

@@ -30,6 +30,6 @@ class LDPJob(Job):
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result per crafter, claimed ε and view."""
         audited = self.settings.audit().run(lambda steps: track(steps, "LDP trials"))
-        given = self.settings.to_dict()
-        results = [replace(result, config=given | dict(result.config)) for result in audited]
+        settings = self.settings.to_dict()
+        results = [replace(result, config=settings | dict(result.config)) for result in audited]
         return MethodResults(method="ldp", results=results, summary=summary(results))

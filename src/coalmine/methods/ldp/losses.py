@@ -48,11 +48,6 @@ class ExampleLosses:
         self._vmapped = not plain and self._vmap_agrees()
         self._layers = None if plain or task.per_position or len(inputs) != 1 else affine_layers(module, inputs)
 
-    @property
-    def layered(self) -> bool:
-        """Whether `along` uses the layers of the module instead of one evaluation per point."""
-        return self._layers is not None
-
     def at(self, vectors: Tensor) -> Floats:
         """Return the mean cross-entropy of each example at each vector.
 

@@ -21,17 +21,17 @@ def _job(context: JobContext) -> Job:
     return LDPJob(context.settings)
 
 
-def _section(found: MethodResults) -> Section:
+def _section(method_results: MethodResults) -> Section:
     from coalmine.drawing.sections import method_section
     from coalmine.methods.ldp.report_section import report_part
 
-    return method_section(METHOD, [report_part(found)])
+    return method_section(METHOD, [report_part(method_results)])
 
 
-def _charts(found: MethodResults) -> Mapping[str, Any]:
+def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     from coalmine.methods.ldp.figures import charts
 
-    return charts(found.results)
+    return charts(method_results.results)
 
 
 METHOD = Method(
@@ -42,7 +42,7 @@ METHOD = Method(
         "A client randomizes one of two crafted gradients with a locally private mechanism. An adversary who sees the "
         "report, or the model after the update, guesses which gradient it was. The claimed ε is that of a single "
         "report, not of a training. There is one lower bound for each crafter, claimed ε and view. Some of many single "
-        "bounds exceed a correct claim by chance, so claims are tested with bounds that hold all together."
+        "bounds exceed a correct claim by chance, so claims are tested with bounds that hold jointly."
     ),
     reference="Matsumoto et al. 2022",
     settings=LDPSettings,
@@ -54,9 +54,9 @@ METHOD = Method(
     caveats={
         "ldp": (
             "The largest of three bounds (right guesses, error rates, extreme scores) that share one significance "
-            "level. A valid lower bound: fair coins choose what is sent, and thresholds are fixed in advance."
+            "level. A lower bound: fair coins choose what is sent, and thresholds are fixed in advance."
         ),
-        "ranks": "Tests of the highest and lowest scores at ranks fixed in advance. A valid lower bound.",
+        "ranks": "Tests of the highest and lowest scores at ranks fixed in advance. A lower bound.",
         "empirical": (
             "The paper's ε_empirical: the log-ratio of the observed error rates at one threshold, averaged over "
             "measurements, ± one standard deviation. An estimate, above 0 by chance alone."

@@ -18,14 +18,14 @@ from coalmine.results.result import AuditResult, MethodResults
 _KINDS = ("lower bound", "estimate")
 
 
-def report_part(found: MethodResults) -> Part:
+def report_part(method_results: MethodResults) -> Part:
     """Return the summary, the panels, the table of lower bounds and the warnings."""
-    results = found.results
+    results = method_results.results
     panels = adversary_panels(results)
     warnings = dict.fromkeys(str(warning) for result in results for warning in result.warnings)
     html = joined(
         [
-            paragraphs([found.summary or summary(results)]),
+            paragraphs([method_results.summary or summary(results)]),
             tag("div", {"class": "panels"}, *map(placed, panels)),
             _bound_table(results),
             warning_list(list(warnings)),
@@ -86,7 +86,7 @@ def _panel(adversary: str, results: Sequence[AuditResult], scale: Mapping[str, A
 
 
 def _bound_table(results: Sequence[AuditResult]) -> Html:
-    """Return all joint lower bounds, with ε_empirical beside each."""
+    """Return all joint lower bounds, with ε_empirical next to each."""
     views = list(dict.fromkeys(result.view for result in results))
     cells: dict[str, dict[str, str]] = {}
     for result in results:
@@ -94,5 +94,5 @@ def _bound_table(results: Sequence[AuditResult]) -> Html:
         text = f"≥ {bound} (≈ {estimate}){' refuted' if result.refuted else ''}"
         cells.setdefault(result.variant, {})[result.view] = text
     rows = [[variant, *(by_view.get(view, "–") for view in views)] for variant, by_view in cells.items()]
-    caption = "Lower bounds that hold all together; the paper's estimate in parentheses"
+    caption = "Lower bounds that hold jointly; the paper's estimate in parentheses"
     return table(caption, ["adversary", *views], rows)

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from coalmine.config.settings import Settings, Several
 from coalmine.errors import InputError, check_positive, did_you_mean
+from coalmine.methods.ldp.views import VIEWS, LDPView
 from coalmine.progress import track
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from coalmine.methods.ldp.audit import LDPAudit
     from coalmine.methods.ldp.crafters import Crafter
     from coalmine.simulation.data import FederatedData
-    from coalmine.simulation.mechanisms.local import LocalMechanism, Server
-
-View = Literal["white-box", "black-box", "likelihood-ratio", "parameter-change"]
+    from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 
 _MECHANISMS = ("ldp-sgd", "gaussian", "privunit")
 
@@ -39,9 +38,7 @@ class LDPSettings(Settings):
         description="all, or any of benign, input-perturbation, parameter-retrogression, gradient-flip, collusion, "
         "dummy-gradient, path.py:function",
     )
-    view: Several[View] = Field(
-        ("white-box", "black-box", "likelihood-ratio", "parameter-change"), description="what the adversary sees"
-    )
+    view: Several[LDPView] = Field(VIEWS, description="what the adversary sees")
     mechanism: str = Field("ldp-sgd", description="mechanism: ldp-sgd, gaussian, privunit or path.py:function")
     epsilon: Several[float] = Field((0.5, 1.0, 2.0, 4.0), description="claimed ε per report; one audit for each value")
     delta: float | None = Field(
@@ -133,11 +130,11 @@ class LDPSettings(Settings):
                 crafters.append(crafter_named(name, alpha=self.alpha))
         return crafters
 
-    def server(self) -> Server:
+    def server(self) -> LDPServer:
         """Return how the server updates the model."""
-        from coalmine.simulation.mechanisms.local import Server
+        from coalmine.simulation.mechanisms.local import LDPServer
 
-        return Server(learning_rate=self.learning_rate, scaling=self.scaling, radius=self.radius)
+        return LDPServer(learning_rate=self.learning_rate, scaling=self.scaling, radius=self.radius)
 
     def audit(self) -> LDPAudit:
         """Return the audit, ready to run."""

@@ -11,9 +11,9 @@ from coalmine.results.tables import Table, fixed
 from coalmine.results.verdict import Verdict, worst
 
 
-def tables(found: MethodResults) -> list[Table]:
+def tables(method_results: MethodResults) -> list[Table]:
     """Return ε_empirical, the lower bounds and the right guesses: one row per adversary and ε, one column per view."""
-    results = found.results
+    results = method_results.results
     first = results[0]
     bound, mechanisms = first.estimates[0], dict.fromkeys(str(result.config["mechanism"]) for result in results)
     shown = [

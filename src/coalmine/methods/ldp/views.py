@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-VIEWS = ("white-box", "black-box", "likelihood-ratio", "parameter-change")
+from typing import Literal, get_args
+
+LDPView = Literal["white-box", "black-box", "likelihood-ratio", "parameter-change"]
+"""Name of a view of the LDP audit."""
+
+VIEWS: tuple[LDPView, ...] = get_args(LDPView)
 """The paper's tests on the report and on the model, then ours on the same."""
 
 WHITE_BOX, BLACK_BOX = {"white-box", "likelihood-ratio"}, {"black-box", "parameter-change"}

@@ -23,11 +23,11 @@ from coalmine.seeds import generator
 from coalmine.stats import CosineNull
 from coalmine.usercode import describe_error
 
-Mechanism = Callable[[Vector], object]
+MechanismFunction = Callable[[Vector], object]
 """A function from the sum of updates, each of norm at most 1, to what is released."""
 
 
-def gaussian_mechanism(noise_multiplier: float, seed: int) -> Mechanism:
+def gaussian_mechanism(noise_multiplier: float, seed: int) -> MechanismFunction:
     """Return a mechanism that adds Gaussian noise to each coordinate.
 
     Args:
@@ -52,7 +52,7 @@ def gaussian_mechanism(noise_multiplier: float, seed: int) -> Mechanism:
 
 
 def audit_mechanism(
-    mechanism: Mechanism,
+    mechanism: MechanismFunction,
     *,
     dim: int,
     canaries: int = 1000,
@@ -134,7 +134,7 @@ def audit_mechanism(
     )
 
 
-def _apply(mechanism: Mechanism, total: Vector) -> npt.NDArray[np.generic]:
+def _apply(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.generic]:
     """Return what the mechanism makes of a sum."""
     dim = total.size
     try:

@@ -23,9 +23,9 @@ def _check(run: Any) -> None:
 METHOD = Method(
     name="mechanism",
     title="One application of a mechanism",
-    question="Does a mechanism keep its claimed ε, applied once to a sum of random updates as a black box?",
+    question="Does a mechanism satisfy its claimed ε when applied once, as a black box?",
     description=(
-        "Random unit vectors were summed and the sum went through the mechanism once; others were held out. In so many "
+        "Random unit vectors were summed and the sum went through the mechanism once; others were held out. In high "
         "dimensions random directions are nearly orthogonal, so the cosine of a canary with the output shows how much "
         "of it the noise leaves visible. ε is about one update of norm 1 in one application, not a whole training."
     ),

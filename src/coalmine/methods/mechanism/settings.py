@@ -9,7 +9,7 @@ from pydantic import Field
 from coalmine import accounting
 from coalmine.accounting.sampling import EveryRound
 from coalmine.config import SettingError, Settings
-from coalmine.methods.mechanism.audit import Mechanism, gaussian_mechanism
+from coalmine.methods.mechanism.audit import MechanismFunction, gaussian_mechanism
 from coalmine.usercode import load_function
 
 
@@ -39,7 +39,7 @@ class MechanismSettings(Settings):
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for canaries and noise")
 
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> MechanismFunction:
         """Return the mechanism to audit.
 
         Raises:

@@ -67,7 +67,7 @@ class OneShot(Audit):
         seed: Seed for the canaries and for which of them are inserted.
 
     Raises:
-        InputError: If the view needs an initial model and none is given, if the score does not go with the view, or if
+        InputError: If the view needs an initial model and none is given, if the score does not support the view, or if
             the canaries do not fit the dimension.
 
     Example:
@@ -173,8 +173,8 @@ class OneShot(Audit):
             The canaries, or None if another audit inserts them.
 
         Raises:
-            InputError: If the round was planted before or is not part of the training, or if nothing is clipped and the
-                audit has no ``norm``.
+            InputError: If plant was already called for the round, if it is not part of the training, or if
+                nothing is clipped and the audit has no ``norm``.
         """
         if trial is not None:
             return None
@@ -197,8 +197,8 @@ class OneShot(Audit):
             release: What the view shows of a round: its ``kind`` must be the view's.
 
         Raises:
-            InputError: If the view does not see this release, if the round was not planted or already observed, or if
-                the vector has the wrong shape, is not finite, or did not change.
+            InputError: If the view does not see this release, if plant was not called for the round, if it was already
+                observed, or if the vector has the wrong shape, is not finite, or did not change.
         """
         if release.trial is not None:
             return
@@ -226,7 +226,7 @@ class OneShot(Audit):
         self._seconds += time.perf_counter() - start
 
     def discard(self, round: int) -> None:
-        """Take back a planted round that failed, so that it can be planted again."""
+        """Take back the canaries inserted into a round that failed, so that it can be repeated."""
         if self._log.awaits_release(round):
             self._log.planted[round] = False
             self._due[self._present(round)] -= 1
@@ -246,6 +246,12 @@ class OneShot(Audit):
             return range(self._count)
         return tuple(self._present(round).tolist())
 
+    def sampled(self, round: int, nodes: int, available: int) -> None:
+        """Record how many nodes the training drew, and warn if that is a larger share than declared."""
+        warning = self.participation.record_draw(round, nodes, available)
+        if warning is not None:
+            self.note(warning)
+
     def took_part(self, round: int, seats: Sequence[int], trial: int | None = None) -> None:
         """Record the canaries that the training drew, or check that it drew all that are due."""
         if trial is None and self._plants and self.participation.drawn_by_training:
@@ -259,13 +265,13 @@ class OneShot(Audit):
         """Return the scores so far.
 
         Args:
-            score: Another score that goes with the view; the audit's own if None.
+            score: Another score that supports the view; the audit's own if None.
 
         Returns:
-            Scores of the inserted and of the held-out canaries. Canaries that no release can tell about are left out.
+            Scores of the inserted and of the held-out canaries, without canaries that took part in no visible release.
 
         Raises:
-            InputError: If nothing was observed yet, or if the score does not go with the view.
+            InputError: If nothing was observed yet, or if the score does not support the view.
         """
         name = self.score if score is None else find_score(score, self.views[0], self.view)
         if not self._log.observed.any():
@@ -278,7 +284,7 @@ class OneShot(Audit):
         """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None.
 
         Args:
-            score: Another score that goes with the view; the audit's own if None.
+            score: Another score that supports the view; the audit's own if None.
         """
         return self._evidence.null(self.score if score is None else find_score(score, self.views[0], self.view))
 
@@ -301,11 +307,11 @@ class OneShot(Audit):
             delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
             confidence: Confidence of bounds and intervals.
             theory: The claimed guarantee. `theory` computes the one that fits these canaries and this score.
-            metrics: Numbers to keep beside ε, such as the model's accuracy.
+            metrics: Numbers to keep with ε, such as the model's accuracy.
 
         Raises:
-            InputError: If a round was not planted, a release of the view was not observed, or ``delta`` differs from
-                the claim's.
+            InputError: If plant was not called for a round, a release of the view was not observed, or
+                ``delta`` differs from the claim's.
         """
         delta = common_delta(delta, theory)
         self._log.check_complete(self.views[0], self.view)
@@ -341,7 +347,7 @@ class OneShot(Audit):
         )
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result beside the claim for canaries that take part as these do; for integrations."""
+        """Return the result compared with the claim for canaries that take part as these do; for integrations."""
         like_members = self.participation == parse_participation(claim.participation)
         # A score that uses each canary's rounds forgoes the amplification that secret sampling gives.
         if like_members and not (claim.secret and self.knows_rounds):
@@ -421,7 +427,7 @@ class OneShot(Audit):
         return {**self._log.state(), **copies, **self._evidence.state()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Return to a state."""
+        """Restore a saved state."""
         self._log.restore(state)
         self._due = np.array(state["due"])
         self._previous = np.array(state["before"]) if len(state["before"]) else None

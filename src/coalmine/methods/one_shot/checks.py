@@ -36,14 +36,14 @@ def check_view(name: str, view: View, rounds: int) -> None:
         raise InputError(f"the view {name} skips all {rounds} rounds: use final, or a smaller N")
     for round in view.at:
         if round >= rounds:
-            raise InputError(f"the view {name} asks for round {round}, but the {rounds} rounds are counted from 0")
+            raise InputError(f"the view {name} includes round {round}, but rounds run from 0 to {rounds - 1}")
 
 
 def check_initial(initial: npt.ArrayLike | None, view: str, dim: int) -> Vector | None:
     """Return the initial model as a vector if the view compares with it, or None."""
     if initial is None:
         if needs_initial(view):
-            raise InputError(f"the view {view} compares models: give initial=, the model before the first round")
+            raise InputError(f"the view {view} compares models: pass initial=, the model before the first round")
         return None
     if not needs_initial(view):
         raise InputError(f"the view {view} does not compare models: leave out initial=")
@@ -65,5 +65,5 @@ def canary_norm(round: int, clip_norm: float, norm: float | None) -> float:
     if not clip_norm > 0:
         raise InputError(f"clip_norm must be positive, got {clip_norm} in round {round}")
     if math.isinf(clip_norm) and norm is None:
-        raise InputError(f"round {round} clips nothing, so the canaries have no norm: give norm= to the audit")
+        raise InputError(f"round {round} clips nothing, so the canaries have no norm: pass norm= to the audit")
     return min(clip_norm, math.inf if norm is None else norm)

@@ -67,7 +67,7 @@ class Evidence:
     def add(
         self, change: Vector, norm: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
     ) -> None:
-        """Take in a release of length ``norm``; see `Observation` for the other arguments."""
+        """Process a release of length ``norm``; see `Observation` for the other arguments."""
         dots = self._canaries.dots(change)
         lengths = comparable_lengths(dots, norm, self._members, orthonormal=self._canaries.orthonormal)
         observation = Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
@@ -81,13 +81,13 @@ class Evidence:
             self.direction += np.float32(weight / norm**2) * change
 
     def add_nothing(self, *, ends_epoch: bool) -> None:
-        """Take in a release that did not change, after rounds without canaries."""
+        """Process a release that did not change, after rounds without canaries."""
         if ends_epoch:
             for score in self._scores.values():
                 score.end_epoch()
 
     def scores(self, name: str) -> Floats:
-        """Return the score of each canary, NaN for canaries that no release can tell about."""
+        """Return the score of each canary, NaN for canaries that took part in no visible release."""
         if self.is_silent:
             return np.zeros(self.history.count)
         score = self._scores[name]
@@ -108,7 +108,7 @@ class Evidence:
         return arrays
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Return to a state."""
+        """Restore a saved state."""
         self.history.releases, self.history.times = int(state["releases"]), np.array(state["times"])
         self.direction = np.array(state["direction"])
         for score in self._scores.values():

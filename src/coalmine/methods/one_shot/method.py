@@ -41,7 +41,7 @@ METHOD = Method(
     question="How much does a training reveal about one user, measured with random updates in a single run?",
     description=(
         "Random updates were inserted into the training as extra clients; others, chosen by coin flips, were held out. "
-        "In so many dimensions a random direction is nearly orthogonal to every client's update, so whatever a release "
+        "In high dimensions a random direction is nearly orthogonal to every client's update, so whatever a release "
         "contains of it comes from the canary. The score of a canary measures how much of it the releases contain."
     ),
     reference="Andrew et al. 2023",

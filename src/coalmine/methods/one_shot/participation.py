@@ -75,6 +75,10 @@ class Participation(ABC):
         """Record which canaries the training drew for a round."""
         return
 
+    def record_draw(self, round: int, size: int, population: int) -> str | None:
+        """Record how many nodes the training drew for a round; return a warning if the declared share is smaller."""
+        return None
+
     def record_aborted(self, round: int) -> None:
         """Record that a round was aborted."""
         return
@@ -291,15 +295,15 @@ class ObservedParticipation(Participation):
     def __str__(self) -> str:
         return f"observed:{self.size}/{self.population}"
 
-    def drew(self, size: int, population: int) -> bool:
-        """Record an actual draw, and return whether its share is larger than declared.
-
-        The largest share is accounted for.
-        """
-        larger = size * self.population > self.size * population
-        if larger:
-            self._drawn.append((size, population))
-        return larger
+    def record_draw(self, round: int, size: int, population: int) -> str | None:
+        """Record how many nodes the training drew for a round; the largest share is accounted for."""
+        if size * self.population <= self.size * population:
+            return None
+        self._drawn.append((size, population))
+        return (
+            f"round {round}: {size} of {population} nodes were sampled, a larger share than the declared {self.size} "
+            f"of {self.population}; the claim accounts for it"
+        )
 
     def record(self, round: int, canaries: Sequence[int]) -> None:
         """Record which canaries the training drew for a round."""

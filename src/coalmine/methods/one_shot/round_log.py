@@ -1,4 +1,4 @@
-"""The log of a one-shot audit: which rounds were planted and observed, with the checks that keep them in order."""
+"""The log of a one-shot audit: in which rounds ``plant`` and ``observe`` were called, and checks of their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coalmine.protocol import Release, View
 
 
 class RoundLog:
-    """Which of ``rounds`` rounds were planted and observed, and the norm of the canaries in each."""
+    """In which of ``rounds`` rounds ``plant`` and ``observe`` were called, and the norm of the canaries in each."""
 
     def __init__(self, rounds: int) -> None:
         self.planted, self.observed = np.zeros(rounds, dtype=bool), np.zeros(rounds, dtype=bool)
@@ -25,14 +25,14 @@ class RoundLog:
         return len(self.planted)
 
     def awaits_release(self, round: int) -> bool:
-        """Return whether a round was planted and not observed yet."""
+        """Return whether canaries were inserted into a round that was not observed yet."""
         return round < self.rounds and bool(self.planted[round] and not self.observed[round])
 
     def check_plant(self, round: int) -> None:
-        """Raise if a round does not exist or was planted before."""
+        """Raise if a round does not exist or plant was already called for it."""
         self._check_round(check_count("round", round, least=0))
         if self.planted[round]:
-            raise InputError(f"round {round} was already planted: call plant once per round")
+            raise InputError(f"plant was already called for round {round}: call it once per round")
 
     def check_release(self, release: Release, view: View, view_name: str) -> None:
         """Raise if a view cannot see a release, or not at this time."""
@@ -45,10 +45,10 @@ class RoundLog:
         if self.observed[round]:
             raise InputError(f"round {round} was already observed: call observe once per release")
         if not self.planted[round]:
-            raise InputError(f"round {round} was not planted: call plant before observe")
+            raise InputError(f"plant was not called for round {round}: call it before observe")
 
     def check_complete(self, view: View, view_name: str) -> None:
-        """Raise if a release or a planting is missing."""
+        """Raise if a release or a call of plant is missing."""
         missing = [t for t in range(self.rounds) if view.shows(t, self.rounds) and not self.observed[t]]
         if missing:
             raise InputError(
@@ -64,7 +64,7 @@ class RoundLog:
         return {"planted": np.array(self.planted), "observed": np.array(self.observed), "norms": np.array(self.norms)}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Return to a state."""
+        """Restore a saved state."""
         self.planted, self.observed = np.array(state["planted"]), np.array(state["observed"])
         self.norms = np.array(state["norms"])
 

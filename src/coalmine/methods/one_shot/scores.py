@@ -1,7 +1,7 @@
 """Scores of the one-shot audit: how the releases become one number per canary.
 
 Every score is a statistic of the cosines between a canary and the releases; docs/one-shot.md compares them. To add one,
-write a subclass of `Score` here and list it in `SCORES`. It states its name, the views it goes with, how it accumulates
+write a subclass of `Score` here and list it in `SCORES`. It states its name, the views it supports, how it accumulates
 releases and which null distribution a held-out canary's score has; settings, checkpoints and error messages follow.
 """
 
@@ -26,7 +26,7 @@ from coalmine.stats import CosineNull, LargestOfNull, LikelihoodRatioNull, Null
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One release as the canaries meet it. Arrays have one entry per canary, inserted and held out.
+    """One release as seen by each canary. Arrays have one entry per canary, inserted and held out.
 
     Args:
         dots: Dot product of each canary with the release.
@@ -95,11 +95,11 @@ class Score(ABC):
     @classmethod
     @abstractmethod
     def fits(cls, view: View) -> bool:
-        """Return whether the score goes with a view."""
+        """Return whether the score supports a view."""
 
     @abstractmethod
     def add(self, observation: Observation) -> None:
-        """Take in a release."""
+        """Process a release."""
 
     def end_epoch(self) -> None:
         """Close an epoch; called by the audit where its last release has nothing to add."""
@@ -107,7 +107,7 @@ class Score(ABC):
 
     @abstractmethod
     def values(self) -> Floats:
-        """Return the score of each canary, NaN for canaries that no release can tell about."""
+        """Return the score of each canary, NaN for canaries that took part in no visible release."""
 
     @property
     def uses_direction(self) -> bool:
@@ -123,7 +123,7 @@ class Score(ABC):
         return {name: np.array(getattr(self, name)) for name in self.arrays}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Return to a state."""
+        """Restore a saved state."""
         for name in self.arrays:
             setattr(self, name, np.array(state[name]))
 
@@ -279,19 +279,19 @@ def log_likelihood_ratios(observation: Observation, dim: int) -> Floats:
 
 
 SCORES: dict[str, type[Score]] = {score.name: score for score in (Cosine, LikelihoodRatio, Max, Sum)}
-"""All scores by name. The default for a view is the first that goes with it."""
+"""All scores by name. The default for a view is the first that supports it."""
 
 
 def scores_for(view: View) -> dict[str, type[Score]]:
-    """Return the scores that go with a view, the default first."""
+    """Return the scores that support a view, the default first."""
     return {name: score for name, score in SCORES.items() if score.fits(view)}
 
 
 def find_score(name: str | None, view: View, view_name: str) -> str:
-    """Return the name of a score if it goes with the view, or of the view's default score.
+    """Return the name of a score if it supports the view, or of the view's default score.
 
     Raises:
-        InputError: If there is no such score, or if it does not go with the view.
+        InputError: If there is no such score, or if it does not support the view.
     """
     available = scores_for(view)
     if name is None:
@@ -299,5 +299,5 @@ def find_score(name: str | None, view: View, view_name: str) -> str:
     if name not in SCORES:
         raise InputError(f'unknown score "{name}". {did_you_mean(name, SCORES)}')
     if name not in available:
-        raise InputError(f"the score {name} does not go with the view {view_name}: use {' or '.join(available)}")
+        raise InputError(f"the score {name} does not support the view {view_name}: use {' or '.join(available)}")
     return name

@@ -37,7 +37,7 @@ class OneShotSettings(Settings):
     score: str | None = Field(
         None,
         examples=["cosine"],
-        description=f"how canaries are scored: {', '.join(SCORES)}; by default the first that goes with the view",
+        description=f"how canaries are scored: {', '.join(SCORES)}; by default the first that supports the view",
     )
     design: Literal["coin-flips", "fixed"] = Field(
         "coin-flips",

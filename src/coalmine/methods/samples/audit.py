@@ -159,7 +159,7 @@ class Samples(Audit):
             delta: The δ to state ε at. By default that of the claim, and 1e-5 without one.
             confidence: Confidence of the bounds.
             theory: The claimed guarantee.
-            metrics: Numbers to keep beside ε, such as the model's accuracy.
+            metrics: Numbers to keep with ε, such as the model's accuracy.
 
         Raises:
             InputError: If releases that the view needs were not observed.
@@ -202,7 +202,7 @@ class Samples(Audit):
         )
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
-        """Return the result beside the training's own claim, since the canaries are among its examples."""
+        """Return the result compared with the training's own claim, since the canaries are among its examples."""
         return self.result(confidence=confidence, theory=claim.theory, metrics=metrics)
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:

@@ -130,7 +130,7 @@ class SecretSharer(Audit):
             delta: δ at which ε is stated.
             confidence: Confidence of bounds and intervals.
             theory: The claimed guarantee of one user; it does not apply to a phrase.
-            metrics: Numbers to keep beside the result, such as the model's perplexity.
+            metrics: Numbers to keep with the result, such as the model's perplexity.
 
         Raises:
             InputError: If no final model was observed, no phrase was held out, or the score is not available.
@@ -172,7 +172,7 @@ def phrase_result(
 ) -> AuditResult:
     """Return the evidence about ε from a model's scores for inserted and held-out phrases.
 
-    The ε of a phrase is that of all its users together. For one user it is divided by group privacy: by the number of
+    The ε of a phrase is that of all its users together. For one user, group privacy divides it: by the number of
     users who hold the most widespread canary, and by twice that if ``theory`` is about adding or removing a user, since
     a sharer takes part with or without the phrase, only with other examples.
 
@@ -184,7 +184,7 @@ def phrase_result(
         delta: δ at which ε is stated.
         confidence: Confidence of bounds and intervals.
         theory: The claimed guarantee of one user.
-        metrics: Numbers to keep beside the result.
+        metrics: Numbers to keep with the result.
 
     Raises:
         InputError: If no phrase was held out, or ``users`` is missing for the unit ``"user"``.
@@ -250,7 +250,7 @@ def _user_estimates(
 
 
 def _metrics(memorization: Memorization) -> dict[str, float]:
-    """Return counts, and the median exposure beside random guessing."""
+    """Return counts, and the median exposure compared with random guessing."""
     inserted = memorization.canaries.inserted
     exposures = memorization.sampled.exposures
     chance = RandomGuessing(memorization.sampled.references, int(inserted.sum()))

@@ -21,10 +21,10 @@ _TESTS = {"random_sampling": "memorized (random sampling)", "beam_search": "extr
 _INSERTED, _HELD_OUT, _CHANCE = "inserted", "held out", "random guessing"
 
 
-def charts(found: MethodResults) -> dict[str, Chart]:
+def charts(method_results: MethodResults) -> dict[str, Chart]:
     """Return all figures of a run's results by name, drawn from its ``memorization`` document."""
-    memorization: Mapping[str, Any] = found.extras.get("memorization") or {}
-    title = _run_title(found)
+    memorization: Mapping[str, Any] = method_results.extras.get("memorization") or {}
+    title = _run_title(method_results)
     figures: dict[str, Chart] = {}
     if memorization.get("configurations"):
         figures["secret-sharer-memorized"] = memorized(memorization, title)
@@ -139,7 +139,7 @@ def regimes(table: Mapping[str, Any]) -> Chart:
     return alt.layer(bars, paper).properties(width=420, height=alt.Step(14), title=table["title"])
 
 
-def _run_title(found: MethodResults) -> str:
+def _run_title(method_results: MethodResults) -> str:
     """Return data and regime of the training, or nothing for a stored model."""
-    config = next((result.config for result in found.results if "regime" in result.config), None)
+    config = next((result.config for result in method_results.results if "regime" in result.config), None)
     return "" if config is None else f"{config['data']}, {config['regime']}, {config['users']} users"

@@ -96,7 +96,7 @@ class PhraseJob(Job):
         config: Mapping[str, Any],
         seconds: float,
     ) -> MethodResults:
-        """Return the results with settings and time, and the memorization beside them."""
+        """Return the results with settings and time, and the memorization next to them."""
         self.memorization = memorization
         return MethodResults(
             method="secret-sharer",

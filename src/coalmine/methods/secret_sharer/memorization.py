@@ -31,7 +31,7 @@ class Probe:
         limit: Largest rank to determine exactly among all references, or None for no limit; see
             `coalmine.methods.secret_sharer.random_sampling.sampled_ranks`.
         width: Width of the beam search.
-        whole_space: Number of model states to read per canary in order to rank it among all phrases; 0 to skip that.
+        whole_space: Budget for ranking a canary among all phrases, in model states to evaluate; 0 to skip the ranking.
 
     Raises:
         InputError: If a number is out of range.

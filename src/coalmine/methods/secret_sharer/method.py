@@ -35,16 +35,16 @@ def _job(context: JobContext) -> Job:
     return build_job(context)
 
 
-def _section(found: MethodResults) -> Section:
+def _section(method_results: MethodResults) -> Section:
     from coalmine.methods.secret_sharer.section import section
 
-    return section(found)
+    return section(method_results)
 
 
-def _charts(found: MethodResults) -> Mapping[str, Any]:
+def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     from coalmine.methods.secret_sharer.figures import charts
 
-    return charts(found)
+    return charts(method_results)
 
 
 def check(run: Any) -> None:
@@ -95,12 +95,12 @@ def _changed(settings: Settings) -> list[str]:
     )
 
 
-def tables(found: MethodResults) -> list[Table]:
+def tables(method_results: MethodResults) -> list[Table]:
     """Return what was memorized by configuration, then the estimates of the main views."""
-    shown = [result for result in found.results if result.view in SHOWN_VIEWS]
-    memorization = found.extras.get("memorization")
+    shown = [result for result in method_results.results if result.view in SHOWN_VIEWS]
+    memorization = method_results.extras.get("memorization")
     lead = [_memorization_table(memorization)] if memorization else []
-    return [*lead, *registry.estimate_tables(replace(found, results=shown))]
+    return [*lead, *registry.estimate_tables(replace(method_results, results=shown))]
 
 
 def _memorization_table(memorization: Mapping[str, Any]) -> Table:
@@ -136,7 +136,7 @@ METHOD = Method(
     description=(
         "Random phrases were inserted into users' texts; others, drawn in the same way, were held out. The final model "
         "was queried for how likely it finds each. A phrase shared by several users is evidence about all of them "
-        "together; the ε of one user is the phrases' ε divided by group privacy."
+        "together; the ε of one user follows from it by group privacy."
     ),
     reference="Thakkar et al. 2020",
     settings=SecretSharerSettings,

@@ -122,7 +122,7 @@ def scored_ranks(
 
 
 @dataclass(frozen=True)
-class _Branch:
+class _TrieBranch:
     """Nodes of one level of the trie, their costs so far (lower bounds unless ``exact``), their parents' states."""
 
     level: int
@@ -142,7 +142,7 @@ def _count_ahead(
     ``loss`` by definition: it is counted without computing its cost again, which rounding could put above itself.
     """
     count = 0 if canary is None else int(trie.copies[canary])
-    stack: list[_Branch] = []
+    stack: list[_TrieBranch] = []
 
     def expand(level: int, state: State, costs: Floats, exact: bool, children: Ints, owners: Ints) -> None:
         nonlocal count
@@ -163,7 +163,8 @@ def _count_ahead(
         order = np.argsort(totals)
         batches = [order[i : i + scorer.batch_size] for i in range(0, len(order), scorer.batch_size)]
         stack.extend(
-            _Branch(level, children[batch], totals[batch], exact, state, owners[batch]) for batch in reversed(batches)
+            _TrieBranch(level, children[batch], totals[batch], exact, state, owners[batch])
+            for batch in reversed(batches)
         )
 
     roots = np.arange(len(trie.words[0]))

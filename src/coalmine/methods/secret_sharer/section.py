@@ -14,19 +14,19 @@ from coalmine.methods.registry import get
 from coalmine.results.result import AuditResult, MethodResults, from_json
 
 _SHOWN_PHRASES = 12
-_GROUP_PRIVACY = "Its scores are those of the phrases; the ε of one user is the phrases' ε divided by group privacy."
+_GROUP_PRIVACY = "Its scores are those of the phrases; the ε of one user follows from it by group privacy."
 
 
-def section(found: MethodResults) -> Section:
+def section(method_results: MethodResults) -> Section:
     """Return the section of the report."""
-    memorization = found.extras.get("memorization")
+    memorization = method_results.extras.get("memorization")
     figures = [] if not memorization else [memorized(memorization, "secret-sharer-memorized")]
     lead = [
-        paragraphs([found.summary or ""]),
+        paragraphs([method_results.summary or ""]),
         tag("div", {"class": "narrow"}, *map(placed, figures)),
         Html("") if not memorization else _phrase_table(memorization),
     ]
-    views = [_view_part(result, i) for i, result in enumerate(found.results)]
+    views = [_view_part(result, i) for i, result in enumerate(method_results.results)]
     return method_section(get("secret-sharer"), [Part(html=joined(lead), figures=figures), *views])
 
 

@@ -28,7 +28,7 @@ class TextTrainingSettings(TrainingSettings):
     rounds: int = Field(40, ge=0, description="number of rounds")
     cohort: str = Field(
         "poisson:0.2",
-        description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (once every so many rounds)",
+        description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (each client once per ROUNDS rounds)",
     )
     client: ClientSettings = Field(
         default_factory=lambda: ClientSettings(learning_rate=0.5, epochs=1, batch_size=10),
@@ -59,7 +59,8 @@ class SecretSharerSettings(Settings):
     )
     width: int = Field(5, description="width of the beam search")
     whole_space: int = Field(
-        0, description="model states to read per canary to rank it among all phrases; 0 to skip that"
+        0,
+        description="budget for ranking a canary among all phrases, in model states to evaluate; 0 to skip the ranking",
     )
     regime: Literal["federated", "central"] = Field("federated", description="how the model is trained")
     users: Literal["natural", "shuffled"] = Field(

@@ -42,7 +42,7 @@ class RankInterval:
 
 
 @dataclass(frozen=True)
-class _Branch:
+class _WordBranch:
     """Words to append at one level, their costs so far, which of them are the canary's, and their parents' states."""
 
     level: int
@@ -59,7 +59,7 @@ def whole_space_ranks(scorer: PhraseScorer, phrases: Ints, *, budget: int = 2000
     Args:
         scorer: The model and how much of a phrase the adversary knows.
         phrases: Words of the canaries, shape (n, length).
-        budget: Number of model states to read per phrase. If they do not suffice, the rank is bounded: the
+        budget: Number of model states to evaluate per phrase. If they do not suffice, the rank is bounded: the
             continuations of a beginning with probability q share q among them, so at most q/p of them can have the
             canary's probability p or more.
     """
@@ -79,7 +79,7 @@ def _rank(scorer: PhraseScorer, start: State, suffix: Ints, loss: float, budget:
     if loss == math.inf:
         return RankInterval(space, space, space)  # nothing costs more
     ahead, left = 0, budget
-    stack: list[_Branch] = []
+    stack: list[_WordBranch] = []
     batch_size = max(1, scorer.batch_size // 8)  # every state has one child per word of the vocabulary
 
     def expand(level: int, state: State, costs: Floats, on_canary: Bools) -> None:
@@ -99,7 +99,7 @@ def _rank(scorer: PhraseScorer, start: State, suffix: Ints, loss: float, budget:
         order = np.argsort(totals)
         batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
         stack.extend(
-            _Branch(
+            _WordBranch(
                 level + 1,
                 children[batch] + words.start,
                 totals[batch],

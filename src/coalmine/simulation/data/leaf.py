@@ -27,7 +27,7 @@ _FEMNIST_CLASSES = 62
 _TEXT_FIELD = 4  # of a row of Sentiment140
 _IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
-Kind = Literal["numbers", "characters", "tweets", "images"]
+LeafKind = Literal["numbers", "characters", "tweets", "images"]
 Images = Mapping[str, Array]
 UserData = dict[str, tuple[list[Any], list[Any]]]
 
@@ -90,7 +90,7 @@ def leaf_splits(
     return split_by_user(data, split, test=test)
 
 
-def _kind(x: Any, y: Any, source: str) -> Kind:
+def _kind(x: Any, y: Any, source: str) -> LeafKind:
     """Recognize the kind of data by its first example."""
     if isinstance(x, str):
         if x.lower().endswith(_IMAGE_SUFFIXES):
@@ -108,7 +108,7 @@ def _kind(x: Any, y: Any, source: str) -> Kind:
     )
 
 
-def _data(source: LeafUsers, users: UserData, kind: Kind, images: Images | None) -> FederatedData:
+def _data(source: LeafUsers, users: UserData, kind: LeafKind, images: Images | None) -> FederatedData:
     """Return characters, vectors or images by user."""
     x = [value for xs, _ in users.values() for value in xs]
     y = [value for _, ys in users.values() for value in ys]

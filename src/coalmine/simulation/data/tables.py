@@ -23,7 +23,7 @@ _COLUMN_NAMES = {**NAMES, "inputs": ("image", "img", "pixel_values", "text", "se
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class DataTable:
     """Columns of equal length. ``inputs`` are numbers, or a list of texts."""
 
     inputs: Array | list[str]
@@ -60,7 +60,7 @@ def split_parts(source: Any) -> tuple[Any, Any]:
     return source["train"], source.get("test")
 
 
-def read(source: Any, *, keys: Mapping[str, str]) -> Table:
+def read(source: Any, *, keys: Mapping[str, str]) -> DataTable:
     """Read the columns of a Dataset, or of partitions (a list, a dict or a Partitioner), each of which is a user."""
     datasets = _library()
     for role in keys:
@@ -80,7 +80,7 @@ def read(source: Any, *, keys: Mapping[str, str]) -> Table:
     return _concatenate(tables, users)
 
 
-def to_data(train: Table, test: Table | None, *, source: str) -> ArrayData | Corpus:
+def to_data(train: DataTable, test: DataTable | None, *, source: str) -> ArrayData | Corpus:
     """Return numbers with labels as arrays, and texts by user as a corpus."""
     if isinstance(train.inputs, list):
         if test is not None:
@@ -103,7 +103,7 @@ def to_data(train: Table, test: Table | None, *, source: str) -> ArrayData | Cor
     return array_data(source, parts)
 
 
-def _columns(dataset: Any, keys: Mapping[str, str], *, partitioned: bool = False) -> Table:
+def _columns(dataset: Any, keys: Mapping[str, str], *, partitioned: bool = False) -> DataTable:
     """Read inputs, labels and users (unless ``partitioned``) of one Dataset."""
     names = {role: _column_name(dataset, role, keys) for role in _COLUMN_NAMES if role != "users" or not partitioned}
     if names["inputs"] is None:
@@ -127,7 +127,9 @@ def _columns(dataset: Any, keys: Mapping[str, str], *, partitioned: bool = False
         raise InputError(f"the column {names['inputs']} must hold texts, or numbers of the same shape in every row")
     labels = None if names["labels"] is None else np.asarray(columns[names["labels"]])
     users = names.get("users")
-    return Table(inputs=inputs, labels=labels, users=None if users is None else [str(user) for user in columns[users]])
+    return DataTable(
+        inputs=inputs, labels=labels, users=None if users is None else [str(user) for user in columns[users]]
+    )
 
 
 def _column_name(dataset: Any, role: str, keys: Mapping[str, str]) -> str | None:
@@ -146,7 +148,7 @@ def _has_pixels(feature: Any) -> bool:
     return type(feature).__name__ == "Image" or getattr(feature, "dtype", None) == "uint8"
 
 
-def _concatenate(tables: Sequence[Table], users: list[str]) -> Table:
+def _concatenate(tables: Sequence[DataTable], users: list[str]) -> DataTable:
     """Return the rows of all tables, with their users."""
     if isinstance(tables[0].inputs, list):
         inputs: Array | list[str] = [text for table in tables for text in table.inputs]
@@ -156,7 +158,7 @@ def _concatenate(tables: Sequence[Table], users: list[str]) -> Table:
             raise InputError(f"all partitions must have examples of one shape, got {sorted(shapes)[:3]}")
         inputs = np.concatenate([np.asarray(table.inputs) for table in tables])
     labels = [table.labels for table in tables if table.labels is not None]
-    return Table(inputs=inputs, labels=np.concatenate(labels) if len(labels) == len(tables) else None, users=users)
+    return DataTable(inputs=inputs, labels=np.concatenate(labels) if len(labels) == len(tables) else None, users=users)
 
 
 def _as_list(source: Any) -> list[Any]:

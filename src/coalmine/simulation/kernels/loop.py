@@ -18,7 +18,7 @@ from coalmine.simulation.client import Client, LocalTraining, loss_of, tensors
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.convolutions import use_reach
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
-from coalmine.simulation.optimizers import State
+from coalmine.simulation.optimizers import OptimizerState
 from coalmine.usercode import describe_error
 
 
@@ -68,7 +68,7 @@ class Loop:
         batches = self._training.batches(len(client.examples), client.stream)
         # Dropout and similar layers draw from torch's global generator: seed it per client.
         torch.default_generator.manual_seed(int(client.stream().integers(2**32)))
-        state: State = {}
+        state: OptimizerState = {}
         first_loss = float("nan")
         for step, batch in enumerate(batches):
             rows = slice(None) if batch is None else torch.from_numpy(batch)

@@ -17,7 +17,7 @@ from coalmine.simulation.client import Client, LocalTraining
 from coalmine.simulation.data.federated import Examples, Task
 from coalmine.simulation.kernels.padding import padded
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
-from coalmine.simulation.optimizers import SGD, State
+from coalmine.simulation.optimizers import SGD, OptimizerState
 
 # Enough clients to make a step one large product; more would leave the cache.
 _CLIENTS = 100
@@ -80,7 +80,7 @@ class Stacked:
         columns = zip(matrix.split(sizes, dim=1), self.model.shapes, strict=True)
         parameters = [part.view(-1, *shape) for part, shape in columns]
         batches = [self._training.batches(len(client.examples), client.stream) for client in clients]
-        state: State = {}
+        state: OptimizerState = {}
         losses = np.empty(0)
         for step in zip_longest(*batches, fillvalue=np.empty(0, dtype=np.int64)):
             examples = [_rows(client.examples, batch) for client, batch in zip(clients, step, strict=True)]

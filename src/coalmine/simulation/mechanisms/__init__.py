@@ -9,7 +9,7 @@
 | Where does a client randomize its own gradient (local DP)? | ``reports`` of `local.LDPSGD`, `local.LocalGaussian` |
 | Where is PrivUnit's sampler? | `privunit.PrivUnit2`: ``reports`` for whole vectors, ``_cosines`` for the cap |
 | How do I plug in my own local mechanism? | `user.OwnMechanism`, or a subclass of `local_base.LocalMechanism` |
-| What does the server do with local reports? | `local.Server` |
+| What does the server do with local reports? | `local.LDPServer` |
 
 The claimed guarantees are computed in `coalmine.accounting`, not here.
 """
@@ -24,7 +24,7 @@ from coalmine.simulation.mechanisms.central import (
     Weighting,
     WeightsBySize,
 )
-from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian, Server
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian
 from coalmine.simulation.mechanisms.local_base import LocalMechanism
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
 from coalmine.simulation.mechanisms.user import OwnMechanism
@@ -35,13 +35,13 @@ __all__ = [
     "Clipping",
     "EqualWeights",
     "FixedClipping",
+    "LDPServer",
     "LocalGaussian",
     "LocalMechanism",
     "Mechanism",
     "NoClipping",
     "OwnMechanism",
     "PrivUnit2",
-    "Server",
     "Weighting",
     "WeightsBySize",
 ]

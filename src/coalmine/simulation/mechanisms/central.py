@@ -1,7 +1,8 @@
 """Central differential privacy: clipping, weights, and the noise on the sum of updates.
 
-`Mechanism.noise` is where noise is added. The clipping itself happens where the updates are computed, in
-`coalmine.simulation.kernels.partial_sum.clip_factors`, with the clip norm that this module sets.
+`Mechanism.noise` draws the noise that `Training` adds (see simulation/training.py). The clipping itself happens where
+the updates are computed, in `coalmine.simulation.kernels.partial_sum.clip_factors`, with the clip norm that this module
+sets.
 
 The noise is float32 Gaussian from a counter-based generator. That is enough to simulate and audit a mechanism; a
 deployment needs a cryptographic source of randomness and protection of the low bits of floats (Mironov, 2012).

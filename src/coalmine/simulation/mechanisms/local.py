@@ -26,11 +26,11 @@ from coalmine.stats.gaussian import sigma_gaussian
 __all__ = [
     "LDPSGD",
     "UNIFORMS",
+    "LDPServer",
     "LocalGaussian",
     "LocalMechanism",
     "Normals",
     "Reports",
-    "Server",
     "SphereMechanism",
 ]
 
@@ -212,7 +212,7 @@ class LocalGaussian(LocalMechanism):
         return clipped + self.noise * rng.standard_normal((count, clipped.size))
 
     def log_density(self, total: Floats, gradient: npt.ArrayLike, dim: int, clients: int = 1) -> Floats:
-        """See `LocalMechanism.log_density`: normal; others' gradients count as small beside the noise."""
+        """See `LocalMechanism.log_density`: normal; others' gradients count as small compared with the noise."""
         residuals = total - self.clipped(gradient)
         log_density: Floats = -0.5 * np.einsum("ij,ij->i", residuals, residuals) / (clients * self.noise**2)
         return log_density
@@ -223,7 +223,7 @@ class LocalGaussian(LocalMechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class LDPServer:
     """What the server does with local reports: θ ← Π(θ − η · factor · mean report) (Algorithm 2, lines 4 and 5).
 
     Args:
@@ -236,7 +236,7 @@ class Server:
         InputError: If an argument is out of range.
 
     Example:
-        >>> server, model = Server(learning_rate=0.1), np.zeros(2, dtype=np.float32)
+        >>> server, model = LDPServer(learning_rate=0.1), np.zeros(2, dtype=np.float32)
         >>> server.move(model, np.array([[1.0, -1.0]], dtype=np.float32), LocalGaussian(epsilon=1.0))
         array([[-0.1,  0.1]], dtype=float32)
     """

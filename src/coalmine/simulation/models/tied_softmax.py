@@ -26,7 +26,7 @@ _TOO_SMALL = 1e-30
 
 
 def tied_cross_entropy(hidden: Tensor, table: Tensor, owners: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean cross-entropy of the logits ``hidden`` @ ``table``ᵀ and its gradients by both.
+    """Return the mean cross-entropy of the logits ``hidden`` @ ``table``ᵀ and its gradients with respect to both.
 
     ``hidden`` is (rows, width), ``table`` (words, width). Target i is predicted from row ``owners[i]``; a row may have
     any number of targets. Without targets, loss and gradients are zero. Call it with gradients off.
@@ -56,7 +56,7 @@ def tied_cross_entropy(hidden: Tensor, table: Tensor, owners: Tensor, targets: T
         scales = weights[block] / sums
         grad_hidden[block] *= scales
         logits.add_to_table(scales * hidden[block], grad_table, first=start == 0)
-    # The gradient by the logits is the softmax minus the one-hot target. This is the one-hot part.
+    # The gradient with respect to the logits is the softmax minus the one-hot target. This is the one-hot part.
     grad_hidden.index_add_(0, owners, target_rows, alpha=-share)
     grad_table.index_add_(0, targets, owner_rows, alpha=-share)
     return loss, grad_hidden, grad_table

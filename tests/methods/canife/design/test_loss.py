@@ -23,10 +23,10 @@ def test_the_closed_form_is_the_derivative_of_each_loss(loss):
     pieces = [
         p.unflatten(1, s) for p, s in zip(gradient.detach().split([s.numel() for s in shapes], 1), shapes, strict=True)
     ]
-    found = DesignLoss(pool, loss, step=step, norm_constant=constant, boxes=[()] * len(shapes)).derivative(pieces)
-    torch.testing.assert_close(found.losses, expected.detach(), rtol=1e-9, atol=0)
+    actual = DesignLoss(pool, loss, step=step, norm_constant=constant, boxes=[()] * len(shapes)).derivative(pieces)
+    torch.testing.assert_close(actual.losses, expected.detach(), rtol=1e-9, atol=0)
     torch.testing.assert_close(
-        torch.cat([v.flatten(1) for v in found.derivatives], 1), by_gradient, rtol=1e-9, atol=1e-14
+        torch.cat([v.flatten(1) for v in actual.derivatives], 1), by_gradient, rtol=1e-9, atol=1e-14
     )
 
 
@@ -43,23 +43,23 @@ def test_the_likelihood_ratio_loss_is_what_the_noise_and_the_pool_leave_of_the_s
 
 def test_the_derivative_stays_exact_where_all_updates_are_alike():
     draw = torch.Generator().manual_seed(0)
-    common, own = torch.randn(1, 300_000, generator=draw), torch.randn(9, 300_000, generator=draw)
-    rows = common + 0.03 * own
+    common, single = torch.randn(1, 300_000, generator=draw), torch.randn(9, 300_000, generator=draw)
+    rows = common + 0.03 * single
     rows *= 0.7 / rows.norm(dim=1, keepdim=True)
     gradient = common + 0.03 * torch.randn(1, 300_000, generator=draw)
-    found = []
+    derivatives = []
     for dtype in (torch.float32, torch.float64):
         pool = Pool(blocks=[ParameterBlock(torch.Size([300_000]), (), rows.to(dtype))], clip_norm=0.8)
         loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0, boxes=[()])
-        found.append(loss.derivative([gradient.to(dtype)]).derivatives[0].double())
-    assert (found[0] - found[1]).norm() < 1e-4 * found[1].norm()
+        derivatives.append(loss.derivative([gradient.to(dtype)]).derivatives[0].double())
+    assert (derivatives[0] - derivatives[1]).norm() < 1e-4 * derivatives[1].norm()
     along = gradient.double() / gradient.double().norm()
-    assert abs(float((found[0] * along).sum())) < 1e-5 * float(found[0].norm())
+    assert abs(float((derivatives[0] * along).sum())) < 1e-5 * float(derivatives[0].norm())
 
 
 def test_a_canary_without_a_gradient_stays_where_it_is():
     _, pool = random_pool(mlp())
     loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0, boxes=[()] * len(pool.blocks))
-    found = loss.derivative([torch.zeros(1, *block.shape) for block in pool.blocks])
-    assert found.losses.tolist() == [1.0]
-    assert not any(bool(v.any()) for v in found.derivatives)
+    actual = loss.derivative([torch.zeros(1, *block.shape) for block in pool.blocks])
+    assert actual.losses.tolist() == [1.0]
+    assert not any(bool(v.any()) for v in actual.derivatives)

@@ -88,8 +88,8 @@ def test_the_same_seed_gives_the_same_texts():
     pool = pool_updates(module, data, CLIENT, 0.05)
     kwargs = {"task": LABELED, "client": CLIENT, "count": 2, "settings": DesignSettings(iterations=6)}
     first, again = (design_texts(module, pool, seed=5, **kwargs) for _ in range(2))
-    for one, other in zip(first.canaries, again.canaries, strict=True):
-        np.testing.assert_array_equal(one.inputs, other.inputs)
+    for canary, other in zip(first.canaries, again.canaries, strict=True):
+        np.testing.assert_array_equal(canary.inputs, other.inputs)
 
 
 def test_words_that_no_client_has_take_no_room_in_the_pool():

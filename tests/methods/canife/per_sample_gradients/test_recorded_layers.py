@@ -30,13 +30,13 @@ def test_a_cropped_convolution_is_the_whole_one(side, kernel, stride, padding, d
     mine = RecordedConv2d(copy.deepcopy(layer), tape)
     expected, deltas = layer(images), torch.randn_like(layer(images))
     torch.testing.assert_close(mine(images), expected)
-    found = tape.uses[0].gradients(deltas, 2)
+    gradients = tape.uses[0].gradients(deltas, 2)
     for i in range(2):
         weight, bias = torch.autograd.grad((layer(images[i : i + 1]) * deltas[i]).sum(), [layer.weight, layer.bias])
         whole = torch.zeros_like(weight)
-        whole[(slice(None), slice(None), *mine.taps)] = found[0][i]
+        whole[(slice(None), slice(None), *mine.taps)] = gradients[0][i]
         torch.testing.assert_close(whole, weight)
-        torch.testing.assert_close(found[1][i], bias)
+        torch.testing.assert_close(gradients[1][i], bias)
 
 
 def test_standardized_rows_can_be_differentiated_twice():

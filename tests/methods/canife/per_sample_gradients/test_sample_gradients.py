@@ -57,14 +57,14 @@ def test_both_implementations_give_the_naive_derivative(name, dtype, tolerance):
             for part, box, block in zip(rows, implementation.boxes, pool.blocks, strict=True)
         ]
         valued = loss.derivative([row.detach() for row in rows])
-        found = torch.autograd.grad(rows, leaf, valued.derivatives)[0]
+        actual = torch.autograd.grad(rows, leaf, valued.derivatives)[0]
         metric = CovarianceLoss().metric(pool).to(dtype)
         for i in range(3):
-            one = inputs[i].clone().requires_grad_()
-            value = naive_loss(module, one, targets[i], dense, metric, 0.8, 0.01, 5.0)
-            expected = torch.autograd.grad(value, one)[0]
+            sample = inputs[i].clone().requires_grad_()
+            value = naive_loss(module, sample, targets[i], dense, metric, 0.8, 0.01, 5.0)
+            expected = torch.autograd.grad(value, sample)[0]
             assert float(valued.losses[i]) == pytest.approx(float(value.detach()), rel=tolerance)
-            assert (found[i] - expected).abs().max() <= tolerance * expected.abs().max()
+            assert (actual[i] - expected).abs().max() <= tolerance * expected.abs().max()
 
 
 def _whole(rows, box, shape):
@@ -131,10 +131,10 @@ def test_every_implementation_gives_the_naive_derivative_of_relaxed_texts(name, 
         leaf = chances.clone().requires_grad_()
         found_rows = way.of(*split(leaf))
         valued = loss.derivative([r.detach() for r in found_rows])
-        found = torch.autograd.grad(found_rows, leaf, valued.derivatives)[0]
+        actual = torch.autograd.grad(found_rows, leaf, valued.derivatives)[0]
         for i in range(2):
-            one = chances[i : i + 1].clone().requires_grad_()
-            inputs, aims = split(one)
+            sample = chances[i : i + 1].clone().requires_grad_()
+            inputs, aims = split(sample)
             table = module.embedding.weight if hasattr(module, "embedding") else module[0].weight
             embedded = inputs @ table
             logits = module.forward_embedded(embedded) if hasattr(module, "embedding") else module[1:](embedded)
@@ -146,9 +146,9 @@ def test_every_implementation_gives_the_naive_derivative_of_relaxed_texts(name, 
             gradient = torch.cat([g.flatten() for g in torch.autograd.grad(mean, parameters, create_graph=True)])
             value = (rows.to(dtype) @ gradient / gradient.norm()).square().mean()
             value = value + (3.0 - gradient.norm()).clamp(min=0) ** 2
-            expected = torch.autograd.grad(value, one)[0]
+            expected = torch.autograd.grad(value, sample)[0]
             assert float(valued.losses[i]) == pytest.approx(float(value.detach()), rel=tolerance)
-            assert (found[i : i + 1] - expected).abs().max() <= tolerance * expected.abs().max()
+            assert (actual[i : i + 1] - expected).abs().max() <= tolerance * expected.abs().max()
 
 
 @pytest.mark.parametrize(

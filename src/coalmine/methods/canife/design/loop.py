@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,7 +20,7 @@ from coalmine.methods.canife.per_sample_gradients import SampleGradients, input_
 from coalmine.progress import track
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
-from coalmine.simulation.optimizers import SGD, Adam, State
+from coalmine.simulation.optimizers import SGD, Adam, OptimizerState
 
 Target = int | Literal["random", "best"]
 """A canary's class: one for all, drawn at random, or for each the class with which its start has the lowest loss."""
@@ -163,6 +164,19 @@ class Descent:
     losses: Floats
     not_finite: int | None
 
+    def outcome(
+        self, canaries: Sequence[Canary], task: Task, gradients: SampleGradients, began: float
+    ) -> DesignOutcome:
+        """Return the canaries with how the descent went; ``began`` is a value of ``time.perf_counter``."""
+        return DesignOutcome(
+            canaries=tuple(canaries),
+            task=task,
+            losses=self.losses,
+            not_finite=self.not_finite,
+            gradients_by=type(gradients).__name__,
+            seconds=time.perf_counter() - began,
+        )
+
 
 def check_settings(settings: DesignSettings | None, count: int, seed: int) -> DesignSettings:
     """Return the settings, or the default ones; raise an error for a bad count or seed."""
@@ -258,7 +272,7 @@ def descend(
     lowest = torch.full((len(now[0]),), math.inf, dtype=torch.float64)
     history: list[Tensor] = []
     lowest_so_far: list[Tensor] = []
-    state: State = {}
+    state: OptimizerState = {}
     for iteration in track(range(settings.iterations), "designing canaries"):
         leaves = [value.requires_grad_() for value in now]
         rows = gradients.of(*samples(leaves))

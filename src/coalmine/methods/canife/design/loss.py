@@ -1,4 +1,4 @@
-"""The loss that CANIFE minimizes (equation 1), and its derivative by the canary's gradient in closed form.
+"""The loss that CANIFE minimizes (equation 1), and its derivative with respect to the canary's gradient in closed form.
 
 Let g be the canary's gradient and ĝ its direction, U the pool's updates over the clip norm C (m × d), b = U ĝ, and
 s the norm of what the canary's client sends before clipping, over C. The loss is
@@ -74,7 +74,7 @@ Loss = MeanLoss | CovarianceLoss | LikelihoodRatioLoss
 
 @dataclass(frozen=True, eq=False)
 class LossValues:
-    """The losses of k canaries (k,), the norms s (k,), and the derivatives of the losses by the gradients."""
+    """The losses of k canaries (k,), the norms s (k,), and the derivatives of the losses in the gradients."""
 
     losses: Tensor
     norms: Tensor

@@ -122,14 +122,7 @@ def design_samples(
         )
         for i in after.argsort().tolist()
     ]
-    return DesignOutcome(
-        canaries=tuple(canaries),
-        task=task,
-        losses=descent.losses,
-        not_finite=descent.not_finite,
-        gradients_by=type(gradients).__name__,
-        seconds=time.perf_counter() - began,
-    )
+    return descent.outcome(canaries, task, gradients, began)
 
 
 def valid_range(data: FederatedData) -> tuple[float, float]:

@@ -132,14 +132,7 @@ def design_texts(
             )
         )
     canaries.sort(key=lambda canary: canary.loss)
-    return DesignOutcome(
-        canaries=tuple(canaries),
-        task=task,
-        losses=descent.losses,
-        not_finite=descent.not_finite,
-        gradients_by=type(gradients).__name__,
-        seconds=time.perf_counter() - began,
-    )
+    return descent.outcome(canaries, task, gradients, began)
 
 
 def _starting_point(

@@ -1,4 +1,4 @@
-"""Each sample's gradient by a model's parameters, as a function of the sample that can itself be differentiated.
+"""Each sample's gradient with respect to a model's parameters, as a differentiable function of the sample.
 
 `SampleGradients` is the interface and `sample_gradients` chooses an implementation. `DoubleBackward` is the plain
 reference: it works for every module, one sample after another. `LayerwiseGradients` is there for speed only: it

@@ -44,8 +44,8 @@ def sample_gradients(
     lengths = [rows.flatten(1).norm(dim=1) for rows in gradients]
     if not bool(torch.stack(lengths).any()):
         raise InputError(
-            "the model's loss has no gradient by its parameters at the canary's start, so a canary could not be seen: "
-            "start from other samples or check the model"
+            "the model's loss has no gradient with respect to its parameters at the canary's start, so a canary would "
+            "be invisible: start from other samples or check the model"
         )
     try:
         fast = LayerwiseGradients(module, inputs, targets)
@@ -62,7 +62,7 @@ def sample_gradients(
 
 
 def _evaluate(implementation: SampleGradients, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the gradients, and the derivative by the inputs of half their squared norms."""
+    """Return the gradients, and the derivative of half their squared norms with respect to the inputs."""
     inputs = inputs.clone().requires_grad_()
     try:
         rows = implementation.of(inputs, targets)
@@ -71,6 +71,7 @@ def _evaluate(implementation: SampleGradients, inputs: Tensor, targets: Tensor) 
         raise
     except RuntimeError as error:
         raise InputError(
-            f"the model's gradient cannot be differentiated by its inputs, which designing a canary needs: {error}"
+            "the model's gradient cannot be differentiated with respect to its inputs, which designing a canary needs: "
+            f"{error}"
         ) from error
     return [row.detach() for row in rows], derivative

@@ -18,7 +18,7 @@ Box = tuple[slice, ...]
 
 
 class SampleGradients(Protocol):
-    """Computes each sample's gradient by the trainable parameters of a module."""
+    """Computes each sample's gradient with respect to the trainable parameters of a module."""
 
     @property
     def boxes(self) -> Sequence[Box]:
@@ -37,7 +37,7 @@ class SampleGradients(Protocol):
 
 
 def input_derivatives(rows: Sequence[Tensor], leaves: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return the derivative of Σ ⟨rows, weights⟩ by each of ``leaves``, from which ``rows`` were computed.
+    """Return the derivative of Σ ⟨rows, weights⟩ with respect to each of ``leaves``, from which ``rows`` were computed.
 
     Parameters whose gradient is the same for every sample, such as unused ones, contribute nothing.
     """
@@ -50,7 +50,7 @@ def input_derivatives(rows: Sequence[Tensor], leaves: Sequence[Tensor], weights:
     if len(existing) < len(leaves):
         raise InputError(
             "the model's loss does not depend on its inputs, or only through whole numbers, so no sample can be "
-            "designed for it: use a model that is differentiable by its inputs"
+            "designed for it: use a model that is differentiable with respect to its inputs"
         )
     return existing
 

@@ -12,8 +12,9 @@ from coalmine.methods.canife.per_sample_gradients.recorded_layers import Recorde
 class LayerwiseGradients:
     """`SampleGradients` for modules of Linear, Conv2d, GroupNorm, Embedding and LSTM layers.
 
-    The gradient of sample k by a layer's weight is δ_kᵀ X_k, a product of the layer's inputs with the deltas of its
-    outputs. Only X and δ are differentiated by the sample, never a derivative by a parameter.
+    The gradient of sample k with respect to a layer's weight is δ_kᵀ X_k, a product of the layer's inputs with the
+    deltas of its outputs. Only X and δ are differentiated with respect to the sample, never a derivative with respect
+    to a parameter.
 
     Args:
         module: The module; it is copied.

@@ -25,8 +25,8 @@ class _Linearized:
     slopes: Tensor  # derivatives of the activations, shaped like gates
     cells_before: Tensor  # cells before each position
     squashed: Tensor  # tanh of the cells
-    by_gates: Tensor  # derivatives by the gates before activation: of the cell by i, f, g; of the state by o
-    by_cell: Tensor  # derivative of the state by the cell
+    by_gates: Tensor  # ∂cell/∂(i, f, g) and ∂state/∂o, with respect to the gates before activation
+    by_cell: Tensor  # ∂state/∂cell
 
     @classmethod
     def at(cls, shares: Tensor, weight: Tensor) -> tuple[_Linearized, Tensor]:
@@ -103,7 +103,7 @@ class _Linearized:
         return deltas
 
     def curvature(self, deltas: _Deltas, shifts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Return the derivative of ⟨deltas, shift⟩ by the inputs; ``shifts`` is what `forward` returned for it."""
+        """Return the derivative of ⟨deltas, shift⟩ in the inputs; ``shifts`` is what `forward` returned for it."""
         gates, cells, _ = shifts
         # σ″ = σ′ (1 − 2σ) and tanh″ = −2 tanh tanh′, both over the first derivative that ``deltas`` already contains.
         bend = 1 - 2 * self.gates
@@ -145,14 +145,14 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_states: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient by the shares, as a function that can be differentiated by them again."""
+        """Return the gradient with respect to the shares, as a function that can be differentiated again."""
         (shares,) = ctx.saved_tensors
         gradient: Tensor = _Backward.apply(by_states, shares, ctx.linearized)  # type: ignore[no-untyped-call]
         return gradient, None
 
 
 class _Backward(torch.autograd.Function):
-    """``apply(by_states, shares, linearized)`` returns the gradient by the shares."""
+    """``apply(by_states, shares, linearized)`` returns the gradient with respect to the shares."""
 
     @staticmethod
     def forward(ctx: Any, by_states: Tensor, shares: Tensor, linearized: _Linearized) -> Tensor:
@@ -164,7 +164,7 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, shift: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the derivatives by ``by_states`` and by the shares."""
+        """Return the derivatives with respect to ``by_states`` and the shares."""
         linearized: _Linearized = ctx.linearized
         shifts = linearized.forward(shift.transpose(0, 1))
         by_shares = linearized.curvature(ctx.deltas, shifts).flatten(2)

@@ -1,9 +1,9 @@
 """Layers that record their inputs and outputs, from which each sample's parameter gradient is computed (speed only).
 
-A sample's gradient by a layer's parameters is a product of the layer's inputs with the derivatives of the loss by the
-layer's outputs (the deltas). Both depend on the sample through ordinary operations, so the product can be
-differentiated by the sample, and no derivative by a parameter is ever differentiated. `DoubleBackward` is the plain
-reference.
+A sample's gradient with respect to a layer's parameters is a product of the layer's inputs with the derivatives of the
+loss with respect to the layer's outputs (the deltas). Both depend on the sample through ordinary operations, so the
+product can be differentiated with respect to the sample, and no derivative with respect to a parameter is ever
+differentiated. `DoubleBackward` is the plain reference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coalmine.methods.canife.per_sample_gradients.interface import SoftEmbedding
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
 
 ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
-"""Computes the gradients (k, …) by a layer's parameters from the deltas of its outputs and the number k of samples."""
+"""Computes the gradients (k, …) of a layer's parameters from the deltas of its outputs and the number k of samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ class Standardized(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, by_normal: Tensor, by_inverse: Tensor) -> tuple[Tensor, None]:
-        """Return the derivative by the rows, in operations that can be differentiated once more."""
+        """Return the derivative with respect to the rows, in operations that can be differentiated once more."""
         normal, inverse = ctx.saved_tensors
         along = (by_normal * normal).mean(-1, keepdim=True) + by_inverse * inverse / normal.shape[-1]
         return inverse * (by_normal - by_normal.mean(-1, keepdim=True) - normal * along), None
