@@ -146,7 +146,7 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
         print_method(method, method_results)
-    if out is not None:
+    if out is not None and method_results.results:
         draw(out, bool(as_json))
     if figures is not None and method.charts is not None:
         from coalmine.drawing.files import save_in_every_format

@@ -252,7 +252,7 @@ class _Run:
     def _content(self, methods: Sequence[MethodResults], trainings: Mapping[str, Any]) -> dict[str, Any]:
         """Return what ``result.json`` holds."""
         results = [result.to_dict() for method in methods for result in method.results]
-        if not results:
+        if not results and not any(method.extras for method in methods):
             reasons = " ".join(method.summary for method in methods if method.summary)
             raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
         summaries = {method.method: method.summary for method in methods if method.summary}
