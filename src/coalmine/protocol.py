@@ -36,6 +36,12 @@ class Contribution:
         clients: How many clients the canaries count as in the average. It is the same whether a canary is inserted or
             not, where the number itself would give that away.
         updates: How many updates were summed, if that differs from ``clients``.
+
+    Example:
+        >>> updates = np.eye(2, 5, dtype=np.float32)  # two canaries of norm 1
+        >>> contribution = Contribution(updates.sum(axis=0), clients=2.0)
+        >>> contribution.total
+        array([1., 1., 0., 0., 0.], dtype=float32)
     """
 
     total: Vector
@@ -58,6 +64,11 @@ class Release:
         vector: The parameters or the update, shape ``(dim,)``.
         trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
         divisor: What the round's sum was divided by, if that is public.
+
+    Example:
+        >>> release = Release(round=3, kind="update", vector=np.zeros(10, dtype=np.float32), divisor=50.0)
+        >>> View("update").shows(release.round, rounds=5)
+        True
     """
 
     round: int

@@ -26,6 +26,10 @@ class Sampling:
     """Base class of the sampling schemes: how clients take part in rounds.
 
     Use one of the subclasses. ``str(sampling)`` is the form that the command line and settings accept.
+
+    Example:
+        >>> parse_sampling("fixed:10/1000").rate
+        0.01
     """
 
     name: ClassVar[str]

@@ -19,7 +19,13 @@ from coalmine.seeds import generator
 
 @runtime_checkable
 class Cohorts(Protocol):
-    """A rule for which clients take part in which round. Clients are numbered from 0 to population − 1."""
+    """A rule for which clients take part in which round. Clients are numbered from 0 to population − 1.
+
+    Example:
+        >>> cohorts: Cohorts = PoissonCohorts(0.5)
+        >>> cohorts.expected(population=100, round=0), str(cohorts.sampling(population=100, rounds=10, seed=0))
+        (50.0, 'poisson:0.5')
+    """
 
     def check(self, population: int, rounds: int) -> None:
         """Raise `InputError` if the rule does not fit the population or the number of rounds."""

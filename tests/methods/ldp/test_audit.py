@@ -136,7 +136,7 @@ def test_bounds_stay_valid_under_a_projection_onto_a_small_ball():
         ({"measurements": 0}, "measurements .*at least 1, got 0"),
         ({"measurements": 10**6}, "trials × measurements .*1,000,000,000, got 2,000,000,000"),
         ({"clients": 0}, "clients .*at least 1, got 0"),
-        ({"crafters": []}, "crafters .*got none"),
+        ({"crafters": []}, "crafters .*empty"),
         ({"views": ["gray-box"]}, 'unknown view "gray-box".*black-box'),
         ({"confidence": 1.0}, "confidence .*got 1.0"),
         ({"clients": 10**6}, "1000001 examples"),

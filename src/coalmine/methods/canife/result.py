@@ -37,6 +37,17 @@ class CanifeResult(AuditResult):
         training_theory: The claim for the whole training, which ``composed`` compares with.
         designs: By the round of a design, the facts about each canary (health, norm, …).
         canaries: The last canaries, as far as they can be described.
+
+    Example:
+        `Canife.result` returns one; this one has made-up numbers.
+
+        >>> composed = [Composed(method="gdp", inversion="exact", epsilon=1.5)]
+        >>> result = CanifeResult(
+        ...     method="canife", view="frozen", unit=ROUND, adversary="knows a crafted sample", score_name="share",
+        ...     seed=0, estimates=[Estimate("gdp", 1.0, delta=1e-5)], composed=composed,
+        ... )
+        >>> result.epsilon_hat("gdp")
+        1.5
     """
 
     periods: Sequence[RoundEstimate] = ()

@@ -77,6 +77,9 @@ def audit_mechanism(
         theory: The claimed guarantee, such as ``coalmine.accounting.claimed(2.0, 1e-5)``.
         seed: Seed for the canaries and for which of them are inserted.
 
+    Returns:
+        The lower bound and estimates of ε, compared with ``theory`` if that is passed.
+
     Raises:
         InputError: If the mechanism fails or returns something else than ``dim`` finite numbers, or if the canaries do
             not fit the dimension.

@@ -90,6 +90,10 @@ class PoissonParticipation(Participation):
 
     Args:
         q: Probability of taking part in a round, in (0, 1].
+
+    Example:
+        >>> str(PoissonParticipation(0.2).sampling(count=10, rounds=4))
+        'poisson:0.2'
     """
 
     q: float
@@ -119,6 +123,10 @@ class FixedShareParticipation(Participation):
 
     Args:
         share: Share of the canaries in a round, in (0, 1].
+
+    Example:
+        >>> FixedShareParticipation(0.3).present(count=10, rounds=4, seed=0, round=3)
+        array([1, 4, 6])
     """
 
     share: float
@@ -148,6 +156,11 @@ class EpochParticipation(Participation):
 
     Args:
         epochs: Number of epochs that the training is divided into.
+
+    Example:
+        >>> participation = EpochParticipation(epochs=2)
+        >>> [participation.present(count=6, rounds=4, seed=0, round=t).tolist() for t in range(4)]
+        [[2, 3, 4], [0, 1, 5], [1, 2, 5], [0, 3, 4]]
     """
 
     epochs: int = 1
@@ -202,6 +215,11 @@ class LastRoundsParticipation(Participation):
 
     Args:
         last: Number of rounds, or None for all rounds.
+
+    Example:
+        >>> participation = LastRoundsParticipation(last=1)
+        >>> [participation.present(count=3, rounds=2, seed=0, round=t).tolist() for t in range(2)]
+        [[], [0, 1, 2]]
     """
 
     last: int | None = None
@@ -236,6 +254,10 @@ class ScheduledParticipation(Participation):
 
     Args:
         schedule: For each round the indices of its canaries, from 0 to ``2 * canaries - 1``.
+
+    Example:
+        >>> str(ScheduledParticipation([[0, 1], [1], []]).sampling(count=2, rounds=3))
+        'at-most:2'
     """
 
     schedule: Sequence[Sequence[int]]
@@ -280,6 +302,12 @@ class ObservedParticipation(Participation):
     Args:
         size: Number of nodes drawn per round.
         population: Number of all nodes: clients and canaries, inserted and held out.
+
+    Example:
+        >>> participation = ObservedParticipation(size=20, population=100)
+        >>> participation.record(0, [5, 2])
+        >>> participation.present(count=10, rounds=4, seed=0, round=0)
+        array([2, 5])
     """
 
     size: int

@@ -94,6 +94,17 @@ class Memorization:
         beam_hits: Whether a beam search reproduces the canary, shape (n,).
         whole_space: Ranks among all phrases, if asked for.
         reference_losses: Log-perplexities under a reference model, shape (n,), if there is one.
+
+    Example:
+        >>> import torch
+        >>> from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Embedding(50, 4), torch.nn.Linear(4, 50))
+        >>> canaries = draw_phrases(Language(size=50, words=range(4, 50)), configurations=grid([0.1], [1.0]), each=2)
+        >>> memorization = measure_memorization(model, canaries, Probe(references=100))
+        >>> members, nonmembers = memorization.scores("loss")
+        >>> members.shape, nonmembers.shape
+        ((2,), (2,))
     """
 
     canaries: PhraseCanaries
@@ -237,6 +248,9 @@ def measure_memorization(
         canaries: Inserted and held-out phrases.
         probe: How to probe it.
         reference: A model that saw none of the canaries, to calibrate losses with.
+
+    Returns:
+        Losses, ranks and beam-search hits of every canary, inserted or held out.
 
     Raises:
         InputError: If the model's output does not fit the vocabulary, or its probabilities are NaN.

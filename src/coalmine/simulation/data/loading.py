@@ -87,6 +87,9 @@ def load(
         keys: Names of the columns in your own file, such as ``{"inputs": "scan", "users": "ward"}``.
         images: For LEAF's CelebA: an .npz file, or a mapping, with one array per image name.
 
+    Returns:
+        Training and test users, and a pool if ``pool_fraction`` is positive.
+
     Raises:
         InputError: If there is no such data, if a file is damaged, or if an option does not apply.
 
@@ -148,6 +151,9 @@ def from_datasets(
         level: As for `load`.
         positions: As for `load`.
         vocabulary_size: As for `load`.
+
+    Returns:
+        Training and test users, and a pool if ``pool_fraction`` is positive.
 
     Raises:
         InputError: If ``datasets`` is not installed, if a column is missing, or as for `load`.

@@ -193,6 +193,9 @@ def repartition(splits: Splits, partition: Partition, *, seed: int = 0) -> Split
         partition: The new clients.
         seed: Seed for the assignment of examples to clients.
 
+    Returns:
+        The same examples, split by split, as other clients.
+
     Raises:
         InputError: If there are more clients than examples, or if the partition needs labels that the data lacks.
 

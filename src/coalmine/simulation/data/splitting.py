@@ -96,6 +96,9 @@ def split_by_user(data: FederatedData, options: SplitOptions, *, test: Federated
         options: Fractions and seed.
         test: Test users that the data comes with.
 
+    Returns:
+        Training and test users, and a pool if the options set one aside.
+
     Raises:
         InputError: If there are too few users.
 

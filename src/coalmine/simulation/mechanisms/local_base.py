@@ -76,6 +76,14 @@ class LocalMechanism(ABC):
 
     Raises:
         InputError: If an argument is not positive.
+
+    Example:
+        >>> from coalmine.simulation.mechanisms import LDPSGD
+        >>> mechanism = LDPSGD(epsilon=2.0)
+        >>> mechanism.randomize(np.ones(3), np.random.default_rng(0), count=5).shape
+        (5, 3)
+        >>> mechanism.theory().epsilon
+        2.0
     """
 
     name: ClassVar[str]
