@@ -202,7 +202,7 @@ def print_method(method: Method, results: MethodResults) -> None:
     warnings = dict.fromkeys(warning for result in results.results for warning in result.warnings)
     for warning in warnings:
         console.print_sentence(f"Warning: {warning.rstrip('.')}.")
-    if results.results:
+    if results.results and results.results[0].training:
         _print_facts(results.results[0])
 
 
