@@ -86,6 +86,7 @@ PRESETS = {
             "run": {"title": "Images", "baseline": True},
             "training": {
                 "data": "fashion-mnist",
+                "client": {"learning_rate": 0.1},  # the default of 0.5 diverges on this CNN
                 "partition": "iid:100",
                 "rounds": 50,
                 "cohort": "poisson:0.3",
@@ -142,10 +143,19 @@ def adapted(preset: Preset, answers: Mapping[str, str]) -> Preset:
     return Preset(about=preset.about, tables=tables)
 
 
+def _paths(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Yield the settings of a table, with dots between the parts of nested ones."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and key != "model_settings":
+            yield from _paths(value, f"{before}{key}.")
+        else:
+            yield before + key
+
+
 def written(preset: Preset) -> str:
     """Return the settings file: what is set with its meaning, all other settings as comments with their defaults."""
     settings = run_from_mapping(preset.tables)
     tables = {"run": settings.run, **settings.trainings, **settings.methods}
-    parts = [explained_table(name, tables[name], tuple(table)) for name, table in preset.tables.items()]
+    parts = [explained_table(name, tables[name], list(_paths(table))) for name, table in preset.tables.items()]
     head = f"# {preset.about}\n# Run it with `coalmine run`; docs/config.md lists every setting.\n"
     return "\n".join([head, "\n\n".join(parts), ""])
