@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
+import coalmine as cm
 from coalmine import Audit, AuditResult, Contribution, Scores, View, estimate
 from coalmine.config import Settings
 from coalmine.methods.job import Job
@@ -59,6 +60,10 @@ class BumpJob(Job):
         return [self.audit]
 
     def results(self, trained, metrics):
+        theory = None
+        if trained.private:  # what one round guarantees a client who is known to take part
+            noise_multiplier = trained.mechanism.noise_multiplier
+            theory = cm.theory(noise_multiplier=noise_multiplier, sampling=cm.EveryRound(), rounds=1, delta=1e-5)
         sides = self.audit.scores[self.audit.present], self.audit.scores[~self.audit.present]
         result = AuditResult(
             method="bump",
@@ -70,6 +75,7 @@ class BumpJob(Job):
             seed=self.context.settings.seed,
             estimates=estimate(*sides, design="coin-flips"),
             scores=Scores(*sides),
+            theory=theory,
             metrics=metrics,
             config=self.context.config,
         )

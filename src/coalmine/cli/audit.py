@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import typer
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from coalmine.cli import console
@@ -88,9 +89,8 @@ def _own_options(method: Method) -> list[click.Parameter]:
         if field.annotation is not bool:
             more["metavar"] = _metavar(field.annotation)
         repeatable = "; repeatable" if several else ""
-        # rich would take the bracket for markup.
-        default = "" if field.default is None else f" \\[default: {console.default_text(field.default)}]"
-        text = f"{field.description}{repeatable}{default}"
+        default = "" if field.default is None else f" [default: {console.default_text(field.default)}]"
+        text = escape(f"{field.description}{repeatable}{default}")  # brackets are not markup
         options.append(TyperOption(param_decls=[f"--{name.replace('_', '-')}", name], help=text, **more))
     return options
 

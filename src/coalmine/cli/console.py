@@ -117,14 +117,15 @@ def print_table(table: Table) -> None:
     """Print a table with numbers aligned to the right."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table as RichTable
 
-    drawn = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = RichTable(title=escape(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(table.columns):
         numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in table.rows)
         drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(escape, row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=240)  # a pipe has no width to wrap to

@@ -13,6 +13,7 @@ own, and in ``check``, ``compare`` and ``serve``. docs/extending.md has a comple
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -20,7 +21,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from coalmine.config import Settings
-from coalmine.errors import InputError, did_you_mean
+from coalmine.errors import DataWarning, InputError, did_you_mean
 from coalmine.methods.job import Job, JobContext
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table
@@ -95,8 +96,19 @@ def names() -> list[str]:
 
 
 def runnable() -> list[Method]:
-    """Return the methods that a run can use: those with settings."""
-    return [method for method in map(get, names()) if method.settings is not None]
+    """Return the methods that a run can use. Third-party ones that cannot be imported are skipped with a warning."""
+    methods = []
+    for name in names():
+        try:
+            method = get(name)
+        except InputError as error:
+            if name in _OURS:
+                raise
+            warnings.warn(f"skipping a method: {error}", DataWarning, stacklevel=2)
+            continue
+        if method.settings is not None:
+            methods.append(method)
+    return methods
 
 
 def get(name: str) -> Method:

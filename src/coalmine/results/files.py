@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from coalmine import __version__
+from coalmine.errors import InputError, check_kind
 from coalmine.files import write_arrays, write_json
 from coalmine.results.result import AuditResult, MethodResults
 
@@ -35,6 +36,9 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) ->
         results: One result or several.
         directory: Where to write ``result.json`` and the scores. It is created if needed.
 
+    Raises:
+        InputError: If the directory holds a run.
+
     Example:
         >>> import tempfile
         >>> from pathlib import Path
@@ -46,7 +50,11 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) ->
         ['result.json', 'scores-mechanism-release.npz']
     """
     several = [results] if isinstance(results, AuditResult) else list(results)
+    for result in several:
+        check_kind("a result", result, AuditResult, "an AuditResult, or a list of them")
     directory = Path(directory)
+    if (directory / "run.json").exists():
+        raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
     for result in several:
         write_scores(result, directory)
     write_content(results_to_dict(several), directory)

@@ -120,13 +120,16 @@ class Gate:
                 f"{first.result.label}: {self.reason(first)}."
             )
         else:
-            against = "its claim" if self.limit is None else f"the limit of {_short(self.limit)} or its claim"
+            limited = self.limit is not None and any(judgment.limit_applies for judgment in judged)
+            against = f"the limit of {_short(self.limit)} or its claim" if limited else "its claim"
             none = (
                 "The lower bound does not exceed"
                 if len(judged) == 1
                 else f"None of the {len(judged)} lower bounds exceeds"
             )
             text = f"{none} {against}. This is not a proof of privacy."
+            if self.limit is not None and not limited:
+                text += " The limit applies to none of these units: name one with --method or --view to compare it."
         text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
         text += " for all results together." if len(judged) > 1 else "."
         if self.false_alarm_rate > self.requested_rate * (1 + 1e-9):

@@ -51,7 +51,7 @@ class AuditResult:
         scores: The scores they were computed from, or None where there are only counts.
         null: Closed form of the held-out scores where it is exact, as ``coalmine estimate --null`` takes it.
         theory: The claimed guarantee that applies to this adversary, or None if none was stated.
-        ceiling: Largest bound that this number of scores can show.
+        ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
         joint_bound: Lower bound that holds together with those of all other results of the method, where a method has
             many. The claim is then tested with it, since some of many single bounds exceed a claim by chance.
         variant: What distinguishes results of the same method and view, such as the crafter of the LDP audit.
@@ -99,6 +99,10 @@ class AuditResult:
     details: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=lambda: dict(_environment()))
+
+    def __str__(self) -> str:
+        """The method, the label and the summary."""
+        return f"{self.method}, {self.label}: {self.summary}"
 
     @property
     def label(self) -> str:
@@ -154,8 +158,8 @@ class AuditResult:
         bound, best_guess = self.decisive, self.best_guess
         if self.theory is None:
             return Verdict.NO_CLAIM
-        if bound is None:
-            return Verdict.TOO_WEAK
+        if bound is None or (bound.epsilon == 0 and self.ceiling == 0 and bound.method != "exact-null"):
+            return Verdict.TOO_WEAK  # nothing to test with, or too few scores to show anything
         if bound.epsilon > self.theory.epsilon:
             return Verdict.REFUTED
         # Only an interval with a stated confidence counts; a spread between measurements is none.

@@ -83,6 +83,8 @@ def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
             advice = "wait for it" if state == "running" else f"continue it with `coalmine resume {path}`"
             reason = f"{state}: {message}" if message else state
             raise InputError(f"the run in {path} has no results yet ({reason}); {advice}")
+    elif not (directory.path / RESULT).is_file():
+        raise InputError(f"{path} holds no coalmine results: {RESULT} is missing")
     content = read_json(directory.path / RESULT)
     schema = content.get("schema")
     if schema != SCHEMA:

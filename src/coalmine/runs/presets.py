@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coalmine.config.toml import explained_table
+from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.runs.settings import run_from_mapping
 
@@ -126,6 +127,9 @@ def for_methods(names: Sequence[str]) -> Preset:
         InputError: If a method is unknown.
     """
     methods = [registry.get(name) for name in names]
+    for method in methods:
+        if method.settings is None:
+            raise InputError(f"{method.name} runs only inside an integration, not in a run of its own")
     trainings = {method.training_table for method in methods if method.training is not None}
     training = {"training": PRESETS["digits"].tables["training"]} if "training" in trainings else {}
     other_tables = {table: {"seed": 0} for table in sorted(trainings - {"training"})}
