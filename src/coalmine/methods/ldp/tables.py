@@ -76,7 +76,7 @@ def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
 
 def _table(title: str, results: Sequence[AuditResult], cell: Callable[[AuditResult], str]) -> Table:
     """Return one row per variant, one column per view."""
-    views = [view for view in VIEWS if any(result.view == view for result in results)]
+    views: list[str] = [view for view in VIEWS if any(result.view == view for result in results)]
     rows: dict[str, list[str]] = {}
     for result in results:
         start = [adversary_name(result.variant), f"{result.config['epsilon']:g}", *["-"] * len(views)]
