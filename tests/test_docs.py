@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coalmine.results import Verdict
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -48,21 +50,8 @@ def test_the_readmes_own_loop_runs_as_shown(capsys):
         "noise": lambda t: rng.normal(0, 1.0 * 0.5, 5000),
     }
     exec(code, mine)
-    assert "promise of ε" in capsys.readouterr().out
+    assert capsys.readouterr().out.split(" - ")[0] in list(Verdict)
     assert mine["audit"].result().bound is not None
-
-
-def test_the_readmes_training_runs_as_shown(tmp_path, monkeypatch, capsys):
-    (code,) = [
-        c for c in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "Training(" in c
-    ]
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    printed = [float(line) for line in capsys.readouterr().out.split()]
-    shown = [float(figure) for figure in re.findall(r"print\(.*\)  # (.*)", code)]
-    # another processor rounds otherwise: a few of 180 test digits may change sides
-    assert printed == [pytest.approx(shown[0], abs=0.005), pytest.approx(shown[1], abs=0.04)]
-    assert (tmp_path / "runs" / "digits" / "checkpoint.json").is_file()
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

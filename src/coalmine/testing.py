@@ -128,10 +128,10 @@ def assert_locally_private(
     def reported(gradient: Vector, _: np.random.Generator) -> object:
         return mechanism(gradient)
 
-    own = OwnMechanism(function=reported, epsilon=max(claim, 1e-9), delta=delta, norm=norm)
+    randomizer = OwnMechanism(function=reported, epsilon=max(claim, 1e-9), delta=delta, norm=norm)
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
-    scores = [float(own.randomize(gradient if first else -gradient, rng)[0] @ gradient) for first in sent]
+    scores = [float(randomizer.randomize(gradient if first else -gradient, rng)[0] @ gradient) for first in sent]
     bound = estimates([Trials(np.array(scores), sent)], delta=delta, confidence=confidence)[0]
     return _judged(bound, claim, false_alarm_rate, f"{trials:,} trials in {dim:,} dimensions, seed {seed}")
 

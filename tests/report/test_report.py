@@ -151,7 +151,7 @@ def test_estimates_are_never_shown_as_bounds(saved):
 
 def test_several_bounds_come_with_their_joint_confidence(page):
     # One-shot, CANIFE, phrase, user, exposure: five bounds at 95%.
-    assert "all 5 hold together with at least 75%" in page
+    assert "all 5 hold jointly with at least 75% confidence" in page
 
 
 def test_a_run_of_one_result_without_a_claim_or_scores_can_be_reported(tmp_path):

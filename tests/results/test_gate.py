@@ -45,7 +45,7 @@ def test_false_alarm_rates_add_up_where_bounds_were_not_stored_at_higher_confide
     code, out, _ = run("check", str(tmp_path), "--max-epsilon", "2")
     assert code == 0
     assert "at most 15%" in " ".join(out.split())
-    assert "above the 5% asked for" in " ".join(out.split())
+    assert "above the requested 5%" in " ".join(out.split())
 
 
 def test_a_refuted_claim_fails_without_a_limit(tmp_path, run):
@@ -74,7 +74,7 @@ def test_the_limit_is_about_one_user_and_other_units_are_compared_only_by_name(t
     phrase_result = result("secret-sharer", "loss:phrase", bound=5.0, claim=None, unit=units.PHRASE)
     directory(tmp_path, round_result, phrase_result, result(bound=1.0))
     code, out, _ = run("check", str(tmp_path), "--max-epsilon", "2")
-    assert (code, out.count("not about this unit")) == (0, 2)
+    assert (code, out.count("does not apply to this unit")) == (0, 2)
     assert run("check", str(tmp_path), "--max-epsilon", "2", "--method", "canife")[0] == 1
     assert run("check", str(tmp_path), "--max-epsilon", "2", "--view", "loss:phrase")[0] == 1
 

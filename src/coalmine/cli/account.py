@@ -34,21 +34,21 @@ def account(
     rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
     delta: Delta = 1e-5,
     epsilon: Annotated[
-        float | None, typer.Option(help="Instead of --noise-multiplier: a target ε; prints the noise it takes.")
+        float | None, typer.Option(help="Instead of --noise-multiplier: a target ε; prints the noise required.")
     ] = None,
     local_epsilon: Annotated[
         float | None, typer.Option(help="Instead of --noise-multiplier: ε of one locally randomized report (LDP).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise that a target ε takes."""
+    """Compute the guaranteed ε of DP-FedAvg by each accountant, or the noise needed for a target ε."""
     from coalmine import accounting
     from coalmine.accounting import parse_sampling
     from coalmine.results.files import envelope
     from coalmine.results.tables import Table
 
     if sum(value is not None for value in (noise_multiplier, epsilon, local_epsilon)) != 1:
-        raise InputError("give one of --noise-multiplier, --epsilon (for the noise it takes) or --local-epsilon")
+        raise InputError("give one of --noise-multiplier, --epsilon (for the noise required) or --local-epsilon")
     if local_epsilon is not None:
         if sampling is not None:
             raise InputError("--sampling does not apply to --local-epsilon: every report is randomized on its device")

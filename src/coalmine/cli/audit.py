@@ -73,7 +73,7 @@ def _command(method: Method) -> click.Command:
         help=f"{method.question}{reference}",
         short_help=method.question,
         params=[*_own_options(method), *_shared_options(method)],
-        rich_markup_mode=None,
+        rich_markup_mode="rich",
     )
 
 
@@ -85,11 +85,20 @@ def _own_options(method: Method) -> list[click.Parameter]:
         field = method.settings.model_fields[name]
         several = "tuple" in str(field.annotation)
         more: dict[str, Any] = {"is_flag": True, "default": None} if field.annotation is bool else {"multiple": several}
-        default = None if field.default is None else f" [default: {_shown(field.default)}]"
-        repeatable = " Repeatable." if several else ""
-        text = f"{field.description}{repeatable}{default or ''}"
+        if field.annotation is not bool:
+            more["metavar"] = _metavar(field.annotation)
+        repeatable = "; repeatable" if several else ""
+        # rich would take the bracket for markup.
+        default = "" if field.default is None else f" \\[default: {console.default_text(field.default)}]"
+        text = f"{field.description}{repeatable}{default}"
         options.append(TyperOption(param_decls=[f"--{name.replace('_', '-')}", name], help=text, **more))
     return options
+
+
+def _metavar(annotation: Any) -> str:
+    """Return what the help shows as the type of a setting."""
+    text = str(annotation)
+    return "NUMBER" if "float" in text else "INTEGER" if "int" in text else "TEXT"
 
 
 def _shared_options(method: Method) -> list[click.Parameter]:
@@ -99,12 +108,12 @@ def _shared_options(method: Method) -> list[click.Parameter]:
         (["--set", "settings"], "A setting as key=value. Repeatable. --settings lists them.", {"multiple": True}),
         (
             ["--out", "out"],
-            "Directory for results, scores, report and checkpoints; a stopped run continues.",
+            "Directory for results, scores, report and checkpoints; rerun to resume.",
             {"type": path},
         ),
         (["--max-epsilon", "max_epsilon"], "Exit with code 1 if a lower bound exceeds this ε.", {"type": float}),
         (["--settings", "list_settings"], "List all settings with their defaults, and exit.", {"is_flag": True}),
-        (["--quiet", "quiet"], "Show no progress.", {"is_flag": True}),
+        (["--quiet", "quiet"], "Hide progress.", {"is_flag": True}),
         (["--json", "as_json"], "Print the result as JSON and nothing else.", {"is_flag": True}),
     ]
     if method.training is not None:
@@ -131,18 +140,18 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
 
     with console.bars(quiet=bool(quiet or as_json)):
         finished = run(settings, out=out)
-    (found,) = finished.methods
-    gate = console.judged(found.results, values["max_epsilon"])
+    (method_results,) = finished.methods
+    gate = console.judged(method_results.results, values["max_epsilon"])
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
-        print_method(method, found)
-    if out is not None:
+        print_method(method, method_results)
+    if out is not None and method_results.results:
         draw(out, bool(as_json))
     if figures is not None and method.charts is not None:
         from coalmine.drawing.files import save_in_every_format
 
-        for path in save_in_every_format(dict(method.charts(found)), figures):
+        for path in save_in_every_format(dict(method.charts(method_results)), figures):
             if not as_json:
                 print(f"written to {path}")
     console.exit_if_failed(gate)
@@ -162,11 +171,11 @@ def _run_settings(method: Method, tables: list[Any], values: Mapping[str, Any]) 
         if name in content:
             raise InputError(f"{name} is set twice: by --{name.replace('_', '-')} and by --set")
         content[name] = list(value) if isinstance(value, tuple) else value
-    *training, own = settings_from_mapping(content, *tables)
+    *training, method_settings = settings_from_mapping(content, *tables)
     return RunSettings(
         run=RunOptions(baseline=bool(values.get("baseline"))),
         trainings={TRAINING: training[0]} if training else {},
-        methods={method.name: own},
+        methods={method.name: method_settings},
     )
 
 
@@ -179,22 +188,22 @@ def make(directory: Path | None) -> None:
             raise InputError(f"{directory} cannot be written to: {error.strerror or error}") from error
 
 
-def print_method(method: Method, found: MethodResults) -> None:
+def print_method(method: Method, results: MethodResults) -> None:
     """Print a method's tables, then what its results say."""
     from coalmine.methods.registry import estimate_tables
 
-    for table in (method.tables or estimate_tables)(found):
+    for table in (method.tables or estimate_tables)(results):
         console.print_table(table)
-    if found.summary:
-        console.print_sentence(found.summary)
-    for result in found.results:
+    if results.summary:
+        console.print_sentence(results.summary)
+    for result in results.results:
         if not result.variant:  # results with variants are summarized together
             _print_result(result)
-    warnings = dict.fromkeys(warning for result in found.results for warning in result.warnings)
+    warnings = dict.fromkeys(warning for result in results.results for warning in result.warnings)
     for warning in warnings:
-        console.print_sentence(f"Careful: {warning.rstrip('.')}.")
-    if found.results:
-        _print_facts(found.results[0])
+        console.print_sentence(f"Warning: {warning.rstrip('.')}.")
+    if results.results and results.results[0].training:
+        _print_facts(results.results[0])
 
 
 def _print_result(result: AuditResult) -> None:
@@ -217,7 +226,3 @@ def _print_facts(result: AuditResult) -> None:
         facts.append(f"audit {result.timing['audit_s']:.2g} s, training {result.timing['train_s']:.3g} s")
     if facts:
         console.print_sentence("; ".join(facts))
-
-
-def _shown(value: object) -> str:
-    return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)

@@ -79,13 +79,13 @@ def bars(*, quiet: bool = False) -> Iterator[None]:
 
 
 def _tenths(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
-    start, told = time.monotonic(), 0
+    start, last_tenth = time.monotonic(), 0
 
     def advance(done: int, words: str) -> None:
-        nonlocal told
+        nonlocal last_tenth
         tenth = 10 * done // total if total else 0
-        if tenth > told and time.monotonic() - start > _PATIENCE:
-            told = tenth
+        if tenth > last_tenth and time.monotonic() - start > _PATIENCE:
+            last_tenth = tenth
             print(f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip(), file=sys.stderr, flush=True)
 
     return advance, lambda: None
@@ -136,12 +136,15 @@ def print_settings(*groups: type[Settings]) -> None:
     from coalmine.results.tables import Table
 
     rows = [
-        [name, _default(default), description] for group in groups for name, default, description in group.described()
+        [name, default_text(default), description]
+        for group in groups
+        for name, default, description in group.described()
     ]
     print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
 
 
-def _default(value: object) -> str:
+def default_text(value: object) -> str:
+    """Return a default as the command line would take it; a dash for none."""
     if value is None or value == {}:
         return "-"
     return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)

@@ -1,4 +1,4 @@
-"""``coalmine exposure``: exposure of canaries, beside random guessing."""
+"""``coalmine exposure``: exposure of canaries, compared with random guessing."""
 
 from __future__ import annotations
 
@@ -30,22 +30,20 @@ def exposure(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the exposure of canaries beside random guessing, and the ε it implies.
+    """Compute the exposure of canaries compared with random guessing, and the ε it implies.
 
     A rank is 1 + the number of references whose loss is not higher. `coalmine audit exposure` does the same and can
     also save the result and draw a report.
     """
     from coalmine.cli.audit import print_method
-    from coalmine.methods.exposure.method import METHOD
-    from coalmine.methods.exposure.settings import ExposureSettings
+    from coalmine.methods import registry
     from coalmine.runs.running import run
-    from coalmine.runs.settings import RunSettings
+    from coalmine.runs.settings import run_from_mapping
 
-    settings = ExposureSettings(
-        file=str(file), references=references, delta=delta, confidence=confidence, copies=copies, calibrate=calibrate
-    )
-    finished = run(RunSettings(methods={"exposure": settings}))
+    options = {"references": references, "delta": delta, "confidence": confidence, "copies": copies}
+    table = {"file": str(file), "calibrate": calibrate, **options}
+    finished = run(run_from_mapping({"exposure": {key: value for key, value in table.items() if value is not None}}))
     if as_json:
         console.print_json(dict(finished.content))
     else:
-        print_method(METHOD, finished.methods[0])
+        print_method(registry.get("exposure"), finished.methods[0])

@@ -20,7 +20,7 @@ from coalmine.errors import InputError
 
 app = typer.Typer(
     name="coalmine",
-    help="Audit the privacy of federated learning: evidence about ε, beside the claimed value.",
+    help="Audit the privacy of federated learning: test a claimed ε against evidence.",
     no_args_is_help=True,
     add_completion=False,
     suggest_commands=False,  # click does
@@ -79,7 +79,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Audit the privacy of federated learning: evidence about ε, beside the claimed value."""
+    """Audit the privacy of federated learning: test a claimed ε against evidence."""
 
 
 if __name__ == "__main__":

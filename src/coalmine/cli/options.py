@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
 Directory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]
 Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]

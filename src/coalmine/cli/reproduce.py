@@ -31,7 +31,7 @@ def reproduce(
         str | None, typer.Option(help="Only this data set, where there are several.", show_default=False)
     ] = None,
 ) -> None:
-    """Reproduce a table or figure of a paper, beside the paper's numbers."""
+    """Reproduce a table or figure of a paper, next to the paper's numbers."""
     from coalmine.drawing.files import save_in_every_format
     from coalmine.reproductions import REPRODUCTIONS, Context, find
     from coalmine.results.tables import Table

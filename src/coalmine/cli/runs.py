@@ -21,7 +21,7 @@ def demo(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run five methods on bundled data, and draw the report: about a minute."""
+    """Run five methods on bundled data and write the report (about a minute)."""
     from coalmine.runs.demo import demo_settings
 
     _run(demo_settings(seed), out, quiet, as_json)
@@ -50,7 +50,7 @@ def run(
 
 
 def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Continue a run that was stopped, to the same bits as without the stop."""
+    """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
     from coalmine.runs.settings import run_from_text
 

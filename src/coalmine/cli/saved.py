@@ -34,7 +34,9 @@ def check(
     confidence: Annotated[
         float, typer.Option(help="Joint confidence of all bounds: one minus the false-alarm rate of the gate.")
     ] = 0.95,
-    strict: Annotated[bool, typer.Option("--strict", help="Also fail on suspicious and on too weak.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak.")
+    ] = False,
     junit: Annotated[Path | None, typer.Option(help="Also write the outcome as JUnit XML.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,7 +69,7 @@ def compare(
     ],
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.", show_default=False)] = None,
 ) -> None:
-    """Compare runs: settings, claims, bounds and estimates side by side, and which differences are noise."""
+    """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
     from coalmine.results.saved import read_run_directory
     from coalmine.results.tables import Table
     from coalmine.runs.comparison import COLUMNS, SETTINGS_COLUMNS
@@ -128,7 +130,7 @@ def init(
     elif sys.stdin.isatty():
         text = _ask()
     else:
-        raise InputError(f"say what it is for: --preset {', '.join(PRESETS)} (questions need a terminal)")
+        raise InputError(f"choose a preset: --preset {', '.join(PRESETS)} (interactive questions need a terminal)")
     write_text(file, text)
     print(f"written to {file}: run it with `coalmine run {file}`")
 

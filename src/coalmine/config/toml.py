@@ -20,8 +20,7 @@ def table(name: str, settings: Settings) -> str:
 
 
 def explained_table(name: str, settings: Settings, shown: Sequence[str]) -> str:
-    """Return a table with the meaning of each setting; all but ``shown`` are comments with their default or an "
-    "example."""
+    """Return a table with the meaning of each setting; all but ``shown`` are commented out."""
     return "\n".join(_lines(name, settings, explained=shown))
 
 

@@ -169,7 +169,7 @@ def _histogram(name: str, result: AuditResult, scores: Scores, null: Null | None
                 },
             }
         )
-        caption += ", and the exact distribution of the latter"
+        caption += ", with the exact null distribution"
     layers.append(_threshold_rule(start.threshold))
     spec = unit(data, layers, height=210, more={"params": [{"name": "threshold", "value": start.threshold}]})
     spec["resolve"] = {"scale": {"stroke": "independent"}}

@@ -60,10 +60,10 @@ def method_section(method: Method, parts: Sequence[Part]) -> Section:
     )
 
 
-def plain_section(method: Method, found: MethodResults) -> Section:
+def plain_section(method: Method, results: MethodResults) -> Section:
     """Return the section of a method without figures of its own: one part per result."""
-    lead = [Part(html=paragraphs([found.summary]))] if found.summary else []
-    return method_section(method, [*lead, *(result_part(result, i) for i, result in enumerate(found.results))])
+    lead = [Part(html=paragraphs([results.summary]))] if results.summary else []
+    return method_section(method, [*lead, *(result_part(result, i) for i, result in enumerate(results.results))])
 
 
 def result_part(
@@ -89,8 +89,8 @@ def result_part(
         *map(placed, figures),
         *([] if scores is None else [_explored(scores)]),
         *more,
-        folded("All estimates of this view", estimate_table(result)),
-        folded("Other numbers of this view", _metrics(result.metrics)),
+        folded("All estimates", estimate_table(result)),
+        folded("Other metrics", _metrics(result.metrics)),
     )
     drawn = [*figures, *(() if scores is None else scores.figures)]
     return Part(html=html, figures=drawn, explorers=[] if scores is None else [scores])
@@ -101,7 +101,7 @@ def warning_list(warnings: Sequence[str]) -> Html:
     if not warnings:
         return Html("")
     items = [tag("li", None, f"{text[:1].upper()}{text[1:].rstrip('.')}.") for text in map(str, warnings)]
-    return tag("div", {"class": "warning"}, tag("p", None, tag("strong", None, "Be careful")), tag("ul", None, *items))
+    return tag("div", {"class": "warning"}, tag("p", None, tag("strong", None, "Warnings")), tag("ul", None, *items))
 
 
 def estimate_table(result: AuditResult) -> Html:
@@ -118,7 +118,9 @@ def estimate_table(result: AuditResult) -> Html:
         for estimate in result.estimates
     ]
     columns = ["method", "what it is", "ε", "interval", "threshold", "valid if"]
-    return table(f"All estimates, {result.method}, {result.label}; the first lower bound is quoted", columns, rows)
+    return table(
+        f"All estimates, {result.method}, {result.label} (the first lower bound is the one reported)", columns, rows
+    )
 
 
 def _explored(scores: Explorer) -> Html:
@@ -168,4 +170,4 @@ def _interval(estimate: Estimate) -> str:
 
 def _metrics(metrics: Mapping[str, float]) -> Html:
     rows = [[str(name), numbers.metric(value)] for name, value in metrics.items()]
-    return table("Other numbers", ["what", "value"], rows) if rows else paragraphs(["There are none."])
+    return table("Other metrics", ["metric", "value"], rows) if rows else paragraphs(["None."])

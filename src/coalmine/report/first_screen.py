@@ -58,7 +58,7 @@ def sentence(group: Group) -> str:
     strongest = group.strongest
     text = " ".join([_claimed(group), *_notes(group)])
     if strongest is None or strongest.decisive is None:
-        return f"{text} There is no lower bound, only estimates."
+        return f"{text} No lower bound is available, only estimates."
     if not strongest.decisive.epsilon:
         return f"{text} No adversary shows any leak."
     bound = f"{numbers.at_least(strongest.decisive.epsilon)} ({_confident(strongest)})"
@@ -91,9 +91,11 @@ def odds(group: Group) -> str:
     if strongest is not None and strongest.decisive is not None and strongest.decisive.epsilon:
         shown = flagging.format(times=words.times_at_least(strongest.decisive.epsilon))
         limit = "" if allowed is None else f" The claim allows {allowed}."
-        return f"In odds: {shown}.{limit} Without any leak, both would be equally likely."
+        return f"In other words, {shown}.{limit} With no leak, both would be equally likely to be flagged."
     return (
-        "" if allowed is None else f"In odds: the claim allows an attacker to be {allowed} likelier to flag a member."
+        ""
+        if allowed is None
+        else f"In other words, the claim allows an attacker to be {allowed} likelier to flag a member."
     )
 
 
@@ -180,14 +182,14 @@ def _why_less_of_more(groups: Sequence[Group]) -> str:
     if all(len(group.bounded) < 2 for group in groups):
         return ""
     return (
-        "An adversary who sees more can have a smaller bound: each is tested with its own method, and the number of "
-        "canaries limits what each can show. A bound says what was shown, not what could be."
+        "An adversary who sees more does not always get a larger bound: each uses its own test and number of "
+        "canaries. A bound is what was shown, not the most there is."
     )
 
 
 def _table(groups: Sequence[Group]) -> Html:
     """Return every result in numbers, under its unit."""
-    columns = ["method: view", "an adversary who", "claimed", "lower bound", "best guess", "by", "verdict"]
+    columns = ["method: view", "an adversary who", "claimed", "lower bound", "best guess", "estimator", "verdict"]
     numeric = {"claimed", "lower bound", "best guess"}
 
     def attributes(column: str) -> dict[str, str]:
@@ -232,13 +234,12 @@ def _confidence(groups: Sequence[Group]) -> str:
         confidences = {result.bound.confidence for result in single if result.bound is not None}
         each = _confident(single[0]) if len(confidences) == 1 else "its own confidence"
         sentences.append(
-            f"Each lower bound holds with {each} by itself; all {len(single)} hold together with at least "
-            f"{100 * joint_confidence(single):.0f}%."
+            f"Each lower bound holds individually with {each}; all {len(single)} hold jointly with at least "
+            f"{100 * joint_confidence(single):.0f}% confidence."
         )
     if len(single) < len(bounded):
         sentences.append(
-            "Where a method tests many variants, its bounds hold for all of them together, and the one closest to "
-            "its claim is shown."
+            "Where a method tests many variants, its bounds hold jointly, and the one closest to its claim is shown."
         )
     return " ".join(sentences)
 
@@ -247,4 +248,4 @@ def _warnings(count: int) -> str:
     if not count:
         return ""
     counted = "is one warning" if count == 1 else f"are {count} warnings"
-    return f"There {counted} about these figures; see the sections below."
+    return f"There {counted} about these results; see the sections below."

@@ -23,14 +23,14 @@ GLOSSARY = [
     ),
     (
         "best guess, estimate",
-        "A figure for ε that rests on assumptions nobody proved, such as bell-shaped scores. It can be too high or "
-        "too low, and refutes nothing.",
+        "A value of ε that relies on unproven assumptions, such as bell-shaped scores. It can be too high or "
+        "too low, and cannot refute a claim.",
     ),
     (
         "verdict",
-        "Refuted: a valid test rejects the claim. Suspicious: not rejected, but an estimate's whole interval lies "
-        "above the claim. Too weak: the audit could hardly have found anything. Not refuted: nothing found, which is "
-        "not a proof of privacy. No claim: none was stated.",
+        "Refuted: a valid test rejects the claim. Suspicious: not rejected, but an estimate's interval lies "
+        "entirely above the claim. Too weak: the audit could hardly have found anything. Not refuted: nothing found, "
+        "which is not a proof of privacy. No claim: none was stated.",
     ),
     (
         "canary",
@@ -39,7 +39,7 @@ GLOSSARY = [
     ),
     ("member, non-member", "A canary that was inserted, and one that was held out."),
     ("view", "What the adversary sees, such as the final model or every round's update."),
-    ("score", "A number for each canary: the higher, the more it looks inserted."),
+    ("score", "A number for each canary: higher means more likely inserted."),
     (
         "TPR, FPR, ROC curve",
         "True and false positive rate: the shares of inserted and of held-out canaries with a score above a "
@@ -52,7 +52,7 @@ GLOSSARY = [
     ),
     (
         "exposure",
-        "How many bits better than all references a canary ranks: log2(references) − log2(rank). The median of random "
+        "How highly a canary ranks among the references, in bits: log2(references) − log2(rank). The median of random "
         "guessing is one bit.",
     ),
     (

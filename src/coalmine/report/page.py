@@ -99,7 +99,7 @@ def _sections(run: SavedRun) -> list[Section]:
         *(_method_section(run, name) for name in run.methods),
         *(training_section(name, training, alone=alone) for name, training in run.trainings.items()),
         Section(key="method", title="How it was measured", short="Method", body=_method(run)),
-        Section(key="caveats", title="What each figure is worth", short="Caveats", body=_caveats(run)),
+        Section(key="caveats", title="How far to trust each number", short="Caveats", body=_caveats(run)),
         Section(key="settings", title="Settings and environment", short="Settings", body=_settings(run)),
         Section(key="glossary", title="Glossary", body=definitions(GLOSSARY)),
     ]
@@ -108,8 +108,8 @@ def _sections(run: SavedRun) -> list[Section]:
 def _method_section(run: SavedRun, name: str) -> Section:
     """Return a method's section; a method that is not installed gets the plain one."""
     method = registry.find(name)
-    found = run.of(name, method.extras)
-    return plain_section(method, found) if method.section is None else method.section(found)
+    results = run.of(name, method.extras)
+    return plain_section(method, results) if method.section is None else method.section(results)
 
 
 def _laid_out(section: Section) -> Html:
@@ -134,22 +134,23 @@ def _method(run: SavedRun) -> Html:
         ]
         if row not in rows:
             rows.append(row)
+    columns = ["method: view", "an adversary who", "score", "lower bound by", "scores"]
     return joined(
         [
             paragraphs(
                 [
                     "Canaries were inserted into the training, and others drawn in the same way were held out. Each "
-                    "adversary saw what its view releases and nothing else, and gave every canary a score: the "
-                    "higher, the more it looks inserted. The two sets of scores are evidence about ε. If inserted "
+                    "adversary saw what its view releases and nothing else, and gave every canary a score: "
+                    "higher means more likely inserted. The two sets of scores are evidence about ε. If inserted "
                     "canaries stand out more than the claim allows, the claim is refuted."
                 ]
             ),
-            table("Who saw what", ["method: view", "an adversary who", "score", "lower bound by", "scores"], rows),
+            table("What each adversary saw", columns, rows),
             paragraphs(
                 [
                     "No audit can show that a training is private, since a better adversary may exist. Only the "
                     "claimed guarantee limits ε from above, and it holds only if the software does what the analysis "
-                    "assumes. An audit that does not refute it raises the trust in both."
+                    "assumes. An audit that fails to refute the claim adds confidence in both."
                 ]
             ),
         ]
@@ -171,7 +172,7 @@ def _caveats(run: SavedRun) -> Html:
         special = methods[result.method].caveats
         rows += [[e.method, special.get(e.method) or _caveat(e.method)] for e in result.estimates]
     return table(
-        "Estimators in plain words", ["estimator", "what it is worth"], list({row[0]: row for row in rows}.values())
+        "Estimators in plain words", ["estimator", "what it means"], list({row[0]: row for row in rows}.values())
     )
 
 

@@ -19,7 +19,7 @@ _BOUND = "lower bound: ε is at least this"
 _GUESS = "best guess and interval (an estimate)"
 _CLAIM = "claimed ε: at most this"
 _ROW, _HEADER = 50, 44
-_WIDE = 560
+_WIDE = 700
 """From this width on there is room for numbers beside the names."""
 
 
@@ -152,7 +152,7 @@ def picture(groups: Sequence[Group]) -> Figure:
     spec = unit([], layers, height=round(top))
     return Figure(
         name="answer",
-        title="Claimed, shown, estimated.",
+        title="ε: claimed, lower bound and best guess.",
         caption=" ".join(_how_to_read(groups, cut=bool(cut))),
         sentence=" ".join(_described(result, group) for group in groups for result in group.results),
         chart=spec,

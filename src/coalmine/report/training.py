@@ -31,9 +31,9 @@ def training_section(name: str, training: Mapping[str, Any], *, alone: bool) -> 
         [str(metric), numbers.metric(metrics[metric]), *_baseline_cell(metrics, metric, baseline)] for metric in names
     ]
     note = (
-        "Canaries cost a model some quality; the table shows how much."
+        "The table shows what the canaries cost in quality."
         if baseline
-        else "What the canaries cost the model was not measured: set baseline = true in the table [run]."
+        else "The cost of the canaries was not measured: set baseline = true in [run]."
     )
     body = joined(
         [

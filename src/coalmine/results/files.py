@@ -52,11 +52,11 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) ->
     write_content(results_to_dict(several), directory)
 
 
-def write_method_results(found: MethodResults, directory: Path) -> None:
+def write_method_results(results: MethodResults, directory: Path) -> None:
     """Write a method's scores, arrays and extra documents."""
-    for result in found.results:
+    for result in results.results:
         write_scores(result, directory)
-    for name, document in found.extras.items():
+    for name, document in results.extras.items():
         write_json(directory / f"{name}.json", document)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
-from coalmine.results.result import AuditResult
+from coalmine.results.result import AuditResult, in_json
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate
 
@@ -53,9 +53,9 @@ class Judgment:
             "method": self.result.method,
             "view": self.result.label,
             "unit": self.result.unit.name,
-            "bound": _in_json(self.bound),
+            "bound": in_json(self.bound),
             "confidence": self.confidence,
-            "claim": _in_json(self.claim),
+            "claim": in_json(self.claim),
             "verdict": self.verdict.value,
             "over_limit": self.over_limit,
         }
@@ -121,13 +121,18 @@ class Gate:
             )
         else:
             against = "its claim" if self.limit is None else f"the limit of {_short(self.limit)} or its claim"
-            text = f"None of {len(judged)} lower bounds exceeds {against}. This is not a proof of privacy."
+            none = (
+                "The lower bound does not exceed"
+                if len(judged) == 1
+                else f"None of the {len(judged)} lower bounds exceeds"
+            )
+            text = f"{none} {against}. This is not a proof of privacy."
         text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
         text += " for all results together." if len(judged) > 1 else "."
         if self.false_alarm_rate > self.requested_rate * (1 + 1e-9):
             text += (
-                f" That is above the {100 * self.requested_rate:.3g}% asked for, since the bounds were not stored at "
-                "the higher confidence it takes."
+                f" That is above the requested {100 * self.requested_rate:.3g}%, because this run did not store "
+                "bounds at a high enough confidence."
             )
         return text
 
@@ -152,13 +157,13 @@ class Gate:
             return "ABOVE THE LIMIT"
         if judgment.bound is None:
             return "no lower bound"
-        return "" if judgment.limit_applies or self.limit is None else "the limit is not about this unit"
+        return "" if judgment.limit_applies or self.limit is None else "limit does not apply to this unit"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gate, ready for JSON."""
         return {
             "failed": self.failed,
-            "max_epsilon": _in_json(self.limit),
+            "max_epsilon": in_json(self.limit),
             "strict": self.strict,
             "false_alarm_rate": min(1.0, self.false_alarm_rate),
             "judgments": [judgment.to_dict() for judgment in self.judgments],
@@ -195,7 +200,7 @@ def judge(
     chosen = _chosen(results, methods, views)
     bounded = [result for result in chosen if result.bound is not None]
     if max_epsilon is not None and not bounded:
-        raise InputError("there is no valid lower bound to compare with max-epsilon: the figures are only estimates")
+        raise InputError("max-epsilon needs a lower bound, but these results have only estimates")
     sizes = Counter(result.method for result in bounded)
     judgments, rate = [], 0.0
     for result in chosen:
@@ -257,7 +262,3 @@ def _delta(judgment: Judgment) -> str:
 
 def _short(value: float | None) -> str:
     return "-" if value is None else "∞" if value == math.inf else f"{value:.4g}"
-
-
-def _in_json(value: float | None) -> float | str | None:
-    return "inf" if value == math.inf else value

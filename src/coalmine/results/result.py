@@ -108,7 +108,8 @@ class AuditResult:
     @property
     def file_stem(self) -> str:
         """The method and label as part of a file name."""
-        return re.sub(r"[^A-Za-z0-9.=-]+", "-", f"{self.method}-{self.label}").strip("-")
+        readable = f"{self.method}-{self.label}".replace("ε = ", "eps-")
+        return re.sub(r"[^A-Za-z0-9.=-]+", "-", readable).strip("-")
 
     @property
     def bound(self) -> Estimate | None:
@@ -209,10 +210,10 @@ class AuditResult:
             "claim_test": None if self.claim_test is None else self.claim_test.to_dict(),
             "estimates": [estimate.to_dict() for estimate in self.estimates],
             "null": self.null,
-            "ceiling": _in_json(self.ceiling),
-            "joint_bound": _in_json(self.joint_bound),
+            "ceiling": in_json(self.ceiling),
+            "joint_bound": in_json(self.joint_bound),
             "warnings": list(self.warnings),
-            "metrics": {name: _in_json(value) for name, value in self.metrics.items()},
+            "metrics": {name: in_json(value) for name, value in self.metrics.items()},
             "timing": dict(self.timing),
             "config": dict(self.config),
             "details": dict(self.details),
@@ -254,7 +255,8 @@ def from_json(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
-def _in_json(value: float | None) -> float | str | None:
+def in_json(value: float | None) -> float | str | None:
+    """Return a number for a result file, in which infinity is written as a word."""
     return "inf" if value == math.inf else value
 
 

@@ -12,8 +12,7 @@ class Unit:
     Args:
         name: What is protected, such as ``"one user, whole training"``. Results are grouped by it.
         limited: Whether a limit on ε (``check --max-epsilon``) applies to this unit. It does not where the ε covers
-        less
-            than a release (a single round) or more than one person (a phrase that several users share).
+            less than a release (a single round) or more than one person (a phrase that several users share).
     """
 
     name: str

@@ -14,7 +14,7 @@ class Verdict(StrEnum):
     REFUTED = "refuted"
     """A valid test rejects the claim."""
     SUSPICIOUS = "suspicious"
-    """Not rejected, but an estimate's interval lies wholly above the claim."""
+    """Not rejected, but an estimate's interval lies entirely above the claim."""
     TOO_WEAK = "too weak"
     """Nothing found, by an audit that could hardly have found anything."""
     NOT_REFUTED = "not refuted"

@@ -29,10 +29,10 @@ def bound_sentence(
     """
     bound = quoted or next((e for e in estimates if e.valid), None)
     if bound is None or bound.lower is None or bound.confidence is None:
-        return "There is no valid lower bound, only estimates."
+        return "No lower bound is available, only estimates."
     confidence = f"{100 * bound.confidence:g}% confidence"
     if ceiling == 0 and bound.method == "simultaneous":
-        return f"This few scores cannot show anything at {confidence}. Use more canaries."
+        return f"There are too few scores to show anything at {confidence}. Use more canaries."
     if bound.lower == 0:
         text = f"Lower bound ε ≥ 0 at δ = {bound.delta:g} ({confidence}, {bound.method}): no leak shown."
         text += _larger_bound(bound, estimates)
@@ -54,15 +54,15 @@ def claim_sentence(verdict: Verdict, theory: Theory | None, best_guess: Estimate
     match verdict:
         case Verdict.REFUTED:
             return (
-                f"Refuted: the claim is {claim}. Look for missing noise, skipped clipping or an accountant that "
-                "assumes other sampling."
+                f"Refuted: the claimed {claim} does not hold. Look for missing noise, skipped clipping or an "
+                "accountant that assumes other sampling."
             )
         case Verdict.SUSPICIOUS if best_guess is not None:
-            return f"Suspicious: the best guess, {guess(best_guess)}, lies wholly above the claim of {claim}."
+            return f"Suspicious: the best guess, {guess(best_guess)}, lies entirely above the claimed {claim}."
         case Verdict.TOO_WEAK:
-            return f"Too weak to test the claim of {claim}."
+            return f"Too weak to test the claimed {claim}."
         case _:
-            return f"Not refuted: the claim is {claim}. This is not a proof of privacy."
+            return f"Not refuted: we found no evidence against the claimed {claim}. This is not a proof of privacy."
 
 
 def guess(estimate: Estimate) -> str:
@@ -83,9 +83,8 @@ def _larger_bound(quoted: Estimate, estimates: Sequence[Estimate]) -> str:
     if largest.epsilon == 0:
         return ""
     return (
-        f" The {largest.epsilon:.3g} of {largest.method} is valid by itself, but the method to quote "
-        f"({quoted.method}) was fixed in advance: quoting whichever is largest would fail more often than the "
-        "confidence allows."
+        f" {largest.method} gives {largest.epsilon:.3g}, but {quoted.method} was fixed in advance: picking the "
+        "largest bound afterwards would inflate the error rate."
     )
 
 

@@ -1,16 +1,16 @@
-"""All runs in a directory: how far each is, and what it leads with."""
+"""All runs in a directory: the progress and headline of each."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError
 from coalmine.results.directory import RunDirectory
 from coalmine.results.groups import grouped
+from coalmine.results.result import in_json
 from coalmine.results.saved import read_run_directory, refusing_damage
 
 _TAIL = 65_536
@@ -91,8 +91,8 @@ def headline(path: Path) -> dict[str, Any]:
     return {
         "title": run.title,
         "unit": group.title,
-        "claim": _in_json(group.claim),
-        "bound": _in_json(None if bound is None else bound.epsilon),
+        "claim": in_json(group.claim),
+        "bound": in_json(None if bound is None else bound.epsilon),
         "verdict": group.verdict.value,
     }
 
@@ -131,7 +131,3 @@ def _changed(path: Path) -> str:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
     except OSError:
         return ""
-
-
-def _in_json(value: float | None) -> float | str | None:
-    return "inf" if value == inf else value

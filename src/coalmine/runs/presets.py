@@ -127,8 +127,8 @@ def for_methods(names: Sequence[str]) -> Preset:
     methods = [registry.get(name) for name in names]
     trainings = {method.training_table for method in methods if method.training is not None}
     training = {"training": PRESETS["digits"].tables["training"]} if "training" in trainings else {}
-    own = {table: {"seed": 0} for table in sorted(trainings - {"training"})}
-    tables = {"run": {"title": ", ".join(names)}, **training, **own, **{m.name: m.init for m in methods}}
+    other_tables = {table: {"seed": 0} for table in sorted(trainings - {"training"})}
+    tables = {"run": {"title": ", ".join(names)}, **training, **other_tables, **{m.name: m.init for m in methods}}
     return Preset(about=f"methods: {', '.join(names)}", tables=tables)
 
 

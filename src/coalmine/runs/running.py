@@ -197,18 +197,20 @@ class _Run:
         self, name: str, job: Job, group: _Group, trained: Rounds | None, metrics: Mapping[str, float]
     ) -> MethodResults:
         start = time.perf_counter()
-        found = job.results(trained, metrics)
+        method_results = job.results(trained, metrics)
         timing = {"audit_s": time.perf_counter() - start}
         if group.table in self.timing:
             timing["train_s"] = self.timing[group.table]
         table = group.table or next((self.tables[read] for read in job.reads if read in self.tables), "")
         self.tables[name] = table
-        results = [replace(result, training=table, timing=timing | dict(result.timing)) for result in found.results]
-        found = replace(found, method=name, results=results)
+        results = [
+            replace(result, training=table, timing=timing | dict(result.timing)) for result in method_results.results
+        ]
+        method_results = replace(method_results, method=name, results=results)
         if self.directory is not None:
-            write_method_results(found, self.directory.path)
+            write_method_results(method_results, self.directory.path)
             job.write(self.directory.path)
-        return found
+        return method_results
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
@@ -250,7 +252,7 @@ class _Run:
     def _content(self, methods: Sequence[MethodResults], trainings: Mapping[str, Any]) -> dict[str, Any]:
         """Return what ``result.json`` holds."""
         results = [result.to_dict() for method in methods for result in method.results]
-        if not results:
+        if not results and not any(method.extras for method in methods):
             reasons = " ".join(method.summary for method in methods if method.summary)
             raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
         summaries = {method.method: method.summary for method in methods if method.summary}

@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from coalmine.config import toml
 from coalmine.config.settings import Settings, accepted
-from coalmine.runs.settings import all_tables, table_settings
+from coalmine.methods import registry
+from coalmine.runs.settings import TRAINING, all_tables, table_settings
 from coalmine.simulation.settings import TrainingSettings
 
 _HEAD = """# Settings
@@ -24,12 +25,17 @@ def reference() -> str:
     parts = [_HEAD]
     for name in all_tables():
         parts += _section(f"[{name}]", table_settings(name))
-    changed = list(_differences(TrainingSettings(), table_settings("training", ["secret-sharer"])(), ""))
-    parts.append(
-        "## [training] with [secret-sharer]\n\nDefaults that differ where the secret sharer shares the training:\n"
-    )
-    parts.append(_table(("key", "default"), [(f"`{key}`", default) for key, default in changed]))
+    for method in registry.runnable():
+        if method.training is not None and method.training_table != TRAINING:
+            parts += _changed_defaults(method.name)
     return "\n".join(parts)
+
+
+def _changed_defaults(method: str) -> Iterator[str]:
+    """Yield the defaults of [training] that differ where a method with its own kind of training shares it."""
+    yield f"## [training] with [{method}]\n\nDefaults that differ where {method} shares the training:\n"
+    changed = list(_differences(TrainingSettings(), table_settings(TRAINING, [method])(), ""))
+    yield _table(("key", "default"), [(f"`{key}`", default) for key, default in changed])
 
 
 def _section(title: str, group: type[Settings]) -> Iterator[str]:

@@ -40,7 +40,7 @@ def test_a_run_has_a_result_for_one_round_and_one_for_all_rounds_composed():
     assert one_round.arrays["scores"].shape == one_round.arrays["present"].shape == (24, 1)
     assert one_round.config["trials"] == composed.config["trials"] == 12
     assert one_round.metrics["accuracy"] == 0.5
-    assert one_round.summary.startswith("Of a single round")
+    assert one_round.unit.name == "one user, one round"
 
 
 def test_several_adversaries_share_a_running_training():
