@@ -108,7 +108,7 @@ class RecordedConv2d(nn.Module):
             raise ValueError("a convolution is applied to images of different sizes, so its taps cannot be cropped")
         (top, bottom), (left, right) = rows[1], columns[1]
         padding = (top, left)
-        if (top, left) != (bottom, right):
+        if (top, left) != (bottom, right) or min(top, left) < 0:
             images, padding = F.pad(images, (left, right, top, bottom)), (0, 0)
         kernel, stride, dilation = self._cropped.shape[2:], *(tuple(sizes[i] for sizes in self._sizes) for i in (1, 3))
 
@@ -243,7 +243,8 @@ def _reach(side: int, kernel: int, stride: int, padding: int, dilation: int) -> 
         for tap in range(kernel)
         if any(0 <= place * stride - padding + tap * dilation < side for place in range(outputs))
     ]
-    first, last = met[0], met[-1]
+    first, last = (met[0], met[-1]) if met else (0, kernel - 1)  # a kernel that meets only padding is not cropped
     before = padding - first * dilation
     after = (outputs - 1) * stride + dilation * (last - first) + 1 - side - before
-    return slice(first, last + 1), (before, max(after, 0))
+    # Up to stride − 1 pixels may be left over at the end. More would give further outputs, so they are cut off.
+    return slice(first, last + 1), (before, after if after <= -stride else max(after, 0))
