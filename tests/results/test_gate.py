@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from coalmine.accounting import claimed
 from coalmine.methods.estimates import with_stricter_bound
 from coalmine.results import units
 from coalmine.results.gate import judge
@@ -62,11 +63,27 @@ def test_a_claim_refuted_only_by_itself_is_suspicious_among_several(tmp_path, ru
 
 
 def test_an_estimate_wholly_above_the_claim_is_suspicious_and_one_that_covers_it_is_not():
-    above, covering = Estimate("gaussian-shift", 9.0, 8.5, 9.5, 0.95), Estimate("gaussian-shift", 9.0, 7.5, 9.5, 0.95)
+    above, covering = (Estimate("gaussian-shift", 9.0, low, 9.5, 0.95, 1e-5) for low in (8.5, 7.5))
     assert result(estimate=above).verdict is Verdict.SUSPICIOUS
     assert result(estimate=covering).verdict is Verdict.NOT_REFUTED
+    # Fits at δ = 0, and estimates that are not calibrated, exceed true claims too often to count.
+    for uncalibrated in (replace(above, delta=0.0), replace(above, method="best-threshold")):
+        assert result(estimate=uncalibrated).verdict is Verdict.NOT_REFUTED
     assert judge([result(estimate=above)]).failed is False
     assert judge([result(estimate=above)], strict=True).failed is True
+
+
+def test_a_bound_at_a_smaller_delta_cannot_refute_a_claim():
+    shown = result(bound=9.0, claim=8.0)
+    assert shown.verdict is Verdict.REFUTED
+    looser = replace(shown, theory=claimed(8.0, 1e-2))
+    assert looser.verdict is Verdict.NOT_REFUTED
+    assert judge([looser]).failed is False
+
+
+def test_too_few_scores_to_show_anything_are_too_weak():
+    assert result(bound=0.0, ceiling=0.0).verdict is Verdict.TOO_WEAK
+    assert result(bound=0.0, ceiling=2.0).verdict is Verdict.NOT_REFUTED
 
 
 def test_the_limit_is_about_one_user_and_other_units_are_compared_only_by_name(tmp_path, run):

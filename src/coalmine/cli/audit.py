@@ -146,6 +146,8 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
         print_method(method, method_results)
+        if values["max_epsilon"] is not None or sum(result.bound is not None for result in method_results.results) > 1:
+            console.print_sentence(gate.sentence)
     if out is not None and method_results.results:
         draw(out, bool(as_json))
     if figures is not None and method.charts is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
-from coalmine.results.result import AuditResult, in_json
+from coalmine.results.result import AuditResult, in_json, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate
 
@@ -131,7 +131,12 @@ class Gate:
             if self.limit is not None and not limited:
                 text += " The limit applies to none of these units: name one with --method or --view to compare it."
         text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
-        text += " for all results together." if len(judged) > 1 else "."
+        text += " for all results together" if len(judged) > 1 else ""
+        text += (
+            ", not counting the verdicts suspicious and too weak, which also fail a strict gate."
+            if self.strict
+            else "."
+        )
         if self.false_alarm_rate > self.requested_rate * (1 + 1e-9):
             text += (
                 f" That is above the requested {100 * self.requested_rate:.3g}%, because this run did not store "
@@ -242,8 +247,8 @@ def _judged(
     result: AuditResult, lower: float | None, significance: float | None, limit: float | None, limit_applies: bool
 ) -> Judgment:
     verdict = result.verdict
-    if result.theory is not None and lower is not None:
-        if lower > result.theory.epsilon:
+    if result.theory is not None and result.bound is not None and lower is not None:
+        if refutes(lower, result.bound.delta, result.theory):
             verdict = Verdict.REFUTED
         elif verdict is Verdict.REFUTED:
             # Refuted by itself, but not at the confidence that judging all results together takes.

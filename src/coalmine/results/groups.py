@@ -87,17 +87,18 @@ def share_of_claim(result: AuditResult) -> float:
 
 
 def _most_telling(results: Sequence[AuditResult]) -> list[AuditResult]:
-    kept: dict[tuple[str, str, str, str], AuditResult] = {}
+    kept: dict[tuple[str, ...], AuditResult] = {}
     for i, result in enumerate(results):
         variant = "" if result.variant else str(i)
-        key = (result.method, result.view, result.training, variant)
+        key = (result.method, result.view, result.training, result.unit.name, variant)
         if key not in kept or _telling(result) > _telling(kept[key]):
             kept[key] = result
     return list(kept.values())
 
 
-def _telling(result: AuditResult) -> tuple[bool, float, float]:
-    return (result.verdict is Verdict.REFUTED, share_of_claim(result), _bound(result))
+def _telling(result: AuditResult) -> tuple[int, float, float]:
+    """Return what to sort by: the worse verdict first, then the bound closest to its claim."""
+    return (-list(Verdict).index(result.verdict), share_of_claim(result), _bound(result))
 
 
 def _bound(result: AuditResult) -> float:

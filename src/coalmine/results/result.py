@@ -24,6 +24,7 @@ from coalmine.stats import Estimate, Scores
 _PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
 
 # Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
+_CALIBRATED = ("gaussian-shift",)  # intervals that cover as often as they say
 _BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exposure", "empirical", "composed")
 
 
@@ -137,7 +138,7 @@ class AuditResult:
     @property
     def best_guess(self) -> Estimate | None:
         """The estimate to show beside the bound: the best calibrated one whose assumption was not seen to fail."""
-        reliable = {e.method: e for e in self.estimates if not e.valid and not e.doubtful}
+        reliable = {e.method: e for e in self.estimates if not (e.valid or e.doubtful or e.lower == math.inf)}
         return next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
 
     def __getitem__(self, method: str) -> Estimate:
@@ -160,13 +161,11 @@ class AuditResult:
             return Verdict.NO_CLAIM
         if bound is None or (bound.epsilon == 0 and self.ceiling == 0 and bound.method != "exact-null"):
             return Verdict.TOO_WEAK  # nothing to test with, or too few scores to show anything
-        if bound.epsilon > self.theory.epsilon:
+        if refutes(bound.epsilon, bound.delta, self.theory):
             return Verdict.REFUTED
-        # Only an interval with a stated confidence counts; a spread between measurements is none.
-        covered = (
-            best_guess is None or best_guess.confidence is None or (best_guess.lower or 0.0) <= self.theory.epsilon
-        )
-        if not covered:
+        # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
+        calibrated = best_guess is not None and best_guess.method in _CALIBRATED and best_guess.delta > 0
+        if best_guess is not None and calibrated and (best_guess.lower or 0.0) > self.theory.epsilon:
             return Verdict.SUSPICIOUS
         return Verdict.NOT_REFUTED
 
@@ -290,6 +289,11 @@ class MethodResults:
     results: Sequence[AuditResult]
     summary: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+def refutes(bound: float, delta: float, theory: Theory) -> bool:
+    """Whether a lower bound at ``delta`` refutes a claim: (ε, δ)-DP implies (ε, δ')-DP only for δ' ≥ δ."""
+    return bound > theory.epsilon and delta >= theory.delta
 
 
 def common_delta(delta: float | None, theory: Theory | None) -> float:
