@@ -1,7 +1,7 @@
 """``coalmine init``, the settings' reference, and ``coalmine.run``."""
 
 import re
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,15 @@ SMALLER = {
 }
 
 
+NEEDS = {
+    "[secret-sharer] model_weights": "canaries",
+    "[secret-sharer] canaries": "model_weights",
+    "[secret-sharer] reference_weights": "model_weights",
+    "[exposure] references": "file",
+}
+"""Settings that say which other one they need."""
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_file_says_what_the_preset_does_and_explains_it(name):
     text, settings = written(PRESETS[name]), run_from_mapping(PRESETS[name].tables)
@@ -48,16 +57,14 @@ def test_a_file_says_what_the_preset_does_and_explains_it(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_setting_that_is_commented_out_is_a_line_of_its_own_that_can_be_let_in(name):
     lines = written(PRESETS[name]).splitlines()
-    # A stored model takes several of its settings at once.
-    together = ("# model_weights", '# canaries = "', "# reference_weights")
-    settings = [i for i, s in enumerate(lines) if re.match(r"# [a-z_]+ =", s) and not s.startswith(together)]
+    settings = [i for i, line in enumerate(lines) if re.match(r"# [a-z_]+ =", line)]
     assert len(settings) > 5
     for i in settings:
         assert lines[i - 1].startswith("# ")
-        text = "\n".join([*lines[:i], lines[i].removeprefix("# "), *lines[i + 1 :]])
-        alone = lines[i].split(" =")[0] not in ("# model_weights", "# reference_weights", "# references", "# calibrate")
-        with nullcontext() if alone else suppress(SettingError):  # these need another setting, and say which
-            run_from_text(text, name)
+        table = next(line for line in reversed(lines[:i]) if line.startswith("["))
+        needed = NEEDS.get(f"{table} {lines[i][2:].split(' =')[0]}")
+        with nullcontext() if needed is None else pytest.raises(SettingError, match=needed):
+            run_from_text("\n".join([*lines[:i], lines[i].removeprefix("# "), *lines[i + 1 :]]), name)
 
 
 @pytest.mark.parametrize("name", PRESETS)

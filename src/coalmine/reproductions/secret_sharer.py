@@ -140,15 +140,15 @@ def train(cell: Cell) -> dict[str, Any]:
     test = splits.test.subset(range(min(size.test_clients, len(splits.test))))
     training = _training(cell, replace(splits, train=insertion.data, test=test))
     last = training.run()[-1]
-    found = measure_memorization(training.module(), canaries, Probe(references=size.references, limit=_LIMIT))
-    kept = found.to_dict()
+    memorization = measure_memorization(training.module(), canaries, Probe(references=size.references, limit=_LIMIT))
+    kept = memorization.to_dict()
     return {
         "sampled": kept["random_sampling"],
         "sampled_lowest": kept["random_sampling_lowest"],
         "extracted": kept["beam_search"],
         "extracted_lowest": kept["beam_search_lowest"],
         "configurations": kept["configurations"],
-        "exposures": np.round(found.sampled.exposures, 3).tolist(),
+        "exposures": np.round(memorization.sampled.exposures, 3).tolist(),
         "recall": last["recall@1"],
         "perplexity": last["perplexity"],
         "median_norm": last.get("median_norm"),
