@@ -25,7 +25,7 @@ from coalmine.stats import (
     split,
 )
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import dp_families
+from coalmine.stats.single_run import guess_families
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def violations(case: Case, audits: int, seed: int) -> dict[str, float]:
         "simultaneous": lambda s, _: refutes(s, truth, delta=case.delta),
         "exact-null": lambda _, k: refutes(k, truth, delta=case.delta),
         "split": lambda s, _: (split(s, delta=case.delta).lower or 0) > truth,
-        "one-run": lambda s, _: any_rejects(dp_families(s), 0.05, ApproximateDP(truth, case.delta)),
+        "one-run": lambda s, _: any_rejects(guess_families(s), 0.05, ApproximateDP(truth, case.delta)),
         "clopper-pearson": lambda s, _: (epsilon_from_counts(s.counts(1.0), delta=case.delta).lower or 0) > truth,
         "published (invalid)": lambda _, k: (published_lower_bound(k, delta=case.delta).lower or 0) > truth,
     }

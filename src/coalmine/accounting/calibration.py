@@ -8,8 +8,9 @@ from coalmine.accounting.accountants import (
     MAX_PLD_EPSILON,
     check_accountant,
     event_epsilon,
+    extent_of,
     new_accountant,
-    pld_grid,
+    pld_step,
     quiet,
 )
 from coalmine.accounting.sampling import MAX_NOISE, MIN_NOISE, Sampling
@@ -51,7 +52,11 @@ def noise_for(*, epsilon: float, sampling: Sampling, rounds: int, delta: float, 
         raise InputError(f"no Gaussian noise gives an epsilon of {epsilon} at delta 0: delta must be in (0, 1)")
 
     def grid(noise: float) -> tuple[float, float]:
-        return pld_grid(*sampling.event(noise, rounds), _COARSER) if accountant == "pld" else (0.0, 0.0)
+        if accountant != "pld":
+            return 0.0, 0.0
+        event, neighbors = sampling.event(noise, rounds)
+        extent = extent_of(event, neighbors)
+        return extent, pld_step(event, extent, _COARSER)
 
     def claimed(noise: float) -> float:
         return event_epsilon(*sampling.event(noise, rounds), delta, accountant, _COARSER)

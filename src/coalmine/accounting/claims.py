@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coalmine.accounting.accountants import check_accountant
 from coalmine.accounting.guarantees import Theory, scheduled_epsilon, theory
 from coalmine.accounting.rounds import round_epsilon
 from coalmine.accounting.sampling import EveryRound, Poisson, Sampling
@@ -63,26 +64,29 @@ def scheduled_theory(noise_schedule: Sequence[tuple[float, int]], sampling: Samp
         delta: The δ to state ε at.
     """
     steps = sum(count for _, count in noise_schedule)
-    noise_multipliers = {noise_multiplier for noise_multiplier, _ in noise_schedule}
+    constant_noise = len({noise_multiplier for noise_multiplier, _ in noise_schedule}) == 1
     if sampling is None:
         epsilon, accountant = math.inf, "none"
     elif isinstance(sampling, EveryRound):
         # Gaussian steps compose to a single one with σ⁻² = Σ σₜ⁻², whose ε has a closed form.
         precision = math.fsum(count / noise**2 if noise > 0 else math.inf for noise, count in noise_schedule)
-        epsilon, accountant = round_epsilon(noise_multiplier=precision**-0.5, delta=delta), "exact"
-    elif len(noise_multipliers) == 1:
+        noise = precision**-0.5 if precision > 0 else math.inf
+        epsilon, accountant = round_epsilon(noise_multiplier=noise, delta=delta), "exact"
+    elif constant_noise:
         # `theory` remembers what it has computed, which takes seconds; a schedule is composed anew each time.
         constant = theory(noise_multiplier=noise_schedule[0][0], sampling=sampling, rounds=steps, delta=delta)
         epsilon, accountant = constant.epsilon, constant.accountant
     else:
-        epsilon, accountant = scheduled_epsilon(noise_schedule, sampling=sampling, delta=delta), "pld"
+        accountant = check_accountant(None, sampling)
+        epsilon = scheduled_epsilon(noise_schedule, sampling=sampling, delta=delta, accountant=accountant)
     return Theory(
         epsilon=epsilon,
         delta=check_delta(delta),
         accountant=accountant,
-        noise_multiplier=noise_multipliers.pop() if len(noise_multipliers) == 1 else None,
+        noise_multiplier=noise_schedule[0][0] if constant_noise else None,
         sampling="unknown" if sampling is None else str(sampling),
         q=None if sampling is None else sampling.rate,
         rounds=steps,
         adjacency=Sampling.adjacency if sampling is None else sampling.adjacency,
+        noise_schedule=() if constant_noise else tuple(noise_schedule),
     )

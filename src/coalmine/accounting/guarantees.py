@@ -7,14 +7,17 @@ how far one client can move that sum. Read more in docs/theory.md.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 from coalmine.accounting.accountants import ACCOUNTANTS, MIN_PLD_DELTA, check_accountant, event_epsilon
 from coalmine.accounting.calibration import noise_for
-from coalmine.accounting.sampling import EveryRound, FixedSize, Sampling, Schedule
+from coalmine.accounting.curves import local_curve, training_curve
+from coalmine.accounting.sampling import EveryRound, FixedSize, Sampling, Schedule, parse_sampling
 from coalmine.errors import InputError, check_count, check_delta, check_nonnegative, check_number
+from coalmine.stats.tradeoff import ApproximateDP, Curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +27,7 @@ class Theory:
     An audit tests this claim. It is a theorem about the training as described by ``noise_multiplier``, ``sampling`` and
     ``rounds``, so evidence against it means that the software does something else.
 
-    ``epsilon`` at ``delta`` is one point of the guarantee. The whole trade-off curve (a `coalmine.stats.tradeoff.Curve`
-    of the highest TPR at each FPR) belongs here too, as one more field that `theory` and `local_theory` fill and
-    `claimed` derives from its single point.
+    ``epsilon`` at ``delta`` is one point of the guarantee; `curve` is all of it.
 
     Attributes:
         epsilon: The claimed ε; infinite without noise.
@@ -37,6 +38,8 @@ class Theory:
         q: Probability that a client takes part in a given round, if the sampling fixes one.
         rounds: Number of rounds.
         adjacency: Which datasets are neighbors: ``"add-or-remove-one"`` or ``"replace-one"`` client.
+        noise_schedule: Pairs (noise multiplier, rounds with it), if the noise changes during the training.
+        local_epsilon: ε of each of ``rounds`` reports, if every report has pure ε-LDP by itself.
 
     Example:
         >>> from coalmine.accounting import EveryRound, theory
@@ -53,10 +56,48 @@ class Theory:
     q: float | None
     rounds: int
     adjacency: str
+    noise_schedule: Schedule = ()
+    local_epsilon: float | None = None
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether the claim follows from Gaussian noise, so that `curve` can be computed for less of it."""
+        return bool(self.noise_schedule) or self.noise_multiplier is not None
+
+    def curve(self, noise: float = 1.0) -> Curve:
+        """Return the claimed trade-off curve: the highest TPR at each FPR, for both directions of the adjacency.
+
+        As much as the accountant proves: the curve of the composed privacy losses for ``pld``, of the composed Rényi
+        divergences for ``rdp``, and the single point (ε, δ) where nothing else is known.
+
+        Args:
+            noise: Share of the claimed noise, for the curve of the same training with more or less noise. Without a
+                noise multiplier ε is divided by it, as for Laplace noise.
+
+        Returns:
+            A curve of `coalmine.stats.tradeoff`.
+
+        Example:
+            >>> import numpy as np
+            >>> from coalmine.accounting import EveryRound, theory
+            >>> claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+            >>> claim.curve().tpr(np.array(0.01)).round(3), claim.curve(noise=0.5).tpr(np.array(0.01)).round(3)
+            (np.float64(0.092), np.float64(0.372))
+        """
+        curve: Curve | None = None
+        if self.has_noise:
+            schedule = self.noise_schedule or [(self.noise_multiplier or 0.0, self.rounds)]
+            with suppress(InputError):  # sampling that is not one of ours
+                sampling = parse_sampling(self.sampling)
+                curve = training_curve([(sigma * noise, count) for sigma, count in schedule], sampling, self.accountant)
+        elif self.local_epsilon is not None:
+            curve = local_curve(self.local_epsilon / noise, self.rounds)
+        return curve or ApproximateDP(self.epsilon / noise, self.delta)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields ready for JSON, in which an infinite number is the string ``"inf"``."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["noise_schedule"] = [list(stretch) for stretch in self.noise_schedule]
         return {name: "inf" if value == math.inf else value for name, value in values.items()}
 
 
@@ -260,4 +301,5 @@ def local_theory(*, epsilon: float, rounds: int = 1, delta: float = 0.0) -> Theo
         q=1.0,
         rounds=rounds,
         adjacency="replace-one",
+        local_epsilon=float(epsilon),
     )

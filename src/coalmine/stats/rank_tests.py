@@ -40,6 +40,10 @@ class Tests(Protocol):
         """The family's share of the significance, relative to other families."""
         ...
 
+    def p_values(self, claim: Curve, indices: Ints) -> Floats:
+        """Return the p-values of the tests at ``indices``, or upper limits on them."""
+        ...
+
     def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
         """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
         ...

@@ -243,15 +243,31 @@ def largest_rejected(
 
     It exceeds the truth with probability at most ``alpha``, by a union bound: the significances of all tests sum to it.
     """
-    bound, best = _search(families, _test_levels(families, alpha), claim)
+    bound, best = _search(families, test_levels(families, alpha), claim)
     return bound, None if best is None else float(families[best[0]].thresholds[best[1]])
+
+
+def claim_families(scores: Scores, design: Design, claim: Curve) -> list[Tests]:
+    """Return the families of tests that apply to a claim: guesses in both tails test (ε, δ)-DP only."""
+    return _families(scores, design) if isinstance(claim, ApproximateDP) else [threshold_tests(scores)]
+
+
+def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
+    """Return the smallest joint significance at which some test rejects the claim."""
+    levels = test_levels(families, 1.0)
+    p_values = [
+        float(np.min(family.p_values(claim, np.arange(family.thresholds.size)))) / level
+        for family, level in zip(families, levels, strict=True)
+        if family.thresholds.size
+    ]
+    return min([1.0, *p_values])
 
 
 def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
     """Return whether some test rejects the claim, at a joint significance of ``alpha``."""
     return any(
         bool(np.any(family.rejects(claim, np.arange(family.thresholds.size), level)))
-        for family, level in zip(families, _test_levels(families, alpha), strict=True)
+        for family, level in zip(families, test_levels(families, alpha), strict=True)
         if family.thresholds.size
     )
 
@@ -288,7 +304,7 @@ def _families(scores: Scores, design: Design) -> list[Tests]:
     return [two_tailed_tests(scores, design), threshold_tests(scores)]
 
 
-def _test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
+def test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
     """Return the significance of one test of each family: ``alpha`` split by weight, then evenly within a family."""
     sizes = [family.thresholds.size for family in families]
     total = sum(family.weight for family, size in zip(families, sizes, strict=True) if size)

@@ -16,16 +16,17 @@ from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_confidence, check_count, check_delta
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, Tests, check_coin_flips
+from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, check_coin_flips
 from coalmine.stats.ranks import Tails, both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.simultaneous_bound import largest_rejected
+from coalmine.stats.simultaneous_bound import largest_rejected, test_levels
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 # These bounds lose much more from dividing the significance than those for independent scores, so their grids have
 # fewer numbers of guesses: half of the canaries, an eighth, and so on.
 _MAX_SHARE, _RATIO = 0.5, 4
+_LEVELS = np.geomspace(1e-9, 1, 256)  # significances at which a curve is tested, 8% apart
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,29 @@ def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> boo
         right = min(1.0, right + i / (total - i) * (reachable - wrong))
         wrong = reachable
     return right + wrong >= goal
+
+
+def one_run_curve_p_value(guesses: Guesses, claim: Curve) -> float:
+    """Return an upper limit on the probability of so many right guesses if a trade-off curve holds.
+
+    The recursion of Mahloujifar, Melis & Chaudhuri (2024), run for a grid of significances at once: the smallest that
+    it rejects at is the p-value, rounded up to the grid.
+    """
+    m, total, correct = guesses.canaries, guesses.guesses, guesses.correct
+    right, wrong = _LEVELS * correct / m, _LEVELS * (total - correct) / m
+    goal = total / m
+    open_levels = np.full(_LEVELS.shape, correct > 0)
+    for i in range(correct - 1, -1, -1):
+        reached = right + wrong >= goal
+        reachable = claim.fpr(right)
+        # A level is settled as soon as its sums reach the goal, or can no longer grow.
+        open_levels &= reached | (reachable > wrong)
+        if np.all(reached | ~open_levels):
+            break
+        right = np.where(reached, right, np.minimum(1.0, right + i / (total - i) * (reachable - wrong)))
+        wrong = np.where(reached, wrong, reachable)
+    rejected = open_levels & (right + wrong >= goal)
+    return float(_LEVELS[rejected][0]) if rejected.any() else 1.0
 
 
 def _normal_cdf(z: float) -> float:
@@ -209,7 +233,7 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> 
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    families = dp_families(scores)
+    families = guess_families(scores)
     lower, threshold = largest_rejected(families, alpha, lambda epsilon: ApproximateDP(epsilon, delta))
     return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=COIN_FLIPS, threshold=threshold)
 
@@ -254,13 +278,64 @@ def one_run_fdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Es
     )
 
 
-def dp_families(scores: Scores) -> list[Tests]:
-    """Return tests of (ε, δ)-DP from guesses in both tails and from guesses in the upper tail alone."""
+def guess_families(scores: Scores) -> list[GuessTests]:
+    """Return tests of a claim from guesses in both tails and from guesses in the upper tail alone."""
     grid = _grid(scores)
     return [
         GuessTests.at(scores, both_tails(scores.members, scores.observed, *grid), TWO_TAILS_WEIGHT),
         GuessTests.at(scores, top_ranks(scores.members, scores.observed, *grid)),
     ]
+
+
+class GuessPower:
+    """Power of the tests of `guess_families` for given numbers of scores.
+
+    Args:
+        members: Number of members.
+        nonmembers: Number of non-members.
+        draws: Number of simulated audits.
+
+    Example:
+        >>> power = GuessPower(200, 200)
+        >>> power.of(GaussianDP(1.0), GaussianDP(4.0), 0.05) > 0.95, power.of(GaussianDP(1.0), GaussianDP(1.0), 0.05)
+        (True, 0.0)
+    """
+
+    def __init__(self, members: int, nonmembers: int, draws: int = 200) -> None:
+        rng = np.random.default_rng(0)
+        self._tails = [(np.sort(rng.random(members)), np.sort(rng.random(nonmembers))) for _ in range(draws)]
+        self._needed: dict[tuple[Curve, float], Ints] = {}
+
+    def of(self, claim: Curve, truth: Curve, alpha: float) -> float:
+        """Return the probability to reject ``claim`` at significance ``alpha`` with the best attack on ``truth``."""
+        if (claim, alpha) not in self._needed:
+            self._needed[claim, alpha] = self._right_guesses_needed(claim, alpha)
+        needed, rejected = self._needed[claim, alpha], 0
+        for members, nonmembers in self._tails:
+            scores = Scores(-truth.fpr(members), -nonmembers)
+            right = [row.correct for family in guess_families(scores) for row in family.rows]
+            rejected += bool(np.any(np.array(right) >= needed))
+        return rejected / len(self._tails)
+
+    def _right_guesses_needed(self, claim: Curve, alpha: float) -> Ints:
+        """Return the smallest number of right guesses at which each test rejects."""
+        families = guess_families(Scores(*self._tails[0]))
+        return np.array(
+            [
+                1 + _largest_not_rejecting(row, claim, level)
+                for family, level in zip(families, test_levels(families, alpha), strict=True)
+                for row in family.rows
+            ]
+        )
+
+
+def _largest_not_rejecting(row: Guesses, claim: Curve, level: float) -> int:
+    low, high = 0, row.guesses + 1  # no right guesses never reject, and more than all of them always would
+    while high - low > 1:
+        middle = (low + high) // 2
+        rejects = _p_value(Guesses(row.canaries, row.guesses, middle), claim) <= level
+        low, high = (low, middle) if rejects else (middle, high)
+    return low
 
 
 def _grid(scores: Scores) -> tuple[int, int]:
@@ -286,15 +361,24 @@ class GuessTests:
         rows = [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
         return cls(thresholds, rows, weight)
 
+    def p_values(self, claim: Curve, indices: Ints) -> Floats:
+        """Return the p-values of the tests at ``indices``, or upper limits on them."""
+        return np.array([_p_value(self.rows[i], claim) for i in indices])
+
     def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
         """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
         return np.array([_rejects(self.rows[i], claim, level) for i in indices], dtype=bool)
 
 
 def _rejects(guesses: Guesses, claim: Curve, level: float) -> bool:
-    """Return whether the guesses reject a claim of (ε, δ)-DP or of μ-GDP."""
-    if isinstance(claim, ApproximateDP):
-        return one_run_p_value(guesses, claim.epsilon, claim.delta) <= level
+    """Return whether the guesses reject a claim."""
     if isinstance(claim, GaussianDP):
         return one_run_rejects_gdp(guesses, claim.mu, level)
-    raise TypeError(f"guesses about one run test (ε, δ)-DP or μ-GDP, got {claim}")
+    return _p_value(guesses, claim) <= level
+
+
+def _p_value(guesses: Guesses, claim: Curve) -> float:
+    """Return the p-value of a claim."""
+    if isinstance(claim, ApproximateDP):
+        return one_run_p_value(guesses, claim.epsilon, claim.delta)
+    return one_run_curve_p_value(guesses, claim)

@@ -16,6 +16,7 @@ from scipy import special
 
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import check_count, check_delta, check_nonnegative
+from coalmine.stats.search import largest
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(10)
 # Quantiles at which integrals are cut, from either end. The mass beyond the first is dropped: it is far below the
@@ -32,6 +33,10 @@ class Curve(Protocol):
 
     def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
         """Return the highest TPR from ln FPR and ln TNR, accurate however small the rates are."""
+        ...
+
+    def fpr(self, tpr: Floats) -> Floats:
+        """Return the lowest FPR at each ``tpr``, any shape: the inverse of `tpr`."""
         ...
 
     @property
@@ -70,6 +75,13 @@ class ApproximateDP:
             falling = 1 - np.exp(log_tnr - self.epsilon) + math.exp(-self.epsilon) * self.delta
         return np.clip(np.minimum(rising, falling), 0, 1)
 
+    def fpr(self, tpr: Floats) -> Floats:
+        """Return the lowest FPR at each ``tpr``, any shape: the inverse of `tpr`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            low = math.exp(-self.epsilon) * (tpr - self.delta)
+            high = 1 - self.delta - np.exp(self.epsilon) * (1 - tpr)
+        return np.asarray(np.clip(np.fmax(low, high), 0, 1))
+
     @property
     def kink(self) -> float:
         """FPR at which the curve changes its slope."""
@@ -101,10 +113,135 @@ class GaussianDP:
         result: Floats = special.ndtr(quantile + self.mu)
         return result
 
+    def fpr(self, tpr: Floats) -> Floats:
+        """Return the lowest FPR at each ``tpr``, any shape: the inverse of `tpr`."""
+        result: Floats = special.ndtr(special.ndtri(tpr) - self.mu)
+        return result
+
     @property
     def kink(self) -> float:
         """FPR at which TPR = 1 − FPR; the curve is smooth, so any split would do."""
         return float(special.ndtr(-self.mu / 2))
+
+
+@dataclass(frozen=True, eq=False)
+class PrivacyProfile:
+    """The claim of (ε, δ)-DP for many pairs at once, as an accountant makes it: its δ at every ε.
+
+    The curve is the lower envelope of the curves of all pairs. It lies above the curve of the mechanism that was
+    accounted for, and approaches it as the pairs get denser, so tests of it are conservative.
+
+    Args:
+        epsilons: Ascending ε, at least 0, shape (k,).
+        deltas: The δ at each ε, falling, shape (k,).
+
+    Example:
+        >>> profile = PrivacyProfile(np.array([0.0, 1.0]), np.array([0.3, 0.1]))
+        >>> profile.tpr(np.array([0.1, 0.2])).round(4)
+        array([0.3718, 0.5   ])
+    """
+
+    epsilons: Floats
+    deltas: Floats
+
+    def __post_init__(self) -> None:
+        if self.epsilons.shape != self.deltas.shape or self.epsilons.size == 0:
+            raise ValueError("a privacy profile needs one δ for each ε, and at least one of them")
+        if self.epsilons[0] < 0 or np.any(np.diff(self.epsilons) <= 0) or np.any(np.diff(self.deltas) > 0):
+            raise ValueError("a privacy profile needs ascending ε of at least 0, and δ that do not rise")
+
+    def tpr(self, fpr: Floats) -> Floats:
+        """Return the highest TPR at each ``fpr``, any shape."""
+        with np.errstate(divide="ignore"):
+            return self._tpr(np.log(fpr), 1 - np.asarray(fpr))
+
+    def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
+        """Return the highest TPR from ln FPR and ln TNR, accurate however small the rates are."""
+        return self._tpr(log_fpr, np.exp(log_tnr))
+
+    def fpr(self, tpr: Floats) -> Floats:
+        """Return the lowest FPR at each ``tpr``, any shape: the inverse of `tpr`."""
+        with np.errstate(divide="ignore"):
+            return np.clip(np.maximum(self._left(tpr), 1 - self._rising(np.log1p(-np.asarray(tpr)))), 0, 1)
+
+    @cached_property
+    def kink(self) -> float:
+        """FPR at which TPR = 1 − FPR: there the two halves of the curve meet."""
+        # On the left half TPR = e^ε·FPR + δ, so each pair gives an upper limit on this FPR.
+        return float(np.max((1 - self.deltas) * special.expit(-self.epsilons)))
+
+    def _tpr(self, log_fpr: Floats, tnr: Floats) -> Floats:
+        return np.clip(np.minimum(self._rising(log_fpr), 1 - self._left(tnr)), 0, 1)
+
+    def _rising(self, log_fpr: Floats) -> Floats:
+        """Return min over the pairs of e^ε·FPR + δ."""
+        epsilons, deltas, log_corners = self._envelope
+        # Any pair gives a valid limit, so picking a neighbor of the best one by rounding does no harm.
+        pair = np.searchsorted(-log_corners, -np.asarray(log_fpr))
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(epsilons[pair] + log_fpr) + deltas[pair])
+
+    def _left(self, tpr: Floats) -> Floats:
+        """Return max over the pairs of e^−ε·(TPR − δ), the inverse of `_rising`."""
+        epsilons, deltas, log_corners = self._envelope
+        corners = np.exp(epsilons[:-1] + log_corners) + deltas[:-1]
+        pair = np.searchsorted(-corners, -np.asarray(tpr))
+        return np.asarray(np.exp(-epsilons[pair]) * (tpr - deltas[pair]))
+
+    @cached_property
+    def _envelope(self) -> tuple[Floats, Floats, Floats]:
+        """The pairs whose lines e^ε·FPR + δ touch the lower envelope, and ln FPR where each meets the next."""
+        epsilons, deltas = self.epsilons, self.deltas
+        while True:
+            with np.errstate(divide="ignore"):
+                log_corners = np.log(-np.diff(deltas)) - epsilons[:-1] - np.log(np.expm1(np.diff(epsilons)))
+            # A line that meets the next one before the previous one is nowhere the lowest.
+            keep = np.concatenate([[True], log_corners[1:] < log_corners[:-1], [True]])
+            if keep.all():
+                return epsilons, deltas, log_corners
+            epsilons, deltas = epsilons[keep], deltas[keep]
+
+
+@dataclass(frozen=True)
+class GroupCurve:
+    """The claim for several copies of a record: the curve of one copy applied once for each (Dong, Roth & Su, 2019).
+
+    Args:
+        curve: The claim for one copy.
+        copies: Number of copies, at least 1.
+
+    Example:
+        >>> one, three = GaussianDP(mu=1.0), GaussianDP(mu=3.0)
+        >>> bool(np.isclose(GroupCurve(one, 3).tpr(np.array(0.1)), three.tpr(np.array(0.1))))
+        True
+    """
+
+    curve: Curve
+    copies: int
+
+    def tpr(self, fpr: Floats) -> Floats:
+        """Return the highest TPR at each ``fpr``, any shape."""
+        for _ in range(self.copies):
+            fpr = self.curve.tpr(fpr)
+        return fpr
+
+    def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
+        """Return the highest TPR from ln FPR and ln TNR, accurate however small the rates are."""
+        rate = self.curve.tpr_at_tails(log_fpr, log_tnr)
+        for _ in range(self.copies - 1):
+            rate = self.curve.tpr(rate)
+        return rate
+
+    def fpr(self, tpr: Floats) -> Floats:
+        """Return the lowest FPR at each ``tpr``, any shape: the inverse of `tpr`."""
+        for _ in range(self.copies):
+            tpr = self.curve.fpr(tpr)
+        return tpr
+
+    @cached_property
+    def kink(self) -> float:
+        """FPR at which TPR = 1 − FPR."""
+        return 1 - largest(lambda x: x <= 1 and bool(self.tpr(np.array(1 - x)) >= x))
 
 
 def group_parameters(epsilon: float, delta: float, copies: int) -> tuple[float, float]:

@@ -1,0 +1,253 @@
+"""The test of a claimed guarantee: its p-value, the noise in effect, and what it could have detected.
+
+docs/claim-test.md explains the test and proves it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from coalmine.accounting import Theory
+from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_kind
+from coalmine.results.verdict import Verdict
+from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
+from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.rank_tests import Design
+from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
+
+POWER = 0.8
+"""The power at which an audit counts as able to detect something."""
+
+HALF_THE_NOISE = 0.5
+"""An audit that could not have detected this share of the claimed noise is too weak."""
+
+# Shares of the claimed noise that are looked at: 2% apart, so that searches for different things share their curves.
+_RATIO = 1.02
+_LEAST, _MOST = -200, 120  # powers of the ratio: from 0.02 to 11 times the claimed noise
+_NOT_NORMAL = 0.01  # significance at which scores do not count as normal
+_MOST_CANARIES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimTest:
+    """The test of a claimed guarantee.
+
+    Args:
+        verdict: One of the five verdicts.
+        p_value: Probability of such evidence, or an upper limit on it, if the claim is true.
+        confidence: One minus the false-alarm rate at which ``verdict`` was reached.
+        noise_at_most: Upper bound, at that confidence, on the share of the claimed noise that the training adds;
+            None if the claim states no noise multiplier or no share can be excluded.
+        noise_estimate: Estimate of that share, as seen by this attack: a weak attack makes it too large.
+        detectable_noise: The audit detects noise below this share of the claim with 80% power; None if it detects none.
+        canaries_needed: Inserted canaries that detect half the claimed noise with that power, if these are too few.
+
+    Example:
+        >>> ClaimTest(verdict=Verdict.REFUTED, p_value=1e-4, confidence=0.95).refuted
+        True
+    """
+
+    verdict: Verdict
+    p_value: float | None = None
+    confidence: float | None = None
+    noise_at_most: float | None = None
+    noise_estimate: float | None = None
+    detectable_noise: float | None = None
+    canaries_needed: int | None = None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is refuted."""
+        return self.verdict is Verdict.REFUTED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {**vars(self), "verdict": self.verdict.value}
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> ClaimTest:
+        """Return the test that `to_dict` wrote."""
+        return cls(**{**content, "verdict": Verdict(content["verdict"])})
+
+
+def check_claim(
+    members: ArrayLike,
+    nonmembers: ArrayLike | None,
+    theory: Theory,
+    *,
+    confidence: float = 0.95,
+    design: Design = "fixed",
+    null: Null | None = None,
+    dependent: bool = False,
+    copies: int = 1,
+) -> ClaimTest:
+    """Test a claimed guarantee with the scores of inserted and held-out canaries.
+
+    A claim is more than one (ε, δ) pair: it limits the true positive rate of every attack at every false positive rate.
+    The test compares the scores with that whole curve, so it detects missing noise long before a lower bound on ε
+    exceeds the claimed ε. It assumes nothing about the mechanism: a true claim is refuted with a probability of at most
+    ``1 - confidence``, provided that the scores are independent of one another and members were picked at random among
+    exchangeable canaries.
+
+    Args:
+        members: Scores of inserted canaries, shape (m,); higher means more likely a member.
+        nonmembers: Scores of held-out canaries, shape (n,); None if ``null`` is given.
+        theory: The claimed guarantee, such as `coalmine.theory` or `coalmine.accounting.claimed` return.
+        confidence: One minus the false-alarm rate, in [0.5, 1).
+        design: How members were chosen: in ``"fixed"`` numbers, or by ``"coin-flips"``, one for each canary.
+        null: Known distribution of a held-out canary's score, instead of ``nonmembers``.
+        dependent: Whether scores may depend on one another. The test is then weaker, and needs coin flips.
+        copies: How often each member was inserted; the claim is about one copy.
+
+    Returns:
+        The verdict, its p-value, the noise in effect and the power of the test.
+
+    Raises:
+        InputError: If scores are not finite, or an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from coalmine.accounting import EveryRound, theory
+        >>> claim = theory(noise_multiplier=0.6, sampling=EveryRound(), rounds=1, delta=1e-5)
+        >>> rng = np.random.default_rng(0)
+        >>> test = check_claim(rng.normal(1 / 0.3, 1, 50), rng.normal(0, 1, 50), claim)  # half of the claimed noise
+        >>> test.verdict.value, round(claim.epsilon, 1), test.noise_at_most < 0.8
+        ('refuted', 8.0, True)
+    """
+    check_kind("theory", theory, Theory, "a Theory, as audit.theory(...) or coalmine.theory(...) return")
+    scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
+    alpha = 1 - check_confidence(confidence)
+    if theory.epsilon == math.inf:
+        return ClaimTest(verdict=Verdict.NO_CLAIM)
+    tests = ClaimTests(scores, design=design, dependent=dependent)
+    evidence = _Evidence(tests, theory, alpha, check_count("copies", copies))
+    p_value = tests.p_value(evidence.curve(0))
+    detectable = evidence.detectable_noise
+    if p_value <= alpha:
+        verdict = Verdict.REFUTED
+    elif _estimate_exceeds(scores, theory, confidence, copies):
+        verdict = Verdict.SUSPICIOUS
+    elif detectable is None or detectable < HALF_THE_NOISE:
+        verdict = Verdict.TOO_WEAK
+    else:
+        verdict = Verdict.NOT_REFUTED
+    return ClaimTest(
+        verdict=verdict,
+        p_value=p_value,
+        confidence=confidence,
+        noise_at_most=evidence.noise_at_most if theory.has_noise else None,
+        noise_estimate=evidence.noise_estimate if theory.has_noise else None,
+        detectable_noise=detectable,
+        canaries_needed=evidence.canaries_needed if verdict is Verdict.TOO_WEAK else None,
+    )
+
+
+class _Evidence:
+    """What the scores say about the share of the claimed noise. Shares are powers of `_RATIO`, and 0 is the claim."""
+
+    def __init__(self, tests: ClaimTests, theory: Theory, alpha: float, copies: int) -> None:
+        self._tests, self._theory, self._alpha, self._copies = tests, theory, alpha, copies
+
+    def curve(self, power: int) -> Curve:
+        """Return the curve for a share of the claimed noise."""
+        curve = self._theory.curve(_RATIO**power)
+        return curve if self._copies == 1 else GroupCurve(curve, self._copies)
+
+    @property
+    def noise_at_most(self) -> float | None:
+        """The smallest share that is rejected: every larger one claims more, so it is rejected too."""
+        power = _first(lambda power: self._tests.p_value(self.curve(power)) <= self._alpha, near=self._likeliest)
+        return None if power is None else _RATIO**power
+
+    @property
+    def noise_estimate(self) -> float | None:
+        """The share whose curve has as much area as the observed ROC curve."""
+        return _RATIO**self._likeliest if _LEAST < self._likeliest < _MOST else None
+
+    @property
+    def detectable_noise(self) -> float | None:
+        """The largest share, at most 1, that the test tells from the claim with the wanted power."""
+        power = _first(lambda power: self._power(power) < POWER, near=round(math.log(0.7, _RATIO)), most=0)
+        return None if power == _LEAST else _RATIO ** ((0 if power is None else power) - 1)
+
+    @property
+    def canaries_needed(self) -> int | None:
+        """The number of members that detects half the noise with the wanted power, rounded up to two digits."""
+        half = round(math.log(HALF_THE_NOISE, _RATIO))
+        factor = 1.0
+        while self._tests.members * factor <= _MOST_CANARIES:
+            factor *= 1.25
+            if self._power(half, factor) >= POWER:
+                needed = self._tests.members * factor
+                digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+                return math.ceil(needed / digits) * digits
+        return None
+
+    def _power(self, power: int, factor: float = 1.0) -> float:
+        """Return the probability to detect a share with this attack, on ``factor`` times as many canaries.
+
+        The attack would separate the scores by the same fraction of what the noise allows as it does now.
+        """
+        truth = GaussianDP(self._efficiency * _separation(self.curve(power)))
+        return self._tests.power(self.curve(0), truth, self._alpha, factor)
+
+    @cached_property
+    def _efficiency(self) -> float:
+        """How far the attack separates the scores, relative to the best attack on the claimed noise, at most 1."""
+        allowed = _separation(self.curve(0))
+        return min(1.0, self._tests.separation / allowed) if allowed > 0 else 0.0
+
+    @cached_property
+    def _likeliest(self) -> int:
+        observed = self._tests.separation
+        power = _first(lambda power: _separation(self.curve(power)) <= observed, near=0)
+        return _MOST if power is None else power
+
+
+def _first(holds: Callable[[int], bool], *, near: int, most: int = _MOST) -> int | None:
+    """Return the smallest power for which a condition holds that holds for all larger ones too; None if for none.
+
+    The search starts at a guess and widens from there, since curves of shares far from the claim are the slow ones.
+    """
+    holds = cache(holds)
+    low = high = min(near, most)
+    step = 4
+    while holds(low):
+        if low == _LEAST:
+            return _LEAST
+        high, low, step = low, max(_LEAST, low - step), 2 * step
+    while not holds(high):
+        if high == most:
+            return None
+        low, high, step = high, min(most, high + step), 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _separation(curve: Curve) -> float:
+    """Return the distance in standard deviations of two normal distributions with the same area under the ROC curve."""
+    midpoints = (np.arange(2000) + 0.5) / 2000
+    lost = float(np.mean(curve.fpr(midpoints)))  # one minus the area
+    return float(-math.sqrt(2) * special.ndtri(max(lost, 1e-12)))
+
+
+def _estimate_exceeds(scores: Scores, theory: Theory, confidence: float, copies: int) -> bool:
+    """Whether the calibrated estimate lies entirely above the claim: the scores look normal, and δ > 0."""
+    if theory.delta == 0 or copies > 1:
+        return False
+    try:
+        estimate = gaussian_shift(scores, delta=theory.delta, confidence=confidence)
+        normal = anderson_darling(scores.members).p_value >= _NOT_NORMAL
+    except (NotApplicableError, InputError):
+        return False
+    return normal and (estimate.lower or 0.0) > theory.epsilon

@@ -1,0 +1,118 @@
+"""All tests of a claimed trade-off curve together: one p-value, and the power to detect that less is true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+from scipy import special
+
+from coalmine.errors import InputError
+from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.rank_tests import Design, check_coin_flips
+from coalmine.stats.scores import Scores
+from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
+from coalmine.stats.single_run import GuessPower, guess_families
+from coalmine.stats.tradeoff import Curve
+
+# The rank-sum test is the sharpest for noise that is too small everywhere, the others see leaks in the tails.
+_RANK_SUM_SHARE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class ClaimTests:
+    """The tests of a claim on given scores.
+
+    Half of the significance goes to the rank-sum test of the whole curve, half to the tests at ranks fixed in advance.
+    If scores may depend on one another, the guesses about one run are the only test.
+
+    Args:
+        scores: Scores of members and of non-members, or with a known null.
+        design: How members were chosen.
+        dependent: Whether scores may depend on one another.
+
+    Raises:
+        InputError: If the design is unknown, or dependent scores come without coin flips.
+
+    Example:
+        >>> from coalmine.stats.tradeoff import GaussianDP
+        >>> rng = np.random.default_rng(0)
+        >>> tests = ClaimTests(Scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100)))
+        >>> tests.p_value(GaussianDP(mu=1.0)) < 0.01, tests.p_value(GaussianDP(mu=2.0)) > 0.05
+        (True, True)
+    """
+
+    scores: Scores
+    design: Design = "fixed"
+    dependent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.design not in ("fixed", "coin-flips"):
+            raise InputError(f"design must be 'fixed' or 'coin-flips', got {self.design!r}")
+        if self.dependent and (self.design == "fixed" or self.scores.null is not None):
+            raise InputError("dependent scores need observed non-members and the design 'coin-flips'")
+        if self.scores.null is None and self.design == "coin-flips":
+            check_coin_flips(self.scores.members.size, self.scores.observed.size)
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return self.scores.members.size
+
+    @property
+    def nonmembers(self) -> int | None:
+        """Number of non-members, or None if their distribution is known."""
+        return None if self.scores.null is not None else self.scores.observed.size
+
+    @cached_property
+    def separation(self) -> float:
+        """Distance in standard deviations of two normal distributions that overlap like the scores."""
+        if self.scores.null is not None:
+            lost = float(np.mean(np.exp(self.scores.null.log_sf(self.scores.members))))
+            least = 1 / (2 * self.members)
+        else:
+            below = np.searchsorted(self.scores.observed, self.scores.members, side="left")
+            tied = np.searchsorted(self.scores.observed, self.scores.members, side="right") - below
+            lost = 1 - float(np.mean(below + tied / 2)) / self.scores.observed.size
+            least = 1 / (2 * self.members * self.scores.observed.size)
+        return max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
+
+    def p_value(self, claim: Curve) -> float:
+        """Return the p-value of a claim."""
+        if self.dependent:
+            return joint_p_value(guess_families(self.scores), claim)
+        rank_sum = self._rank_sum.p_value(self._statistic, claim) / _RANK_SUM_SHARE
+        at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - _RANK_SUM_SHARE)
+        return min(1.0, rank_sum, at_ranks)
+
+    def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
+        """Return a lower limit on the probability to reject ``claim`` if the scores overlap like ``truth``.
+
+        Args:
+            claim: The claim.
+            truth: The curve that the attack really reaches.
+            alpha: Significance of the test.
+            factor: How many times as many canaries there are.
+        """
+        members, nonmembers = math.ceil(self.members * factor), math.ceil((self.nonmembers or 0) * factor)
+        if self.dependent:
+            return self._guess_power(members, nonmembers).of(claim, truth, alpha)
+        test = self._rank_sum
+        if factor != 1:
+            test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
+        return test.power(claim, truth, alpha * _RANK_SUM_SHARE)
+
+    @cached_property
+    def _rank_sum(self) -> RankSum:
+        return RankSum.of(self.scores)
+
+    @cached_property
+    def _statistic(self) -> float:
+        return self._rank_sum.statistic(self.scores)
+
+    @cached_property
+    def _guess_power(self) -> Callable[[int, int], GuessPower]:
+        return cache(GuessPower)
