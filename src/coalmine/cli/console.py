@@ -106,13 +106,6 @@ def show_warning(
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
-def number(value: float | None, digits: int) -> str:
-    """Format a number with that many digits after the point; a dash for None, ∞ for infinity."""
-    from coalmine.results.tables import fixed
-
-    return fixed(value, digits)
-
-
 def print_table(table: Table) -> None:
     """Print a table with numbers aligned to the right."""
     from rich import box
@@ -137,9 +130,9 @@ def print_settings(*groups: type[Settings]) -> None:
     from coalmine.results.tables import Table
 
     rows = [
-        [name, default_text(default), description]
+        [name, default_text(default), field.description or ""]
         for group in groups
-        for name, default, description in group.described()
+        for name, field, default in group().walk()
     ]
     print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
 

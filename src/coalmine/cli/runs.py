@@ -77,7 +77,6 @@ def report(
 
 def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
     """Run, print a summary of all methods, and draw the report."""
-    from coalmine.results.summary import COLUMNS, rows
     from coalmine.results.tables import Table
     from coalmine.runs.running import run as run_all
 
@@ -86,7 +85,7 @@ def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         console.print_json(dict(finished.content))
     else:
-        console.print_table(Table(settings.run.title or str(out), COLUMNS, rows(finished.results)))
+        console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
         for method in finished.methods:
             if method.summary:
                 console.print_sentence(method.summary)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from coalmine.config import Settings
 from coalmine.errors import DataWarning, InputError, did_you_mean
 from coalmine.methods.job import Job, JobContext
-from coalmine.results.result import AuditResult, MethodResults
-from coalmine.results.tables import Table
+from coalmine.results.result import MethodResults
+from coalmine.results.tables import Table, score_counts
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -156,19 +156,7 @@ def _load(name: str, target: str) -> Method:
 
 def estimate_tables(method_results: MethodResults) -> list[Table]:
     """Return one table of estimates per result: what the terminal shows of most methods."""
-    return [_estimate_table(result) for result in method_results.results]
-
-
-def _estimate_table(result: AuditResult) -> Table:
-    return Table.of_estimates(
-        result.estimates, f"{result.method}, {result.label} ({result.score_name}): {_counts(result)}"
-    )
-
-
-def _counts(result: AuditResult) -> str:
-    if result.scores is None:
-        return result.unit.name
-    sides = (result.scores.members, result.scores.nonmembers)
-    return ", ".join(
-        f"{side.size:,} {name}" for side, name in zip(sides, result.side_names, strict=True) if side is not None
-    )
+    return [
+        Table.of_estimates(r.estimates, f"{r.method}, {r.label} ({r.score_name}): {score_counts(r) or r.unit.name}")
+        for r in method_results.results
+    ]

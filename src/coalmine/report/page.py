@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from coalmine import __version__
-from coalmine.drawing.charts import DARK, LIGHT, Figure, theme, write_png
+from coalmine.drawing.charts import COLORS, Figure, theme, write_png
 from coalmine.drawing.html import Html, data, definitions, folded, joined, paragraphs, table, tag
 from coalmine.drawing.sections import Section, plain_section
 from coalmine.files import write_text
@@ -21,8 +21,8 @@ from coalmine.report.first_screen import answer
 from coalmine.report.glossary import GLOSSARY
 from coalmine.report.training import training_section
 from coalmine.results.groups import grouped
-from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
+from coalmine.results.tables import score_counts
 from coalmine.stats.estimators import CAVEATS
 
 NAME = "report.html"
@@ -130,7 +130,7 @@ def _method(run: SavedRun) -> Html:
             result.adversary,
             result.score_name,
             "–" if result.bound is None else result.bound.method,
-            _scores(result),
+            score_counts(result) or "–",
         ]
         if row not in rows:
             rows.append(row)
@@ -155,14 +155,6 @@ def _method(run: SavedRun) -> Html:
             ),
         ]
     )
-
-
-def _scores(result: AuditResult) -> str:
-    if result.scores is None:
-        return "–"
-    sides = (result.scores.members, result.scores.nonmembers)
-    counted = [f"{side.size:,} {name}" for side, name in zip(sides, result.side_names, strict=True) if side is not None]
-    return ", ".join(counted)
 
 
 def _caveats(run: SavedRun) -> Html:
@@ -204,11 +196,9 @@ def _figures(sections: list[Section]) -> list[Figure]:
 
 
 def _style() -> str:
-    def variables(colors: dict[str, str]) -> str:
-        return "".join(f"{name}:{value};" for name, value in colors.items())
-
-    dark = f"@media screen and (prefers-color-scheme: dark){{:root{{{variables(DARK)}}}}}"
-    return f":root{{{variables(LIGHT)}}}\n{dark}\n{_file('page.css')}"
+    light, dark = ("".join(f"--{name}:{colors[i]};" for name, colors in COLORS.items()) for i in (0, 1))
+    in_the_dark = f"@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+    return f":root{{{light}}}\n{in_the_dark}\n{_file('page.css')}"
 
 
 @lru_cache(maxsize=1)

@@ -15,11 +15,11 @@ from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun
-from coalmine.results.summary import short
+from coalmine.results.tables import EVIDENCE, evidence_cells
 from coalmine.stats import Estimate
 
 SETTINGS_COLUMNS = ["setting"]
-COLUMNS = ["method", "view", "run", "claimed ε", "lower bound", "best guess", "by", "verdict", "against the first run"]
+COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 
 _CONFIDENCE = 0.95
@@ -90,12 +90,7 @@ class Row:
     def cells(self) -> list[str]:
         """Return the cells of the table, under `COLUMNS`."""
         result = self.result
-        claim = None if result.theory is None else result.theory.epsilon
-        bound = None if result.decisive is None else result.decisive.epsilon
-        guess = result.best_guess
-        figures = [short(claim), short(bound), short(None if guess is None else guess.epsilon)]
-        method = "" if guess is None else guess.method
-        return [result.method, result.label, self.run, *figures, method, result.verdict.value, self.difference]
+        return [result.method, result.label, self.run, *evidence_cells(result), self.difference]
 
 
 @dataclass(frozen=True, kw_only=True)
