@@ -136,12 +136,13 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
     out, figures, quiet, as_json = (values.get(name) for name in ("out", "figures", "quiet", "as_json"))
     make(figures)
 
+    from coalmine.results.gate import judge
     from coalmine.runs.running import run
 
     with console.bars(quiet=bool(quiet or as_json)):
         finished = run(settings, out=out)
     (method_results,) = finished.methods
-    gate = console.judged(method_results.results, values["max_epsilon"])
+    gate = judge(method_results.results, max_epsilon=values["max_epsilon"])
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
