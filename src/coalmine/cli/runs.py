@@ -22,7 +22,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run five methods on bundled data and write the report (about a minute)."""
-    from coalmine.runs.demo import demo_settings
+    from coalmine.runs.settings import demo_settings
 
     _run(demo_settings(seed), out, quiet, as_json)
 

@@ -58,8 +58,7 @@ class Method:
         job: Builds its part in a run. Heavy imports belong inside this function.
         training: Settings of the training it audits, or None if it needs none.
         training_table: Table of the training in ``audit.toml``. A method whose training differs from the others' may
-        name
-            a table of its own; it shares ``training`` where that table is missing.
+            name a table of its own; it shares ``training`` where that table is missing.
         options: Settings that get an option of their own in ``coalmine audit NAME``; all others are set by ``--set``.
         init: Settings that ``coalmine init`` writes for it.
         check: Refuses settings that do not go together with the rest of a run.
@@ -68,7 +67,6 @@ class Method:
         charts: Figures for ``--figures``, by file name, or None if it has none.
         extras: Names of the JSON documents it saves next to its results.
         caveats: What its own estimators are worth, by name; those of `coalmine.stats` are known.
-        facts: Names of metrics in words, for the terminal.
     """
 
     name: str

@@ -219,13 +219,20 @@ class _Run:
         for job in group.jobs.values():
             splits = job.insert(splits)
         training = group.build(splits, audits=True)
-        self._train(training, group.table, _checkpoints(group.table))
+        self._train(training, group.table, "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}")
         metrics = quality(training)
         if self.settings.run.baseline:
             plain = group.build(group.splits(), audits=False)
             self._train(plain, f"{group.table} without canaries", f"baseline-{group.table}")
             metrics |= {f"{name} without canaries": value for name, value in quality(plain).items()}
-        return training, _about(training, metrics)
+        return training, {
+            "clients": len(training.data),
+            "parameters": training.dim,
+            "rounds": training.rounds,
+            "private": training.private,
+            "metrics": metrics,
+            "history": training.history,
+        }
 
     def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
@@ -272,20 +279,3 @@ def quality(training: Rounds) -> dict[str, float]:
     """Return the quality of the final model on test data."""
     last: Mapping[str, float] = training.history[-1] if training.history else {}
     return {name: float(last[name]) for name in _QUALITY if name in last}
-
-
-def _checkpoints(table: str) -> str:
-    """Return the directory of a training's checkpoints."""
-    return "checkpoint" if table == TRAINING else f"checkpoint-{table}"
-
-
-def _about(trained: Rounds, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Return what results record of a training."""
-    return {
-        "clients": len(trained.data),
-        "parameters": trained.dim,
-        "rounds": trained.rounds,
-        "private": trained.private,
-        "metrics": dict(metrics),
-        "history": trained.history,
-    }
