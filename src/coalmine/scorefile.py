@@ -71,7 +71,14 @@ class ScoreTable:
             size = len(values)
             while padded and size and values[size - 1] == "":
                 size -= 1
-            column = np.array([self._number(name, i, v) for i, v in enumerate(values[:size])], dtype=np.float64)
+            try:
+                if None in values:
+                    raise TypeError
+                column = np.array(values[:size], dtype=np.float64)
+            except (TypeError, ValueError):
+                column = np.array([self._number(name, i, v) for i, v in enumerate(values[:size])])
+        if column.ndim != 1:
+            raise InputError(f"{self.source}: {name} must be a list of numbers, got shape {column.shape}")
         bad = np.flatnonzero(~np.isfinite(column))
         if bad.size:
             first = f"{column[bad[0]]} in row {bad[0] + self.first_row}"

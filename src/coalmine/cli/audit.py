@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from coalmine.results.result import AuditResult, MethodResults
     from coalmine.runs.settings import RunSettings
 
-_QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
-
 
 class MethodGroup(TyperGroup):
     """A command for each method that a run can use, third-party ones included."""
@@ -223,7 +221,9 @@ def _print_result(result: AuditResult) -> None:
 
 def _print_facts(result: AuditResult) -> None:
     """Print the quality of the model, and the seconds taken."""
-    quality = [name for name in result.metrics if name.partition(" ")[0] in _QUALITY]
+    from coalmine.runs.running import QUALITY
+
+    quality = [name for name in result.metrics if name.partition(" ")[0] in QUALITY]
     facts = [f"{name} {result.metrics[name]:.4g}" for name in quality]
     if "train_s" in result.timing:
         facts.append(f"audit {result.timing['audit_s']:.2g} s, training {result.timing['train_s']:.3g} s")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coalmine import __version__
 from coalmine.drawing.charts import COLORS, Figure, theme, write_png
-from coalmine.drawing.html import Html, data, definitions, folded, joined, paragraphs, table, tag
+from coalmine.drawing.html import Html, data, definitions, folded, joined, table, tag
 from coalmine.drawing.sections import Section, plain_section
 from coalmine.files import write_text
 from coalmine.methods import registry
@@ -123,37 +123,30 @@ def _laid_out(section: Section) -> Html:
 
 
 def _method(run: SavedRun) -> Html:
-    rows = []
-    for result in run.results:
-        row = [
+    rows = dict.fromkeys(
+        (
             f"{result.method}: {result.view}",
             result.adversary,
             result.score_name,
             "–" if result.bound is None else result.bound.method,
             score_counts(result) or "–",
-        ]
-        if row not in rows:
-            rows.append(row)
+        )
+        for result in run.results
+    )
     columns = ["method: view", "an adversary who", "score", "lower bound by", "scores"]
+    before = (
+        "Canaries were inserted into the training, and others drawn in the same way were held out. Each adversary saw "
+        "what its view releases and nothing else, and gave every canary a score: higher means more likely inserted. "
+        "The two sets of scores are evidence about ε. If inserted canaries stand out more than the claim allows, the "
+        "claim is refuted."
+    )
+    after = (
+        "No audit can show that a training is private, since a better adversary may exist. Only the claimed guarantee "
+        "limits ε from above, and it holds only if the software does what the analysis assumes. An audit that fails to "
+        "refute the claim adds confidence in both."
+    )
     return joined(
-        [
-            paragraphs(
-                [
-                    "Canaries were inserted into the training, and others drawn in the same way were held out. Each "
-                    "adversary saw what its view releases and nothing else, and gave every canary a score: "
-                    "higher means more likely inserted. The two sets of scores are evidence about ε. If inserted "
-                    "canaries stand out more than the claim allows, the claim is refuted."
-                ]
-            ),
-            table("What each adversary saw", columns, rows),
-            paragraphs(
-                [
-                    "No audit can show that a training is private, since a better adversary may exist. Only the "
-                    "claimed guarantee limits ε from above, and it holds only if the software does what the analysis "
-                    "assumes. An audit that fails to refute the claim adds confidence in both."
-                ]
-            ),
-        ]
+        [tag("p", None, before), table("What each adversary saw", columns, list(rows)), tag("p", None, after)]
     )
 
 
@@ -174,19 +167,16 @@ def _caveat(estimator: str) -> str:
 
 
 def _settings(run: SavedRun) -> Html:
-    config = run.config
-    environment = dict(run.results[0].provenance)
-    rows = [[str(name), str(value)] for name, value in environment.items()]
-    written = str(run.content.get("coalmine", "unknown"))
+    versions = {"coalmine": run.content.get("coalmine", "unknown"), **run.results[0].provenance}
+    rows = [[name, str(value)] for name, value in versions.items()]
+    environment = folded("Environment", table("Environment", ["what", "version"], rows))
+    if not run.config:
+        return environment
     return joined(
         [
-            paragraphs(
-                ["These settings give the same run again, bit for bit with the same versions."] if config else []
-            ),
-            folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, config)))
-            if config
-            else "",
-            folded("Environment", table("Environment", ["what", "version"], [["coalmine", written], *rows])),
+            tag("p", None, "These settings give the same run again, bit for bit with the same versions."),
+            folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, run.config))),
+            environment,
         ]
     )
 

@@ -28,7 +28,8 @@ def training_section(name: str, training: Mapping[str, Any], *, alone: bool) -> 
     baseline = any(str(metric).endswith(_WITHOUT) for metric in metrics)
     columns = ["on test data", "with canaries", *(["without canaries"] if baseline else [])]
     rows = [
-        [str(metric), numbers.metric(metrics[metric]), *_baseline_cell(metrics, metric, baseline)] for metric in names
+        [metric, *(numbers.metric(metrics.get(f"{metric}{ending}", "–")) for ending in ("", _WITHOUT)[: 1 + baseline])]
+        for metric in names
     ]
     note = (
         "The table shows what the canaries cost in quality."
@@ -44,10 +45,6 @@ def training_section(name: str, training: Mapping[str, Any], *, alone: bool) -> 
     )
     title = "Model and training" if alone else f"Model and training: {name}"
     return Section(key=slug(name), title=title, short=name.replace("-", " "), body=body, figures=figures)
-
-
-def _baseline_cell(metrics: Mapping[str, Any], metric: str, baseline: bool) -> list[str]:
-    return [numbers.metric(metrics.get(f"{metric}{_WITHOUT}", "–"))] if baseline else []
 
 
 def _training_curves(history: Sequence[Mapping[str, Any]], name: str) -> list[Figure]:
