@@ -5,13 +5,17 @@ Shared by the methods whose canaries are exchangeable; see docs/estimators.md fo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coalmine.accounting import Theory
 from coalmine.arrays import Floats
 from coalmine.errors import NotApplicableError
+from coalmine.results.claim_test import ClaimTest, check_claim
+from coalmine.results.result import refutes
+from coalmine.results.verdict import Verdict
 from coalmine.stats import (
     METHODS,
     CosineNull,
@@ -39,7 +43,24 @@ _OF_NORMAL_SCORES = ("gaussian-shift", "gaussian-fit")
 _DOUBTFUL = 0.01
 
 
-def canary_estimates(
+@dataclass(frozen=True, kw_only=True)
+class CanaryEvidence:
+    """Everything that the scores of exchangeable canaries show.
+
+    Args:
+        estimates: Estimates, the recommended one first.
+        scores: The scores behind them.
+        ceiling: Largest bound that counting these held-out scores can show.
+        claim_test: The test of the claim, or None if no guarantee was stated.
+    """
+
+    estimates: list[Estimate]
+    scores: Scores
+    ceiling: float
+    claim_test: ClaimTest | None
+
+
+def canary_evidence(
     members: Floats,
     nonmembers: Floats,
     *,
@@ -48,8 +69,9 @@ def canary_estimates(
     design: Design,
     delta: float,
     confidence: float,
-) -> tuple[list[Estimate], Scores, float | None]:
-    """Return every estimate that applies, the scores behind them, and the largest bound these scores can show.
+    theory: Theory | None,
+) -> CanaryEvidence:
+    """Return every estimate that applies, and the test of the claim.
 
     If the null distribution is known, its bound comes first and the paper's estimates use it; held-out canaries serve
     the others. Gaussian fits to scores that are not normal are marked as doubtful.
@@ -62,17 +84,15 @@ def canary_estimates(
         design: How members were chosen.
         delta: The δ at which ε is stated.
         confidence: Confidence of bounds and intervals.
-
-    Returns:
-        Estimates, the recommended one first; the scores; and the ceiling of bounds that count held-out scores.
+        theory: The claimed guarantee, or None.
 
     Example:
         >>> rng = np.random.default_rng(0)
-        >>> estimates, scores, top = canary_estimates(
+        >>> evidence = canary_evidence(
         ...     rng.normal(2, 1, 100), rng.normal(0, 1, 100), null=NormalNull(), signs=False, design="fixed",
-        ...     delta=1e-5, confidence=0.95,
+        ...     delta=1e-5, confidence=0.95, theory=None,
         ... )
-        >>> estimates[0].method, scores.members.size
+        >>> evidence.estimates[0].method, evidence.scores.members.size
         ('exact-null', 100)
     """
     counted = estimate(members, nonmembers, delta=delta, confidence=confidence, design=design)
@@ -87,7 +107,54 @@ def canary_estimates(
         estimates |= {name: replace(estimates[name], doubtful=True) for name in _OF_NORMAL_SCORES if name in estimates}
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     ordered = [estimates[name] for name in _ORDER if name in estimates]
-    return with_stricter_bound(ordered, members, nonmembers, null=null, design=design), Scores(members, nonmembers), top
+    estimates_at_levels = with_stricter_bound(ordered, members, nonmembers, null=null, design=design)
+    test = claim_test(theory, estimates_at_levels, members, nonmembers, null=null, design=design)
+    scores = Scores(members, nonmembers)
+    return CanaryEvidence(estimates=estimates_at_levels, scores=scores, ceiling=top, claim_test=test)
+
+
+def claim_test(
+    theory: Theory | None,
+    estimates: Sequence[Estimate],
+    members: Floats,
+    nonmembers: Floats,
+    *,
+    null: Null | None = None,
+    design: Design = "fixed",
+    copies: int = 1,
+) -> ClaimTest | None:
+    """Return the test of a claim that assumes no more than the quoted bound does.
+
+    Args:
+        theory: The claimed guarantee, or None.
+        estimates: Estimates from these scores, the recommended one first.
+        members: Scores of the inserted canaries.
+        nonmembers: Scores of the held-out canaries.
+        null: Null distribution of the scores, if it is known.
+        design: How members were chosen.
+        copies: How often each canary was inserted.
+
+    Returns:
+        The test, or None without a claim or a bound.
+    """
+    quoted = next((e for e in estimates if e.valid), None)
+    if theory is None or quoted is None or quoted.confidence is None:
+        return None
+    uses_null = quoted.method == "exact-null"
+    test = check_claim(
+        members,
+        None if uses_null else nonmembers,
+        theory,
+        null=null if uses_null else None,
+        confidence=quoted.confidence,
+        design="fixed" if uses_null else design,
+        dependent=quoted.method == "one-run",
+        copies=copies,
+    )
+    if not test.refuted and refutes(quoted.epsilon, quoted.delta, theory):
+        # The bound alone exceeds the claim, but the test that was decided on does not reject it.
+        return replace(test, verdict=Verdict.SUSPICIOUS)
+    return test
 
 
 def with_stricter_bound(

@@ -1,12 +1,13 @@
 """What audits return: results, verdicts, the gate, and the files they are written to."""
 
+from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.directory import RunDirectory
 from coalmine.results.files import results_to_dict, save
 from coalmine.results.gate import Gate, judge
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.saved import SavedRun, read_run_directory
 from coalmine.results.units import Unit
-from coalmine.results.verdict import ClaimTest, Verdict
+from coalmine.results.verdict import Verdict
 
 __all__ = [
     "AuditResult",
@@ -17,6 +18,7 @@ __all__ = [
     "SavedRun",
     "Unit",
     "Verdict",
+    "check_claim",
     "judge",
     "read_run_directory",
     "results_to_dict",

@@ -6,7 +6,7 @@ docs/claim-test.md explains the test and proves it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -73,7 +73,7 @@ class ClaimTest:
         return {**vars(self), "verdict": self.verdict.value}
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> ClaimTest:
+    def from_dict(cls, content: Mapping[str, Any]) -> ClaimTest:
         """Return the test that `to_dict` wrote."""
         return cls(**{**content, "verdict": Verdict(content["verdict"])})
 

@@ -1,9 +1,10 @@
-"""The gate: do the lower bounds exceed a limit or the claims? Shared by ``estimate``, ``audit`` and ``check``.
+"""The gate: are the claims refuted, or do lower bounds exceed a limit? Shared by ``estimate``, ``audit`` and ``check``.
 
-Some of many bounds exceed the truth by chance, so they are judged together. Each method gets an equal share of the
-gate's false-alarm rate, the results of a method share that, and each bound is taken at the confidence this leaves it.
-By the union bound, a mechanism within the limit and its claims is then stopped no more often than the false-alarm rate,
-however the bounds depend on each other.
+Some of many tests raise a false alarm by chance, so they are judged together. Each method gets an equal share of the
+gate's false-alarm rate and the results of a method share that. Claims with a p-value are tested by Holm's method, which
+passes the share of a refuted claim on to the others; a bound is taken at the confidence that its share leaves it, and
+where a result is tested by both, they get half of its share each. By the union bound, a mechanism within the limit and
+its claims is then stopped no more often than the false-alarm rate, however the results depend on each other.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
+from coalmine.results import words
 from coalmine.results.result import AuditResult, in_json, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate
 
-COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "verdict", ""]
+COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Judgment:
         result: The result.
         bound: Its lower bound at ``confidence``, or None if it has no valid bound.
         confidence: Confidence at which it is judged among the others.
+        p_value: p-value of its claim, if that has been tested by more than the bound.
         verdict: Verdict on its claim at that confidence.
         over_limit: Whether the bound exceeds the limit.
         limit_applies: Whether the limit is about this result's unit.
@@ -38,6 +41,7 @@ class Judgment:
     result: AuditResult
     bound: float | None
     confidence: float | None
+    p_value: float | None
     verdict: Verdict
     over_limit: bool
     limit_applies: bool
@@ -55,6 +59,7 @@ class Judgment:
             "unit": self.result.unit.name,
             "bound": in_json(self.bound),
             "confidence": self.confidence,
+            "p_value": self.p_value,
             "claim": in_json(self.claim),
             "verdict": self.verdict.value,
             "over_limit": self.over_limit,
@@ -92,17 +97,29 @@ class Gate:
     def stops(self, judgment: Judgment) -> bool:
         """Whether a result stops the gate.
 
-        A result that is only an estimate tests nothing, so it does not decide a strict gate beside others with a bound.
+        A strict gate does not stop at a result that was too weak, or is only an estimate, if another one tested the
+        same claim with enough power.
         """
         if judgment.over_limit or judgment.verdict.fails:
             return True
-        decides = judgment.bound is not None or all(other.bound is None for other in self.judgments)
-        return self.strict and decides and judgment.verdict.fails_strictly
+        if not self.strict or not judgment.verdict.fails_strictly:
+            return False
+        if judgment.verdict is Verdict.TOO_WEAK:
+            unit = judgment.result.unit
+            tested = (other.verdict for other in self.judgments if other.result.unit == unit)
+            return Verdict.NOT_REFUTED not in tested
+        return judgment.bound is not None or all(other.bound is None for other in self.judgments)
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
         if judgment.over_limit:
             return f"ε ≥ {_short(judgment.bound)} at δ = {_delta(judgment)}, above the limit of {_short(self.limit)}"
+        if judgment.verdict is Verdict.REFUTED and judgment.p_value is not None and judgment.result.claim_test:
+            noise = words.noise_sentence(judgment.result.claim_test).strip().rstrip(".")
+            return (
+                f"the claim of ε = {_short(judgment.claim)} is refuted, {words.p_value_text(judgment.p_value)}"
+                + f". {noise}" * bool(noise)
+            )
         if judgment.verdict is Verdict.REFUTED:
             return (
                 f"ε ≥ {_short(judgment.bound)} at δ = {_delta(judgment)} refutes the claim of {_short(judgment.claim)}"
@@ -114,20 +131,20 @@ class Gate:
         """The outcome and the false-alarm rate."""
         judged = [judgment for judgment in self.judgments if judgment.bound is not None]
         if self.failed:
-            first = max(self.failures, key=lambda judgment: judgment.bound or 0.0)
+            first = min(self.failures, key=_least_likely)
             text = (
                 f"{len(self.failures)} of {len(self.judgments)} results fail the gate. {first.result.method}, "
                 f"{first.result.label}: {self.reason(first)}."
             )
         else:
             limited = self.limit is not None and any(judgment.limit_applies for judgment in judged)
-            against = f"the limit of {_short(self.limit)} or its claim" if limited else "its claim"
-            none = (
-                "The lower bound does not exceed"
-                if len(judged) == 1
-                else f"None of the {len(judged)} lower bounds exceeds"
-            )
-            text = f"{none} {against}. This is not a proof of privacy."
+            claims = sum(judgment.claim is not None for judgment in judged)
+            parts = ["The claim is" if claims == 1 else f"None of the {claims} claims is"] if claims else []
+            parts = [f"{parts[0]}{' not' * (claims == 1)} refuted"] if claims else []
+            if limited:
+                parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
+            text = ", and ".join(parts) or "Nothing was tested: no claim was stated and no limit given"
+            text = f"{text[:1].upper()}{text[1:]}. This is not a proof of privacy."
             if self.limit is not None and not limited:
                 text += " The limit applies to none of these units: name one with --method or --view to compare it."
         text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
@@ -154,6 +171,7 @@ class Gate:
                 _short(judgment.bound),
                 "-" if judgment.confidence is None else f"{100 * judgment.confidence:.6g}%",
                 _short(judgment.claim),
+                "-" if judgment.p_value is None else f"{judgment.p_value:.2g}",
                 judgment.verdict.value,
                 self._remark(judgment),
             ]
@@ -210,17 +228,66 @@ def judge(
     if max_epsilon is not None and not bounded:
         raise InputError("max-epsilon needs a lower bound, but these results have only estimates")
     sizes = Counter(result.method for result in bounded)
+    shares = [requested / (len(sizes) * sizes[result.method]) if result.bound else 0.0 for result in chosen]
+    named = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
+    # A bound that is compared with a limit beside a claim that has a test of its own: both get half of the share.
+    halved = [
+        _p_value(result) is not None and max_epsilon is not None and n for result, n in zip(chosen, named, strict=True)
+    ]
+    shares = [share / 2 if half else share for share, half in zip(shares, halved, strict=True)]
+    refuted = _holm([_p_value(result) for result in chosen], shares)
     judgments, rate = [], 0.0
-    for result in chosen:
-        if result.bound is None:
-            judgments.append(_judged(result, None, None, None, False))
-            continue
-        share = requested / (len(sizes) * sizes[result.method])
-        lower, significance = _at(result.bound, share)
-        rate += significance
-        named = result.method in methods or result.view in views
-        judgments.append(_judged(result, lower, significance, max_epsilon, named or result.unit.limited))
+    for i, result in enumerate(chosen):
+        lower = significance = None
+        if result.bound is not None:
+            lower, significance = _at(result.bound, shares[i])
+            by_bound = _p_value(result) is None or halved[i]
+            rate += significance * by_bound + shares[i] * (_p_value(result) is not None)
+        over_limit = named[i] and lower is not None and max_epsilon is not None and lower > max_epsilon
+        judgments.append(
+            Judgment(
+                result=result,
+                bound=lower,
+                confidence=None if significance is None else 1 - significance,
+                p_value=_p_value(result),
+                verdict=_verdict(result, lower, refuted=i in refuted),
+                over_limit=over_limit,
+                limit_applies=named[i],
+            )
+        )
     return Gate(judgments=judgments, limit=max_epsilon, false_alarm_rate=rate, requested_rate=requested, strict=strict)
+
+
+def _p_value(result: AuditResult) -> float | None:
+    return None if result.claim_test is None or result.bound is None else result.claim_test.p_value
+
+
+def _holm(p_values: Sequence[float | None], shares: Sequence[float]) -> set[int]:
+    """Return which claims are refuted at a joint significance of the sum of their shares (Holm, 1979, with weights)."""
+    left = {i: share for i, share in enumerate(shares) if p_values[i] is not None and share > 0}
+    total, refuted = sum(left.values()), set()
+    while left:
+        smallest = min(left, key=lambda i: (p_values[i] or 0.0) / left[i])
+        # The shares of claims that were refuted already go to the remaining ones, in proportion to theirs.
+        if (p_values[smallest] or 0.0) > total * left[smallest] / sum(left.values()) * (1 + 1e-9):
+            break
+        refuted.add(smallest)
+        del left[smallest]
+    return refuted
+
+
+def _verdict(result: AuditResult, lower: float | None, *, refuted: bool) -> Verdict:
+    """Return the verdict at the confidence that judging all results together takes."""
+    if _p_value(result) is None and result.theory is not None and result.bound is not None and lower is not None:
+        refuted = refutes(lower, result.bound.delta, result.theory)
+    if refuted:
+        return Verdict.REFUTED
+    # Refuted by itself, but not among all the others.
+    return Verdict.SUSPICIOUS if result.verdict is Verdict.REFUTED else result.verdict
+
+
+def _least_likely(judgment: Judgment) -> tuple[float, float]:
+    return (1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
 
 
 def _chosen(results: Sequence[AuditResult], methods: Sequence[str], views: Sequence[str]) -> list[AuditResult]:
@@ -241,26 +308,6 @@ def _at(bound: Estimate, share: float) -> tuple[float, float]:
     fitting = [level for level in levels if level[0] <= share * (1 + 1e-9)]
     significance, lower = max(fitting) if fitting else min(levels)
     return lower, significance
-
-
-def _judged(
-    result: AuditResult, lower: float | None, significance: float | None, limit: float | None, limit_applies: bool
-) -> Judgment:
-    verdict = result.verdict
-    if result.theory is not None and result.bound is not None and lower is not None:
-        if refutes(lower, result.bound.delta, result.theory):
-            verdict = Verdict.REFUTED
-        elif verdict is Verdict.REFUTED:
-            # Refuted by itself, but not at the confidence that judging all results together takes.
-            verdict = Verdict.SUSPICIOUS
-    return Judgment(
-        result=result,
-        bound=lower,
-        confidence=None if significance is None else 1 - significance,
-        verdict=verdict,
-        over_limit=limit_applies and lower is not None and limit is not None and lower > limit,
-        limit_applies=limit_applies,
-    )
 
 
 def _delta(judgment: Judgment) -> str:

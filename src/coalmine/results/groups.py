@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coalmine.results.result import AuditResult
-from coalmine.results.verdict import Verdict, worst
+from coalmine.results.verdict import Verdict, overall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,8 @@ class Group:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the results with a bound; results that are only estimates do not decide."""
-        return worst(result.verdict for result in self.bounded or self.results)
+        """The verdict of all results with a bound together; results that are only estimates do not decide."""
+        return overall(result.verdict for result in self.bounded or self.results)
 
     @property
     def strongest(self) -> AuditResult | None:

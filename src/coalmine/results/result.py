@@ -17,8 +17,9 @@ import numpy.typing as npt
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_kind
 from coalmine.results import words
+from coalmine.results.claim_test import ClaimTest
 from coalmine.results.units import Unit, unit_named
-from coalmine.results.verdict import ClaimTest, Verdict
+from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate, Scores
 
 _PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
@@ -52,6 +53,7 @@ class AuditResult:
         scores: The scores they were computed from, or None where there are only counts.
         null: Closed form of the held-out scores where it is exact, as ``coalmine estimate --null`` takes it.
         theory: The claimed guarantee that applies to this adversary, or None if none was stated.
+        claim_test: The test of that claim. By default the lower bound is compared with the claimed ε.
         ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
         joint_bound: Lower bound that holds together with those of all other results of the method, where a method has
             many. The claim is then tested with it, since some of many single bounds exceed a claim by chance.
@@ -89,6 +91,7 @@ class AuditResult:
     scores: Scores | None = None
     null: str | None = None
     theory: Theory | None = None
+    claim_test: ClaimTest | None = None
     ceiling: float | None = None
     joint_bound: float | None = None
     variant: str = ""
@@ -100,6 +103,10 @@ class AuditResult:
     details: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=lambda: dict(_environment()))
+
+    def __post_init__(self) -> None:
+        if self.claim_test is None and self.theory is not None:
+            object.__setattr__(self, "claim_test", self._test_by_bound(self.theory))
 
     def __str__(self) -> str:
         """The method, the label and the summary."""
@@ -156,35 +163,31 @@ class AuditResult:
     @property
     def verdict(self) -> Verdict:
         """What the result says about the claim."""
-        bound, best_guess = self.decisive, self.best_guess
-        if self.theory is None:
-            return Verdict.NO_CLAIM
-        if bound is None or (bound.epsilon == 0 and self.ceiling == 0 and bound.method != "exact-null"):
-            return Verdict.TOO_WEAK  # nothing to test with, or too few scores to show anything
-        if refutes(bound.epsilon, bound.delta, self.theory):
-            return Verdict.REFUTED
-        # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
-        calibrated = best_guess is not None and best_guess.method in _CALIBRATED and best_guess.delta > 0
-        if best_guess is not None and calibrated and (best_guess.lower or 0.0) > self.theory.epsilon:
-            return Verdict.SUSPICIOUS
-        return Verdict.NOT_REFUTED
+        return Verdict.NO_CLAIM if self.claim_test is None else self.claim_test.verdict
 
     @property
     def refuted(self) -> bool:
         """Whether the claim is refuted."""
         return self.verdict is Verdict.REFUTED
 
-    @property
-    def claim_test(self) -> ClaimTest | None:
-        """The test of the claim, or None if no guarantee was stated."""
-        if self.theory is None:
-            return None
-        bound = self.decisive
-        return ClaimTest(
-            verdict=self.verdict,
-            method=None if bound is None else bound.method,
-            confidence=None if bound is None else bound.confidence,
-        )
+    def _test_by_bound(self, theory: Theory) -> ClaimTest:
+        """Return the test that compares the lower bound with the claimed ε."""
+        bound, best_guess = self.decisive, self.best_guess
+        confidence = None if bound is None else bound.confidence
+        # Only calibrated intervals count: other estimates, and fits at δ = 0, exceed a true claim far too often.
+        calibrated = best_guess is not None and best_guess.method in _CALIBRATED and best_guess.delta > 0
+        if theory.epsilon == math.inf:
+            verdict = Verdict.NO_CLAIM
+        elif bound is not None and refutes(bound.epsilon, bound.delta, theory):
+            verdict = Verdict.REFUTED
+        elif best_guess is not None and calibrated and (best_guess.lower or 0.0) > theory.epsilon:
+            verdict = Verdict.SUSPICIOUS
+        elif bound is None or 2 * bound.epsilon < theory.epsilon:
+            # With half the noise ε is about twice as large, and so is the bound: it would still not exceed the claim.
+            verdict = Verdict.TOO_WEAK
+        else:
+            verdict = Verdict.NOT_REFUTED
+        return ClaimTest(verdict=verdict, confidence=confidence)
 
     @property
     def summary(self) -> str:
@@ -192,7 +195,7 @@ class AuditResult:
         evidence = words.bound_sentence(self.estimates, self.ceiling, self.odds, quoted=self.decisive)
         if self.best_guess is not None:
             evidence += f" Best guess ({self.best_guess.method}): {words.guess(self.best_guess)}."
-        return f"{words.claim_sentence(self.verdict, self.theory, self.best_guess)} {evidence}"
+        return f"{words.claim_sentence(self.theory, self.claim_test, self.best_guess)} {evidence}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""
@@ -249,6 +252,7 @@ def _theory_from_dict(content: Mapping[str, Any] | None) -> Theory | None:
         return None
     names = {f.name for f in fields(Theory)}
     known = {name: from_json(value) for name, value in content.items() if name in names}
+    known["noise_schedule"] = tuple((float(noise), int(rounds)) for noise, rounds in known.get("noise_schedule") or ())
     return Theory(**{"accountant": "unknown", "noise_multiplier": None, "sampling": "unknown", "q": None, "rounds": 1,
                      "adjacency": "unknown", **known})  # fmt: skip
 
@@ -263,8 +267,13 @@ def in_json(value: float | None) -> float | str | None:
     return "inf" if value == math.inf else value
 
 
+def _claim_test_from_dict(content: Mapping[str, Any] | None) -> ClaimTest | None:
+    return None if content is None else ClaimTest.from_dict(content)
+
+
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "unit": unit_named,
+    "claim_test": _claim_test_from_dict,
     "side_names": tuple,
     "theory": _theory_from_dict,
     "estimates": lambda estimates: [_estimate_from_dict(e) for e in estimates],

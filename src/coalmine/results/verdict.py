@@ -1,11 +1,9 @@
-"""The five verdicts on a claimed guarantee, and the test behind each."""
+"""The five verdicts on a claimed guarantee."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Verdict(StrEnum):
@@ -16,9 +14,9 @@ class Verdict(StrEnum):
     SUSPICIOUS = "suspicious"
     """Not rejected, but an estimate's interval lies entirely above the claim."""
     TOO_WEAK = "too weak"
-    """Nothing found, by an audit that could hardly have found anything."""
+    """Nothing found, by an audit with less than 80% power against half the claimed noise."""
     NOT_REFUTED = "not refuted"
-    """Nothing found. This is not a proof of privacy."""
+    """Nothing found, with that power. This is not a proof of privacy."""
     NO_CLAIM = "no claim"
     """No guarantee was stated."""
 
@@ -33,32 +31,11 @@ class Verdict(StrEnum):
         return self in (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK)
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict to lead with: the first of the enumeration's order that occurs."""
-    occurring = set(verdicts)
-    return next((verdict for verdict in Verdict if verdict in occurring), Verdict.NO_CLAIM)
+def overall(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict to lead with if several adversaries tested the same claim.
 
-
-@dataclass(frozen=True, kw_only=True)
-class ClaimTest:
-    """The test of a claimed guarantee.
-
-    Args:
-        verdict: One of the five verdicts.
-        method: The estimator whose lower bound was compared with the claim, or None if there was no bound.
-        confidence: One minus the false-alarm rate of the test.
-        p_value: p-value of the claim, where the test has one.
-        noise_share: Largest share of the claimed noise multiplier that is not rejected, where the test gives one.
-        power: Probability that the test rejects half the claimed noise, where it is known.
+    The worst one; but adversaries that were too weak do not matter beside one that was not.
     """
-
-    verdict: Verdict
-    method: str | None = None
-    confidence: float | None = None
-    p_value: float | None = None
-    noise_share: float | None = None
-    power: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {**vars(self), "verdict": self.verdict.value}
+    occurring = set(verdicts)
+    order = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO_WEAK, Verdict.NO_CLAIM)
+    return next((verdict for verdict in order if verdict in occurring), Verdict.NO_CLAIM)

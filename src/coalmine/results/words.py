@@ -10,6 +10,7 @@ from coalmine.results.verdict import Verdict
 
 if TYPE_CHECKING:
     from coalmine.accounting import Theory
+    from coalmine.results.claim_test import ClaimTest
     from coalmine.stats import Estimate
 
 FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
@@ -46,23 +47,64 @@ def bound_sentence(
     return f"{text} Valid if {bound.assumes}."
 
 
-def claim_sentence(verdict: Verdict, theory: Theory | None, best_guess: Estimate | None) -> str:
-    """Describe the verdict on a claim in one or two sentences."""
-    if theory is None:
+def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Estimate | None) -> str:
+    """Describe the verdict on a claim in a few sentences.
+
+    Args:
+        theory: The claim.
+        test: Its test.
+        best_guess: The estimate that stands for the result.
+    """
+    if theory is None or test is None:
         return "No claim was stated."
-    claim = f"ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
-    match verdict:
+    if theory.epsilon == math.inf:
+        return "No claim: without noise, no finite ε holds."
+    claim = f"the claimed ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
+    if theory.noise_multiplier is not None:
+        claim += f", which assumes a noise multiplier of {theory.noise_multiplier:.4g},"
+    match test.verdict:
         case Verdict.REFUTED:
+            p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
             return (
-                f"Refuted: the claimed {claim} does not hold. Look for missing noise, skipped clipping or an "
-                "accountant that assumes other sampling."
+                f"Refuted{p_value}: {claim} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
+                "clipping or an accountant that assumes other sampling."
             )
         case Verdict.SUSPICIOUS if best_guess is not None:
-            return f"Suspicious: the best guess, {guess(best_guess)}, lies entirely above the claimed {claim}."
+            return (
+                f"Suspicious: not refuted, but the best guess, {guess(best_guess)}, lies above {claim.rstrip(',')}."
+                f"{power_sentence(test)}"
+            )
         case Verdict.TOO_WEAK:
-            return f"Too weak to test the claimed {claim}."
+            needed = ""
+            if test.canaries_needed is not None:
+                needed = f" About {test.canaries_needed:,} inserted canaries would detect it (80% power)."
+            return f"Too weak to test {claim.rstrip(',')}: half the noise could go unnoticed.{needed}"
         case _:
-            return f"Not refuted: we found no evidence against the claimed {claim}. This is not a proof of privacy."
+            return (
+                f"Not refuted: we found no evidence against {claim.rstrip(',')}.{power_sentence(test)} This is not a "
+                "proof of privacy."
+            )
+
+
+def noise_sentence(test: ClaimTest) -> str:
+    """Say how much of the claimed noise the evidence allows, with a space before it; empty if that is unknown."""
+    if test.noise_at_most is None or test.confidence is None:
+        return ""
+    estimate = "" if test.noise_estimate is None else f"; best guess {test.noise_estimate:.2g}"
+    at_most = math.ceil(100 * test.noise_at_most) / 100  # rounded up, since it is an upper bound
+    return f" At most {at_most:.3g} of that noise is there ({100 * test.confidence:g}% confidence{estimate})."
+
+
+def power_sentence(test: ClaimTest) -> str:
+    """Say what the test would have detected, with a space before it; empty if that is unknown."""
+    if test.detectable_noise is None:
+        return ""
+    return f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
+
+
+def p_value_text(p_value: float) -> str:
+    """Format a p-value, such as ``p = 2e-07``."""
+    return "p < 1e-300" if p_value < 1e-300 else f"p = {p_value:.2g}"
 
 
 def guess(estimate: Estimate) -> str:

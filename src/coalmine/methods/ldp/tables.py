@@ -8,7 +8,7 @@ from coalmine.methods.ldp.views import VIEWS, adversary_name
 from coalmine.results.groups import share_of_claim
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table, fixed
-from coalmine.results.verdict import Verdict, worst
+from coalmine.results.verdict import Verdict, overall
 
 
 def tables(method_results: MethodResults) -> list[Table]:
@@ -40,7 +40,7 @@ def summary(results: Sequence[AuditResult]) -> str:
     """Describe all results together: the claims are tested with lower bounds that hold jointly."""
     if len(results) == 1:
         return results[0].summary
-    verdict, closest = worst(result.verdict for result in results), max(results, key=share_of_claim)
+    verdict, closest = overall(result.verdict for result in results), max(results, key=share_of_claim)
     confidence = f"{100 * (results[0].estimates[0].confidence or 0):g}% confidence for all {len(results)} together"
     if share_of_claim(closest) == 0:
         leak = f"All lower bounds are 0 ({confidence}): no leak shown."
@@ -71,6 +71,8 @@ def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
             f"Suspicious: no lower bound exceeds its claim, but {count} of {len(results)} estimates lie wholly above "
             "it."
         )
+    if verdict is Verdict.TOO_WEAK:
+        return f"Too weak: none of {len(results)} lower bounds comes near its claim, so twice the ε could go unnoticed."
     return f"Not refuted: none of {len(results)} lower bounds exceeds its claim. This is not a proof of privacy."
 
 

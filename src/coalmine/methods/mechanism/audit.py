@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_count
-from coalmine.methods.estimates import canary_estimates, normality
+from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.one_shot.evidence import cosines, free_dimensions
 from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
 from coalmine.protocol import Vector
@@ -107,7 +107,7 @@ def audit_mechanism(
         raise InputError(f"the mechanism must return finite numbers, got a norm of {norm}")
     scores = cosines(updates, released.astype(np.float32), norm, members)
     null = CosineNull(free_dimensions(updates, canaries))
-    estimates, both, ceiling = canary_estimates(
+    evidence = canary_evidence(
         scores[members],
         scores[~members],
         null=null,
@@ -115,6 +115,7 @@ def audit_mechanism(
         design="fixed",
         delta=delta,
         confidence=confidence,
+        theory=theory,
     )
     test, warnings = normality(scores[members], "inserted")
     warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent
@@ -125,11 +126,12 @@ def audit_mechanism(
         adversary="sees the mechanism's output",
         score_name="cosine",
         seed=seed,
-        estimates=estimates,
-        scores=both,
+        estimates=evidence.estimates,
+        scores=evidence.scores,
         null=f"cosine:{null.dim}",
         theory=theory,
-        ceiling=ceiling,
+        claim_test=evidence.claim_test,
+        ceiling=evidence.ceiling,
         warnings=warnings,
         metrics={"inserted": float(canaries), "held_out": float(canaries), **test},
         timing={"audit_s": time.perf_counter() - start},

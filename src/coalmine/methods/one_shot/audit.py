@@ -17,7 +17,7 @@ from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind, check_positive
-from coalmine.methods.estimates import canary_estimates, normality, rough_epsilon
+from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
 from coalmine.methods.one_shot.cautions import cautions
 from coalmine.methods.one_shot.checks import (
     canary_norm,
@@ -317,7 +317,7 @@ class OneShot(Audit):
         self._log.check_complete(self.views[0], self.view)
         inserted, held_out = self.scores()
         null = self.null()
-        estimates, scores, ceiling = canary_estimates(
+        evidence = canary_evidence(
             inserted,
             held_out,
             null=null,
@@ -325,6 +325,7 @@ class OneShot(Audit):
             design=self.design,
             delta=delta,
             confidence=confidence,
+            theory=theory,
         )
         test, warnings = normality(inserted, "inserted")
         self._finished = True
@@ -335,11 +336,12 @@ class OneShot(Audit):
             adversary=adversary(self.view),
             score_name=self.score,
             seed=self.seed,
-            estimates=estimates,
-            scores=scores,
+            estimates=evidence.estimates,
+            scores=evidence.scores,
             null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
             theory=theory,
-            ceiling=ceiling,
+            claim_test=evidence.claim_test,
+            ceiling=evidence.ceiling,
             warnings=[*warnings, *cautions(self, theory), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             timing={"audit_s": self._seconds},

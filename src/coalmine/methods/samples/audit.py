@@ -21,7 +21,7 @@ from coalmine.accounting import Theory
 from coalmine.accounting.claims import TrainingClaim
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_kind, check_probability, did_you_mean
-from coalmine.methods.estimates import canary_estimates, normality, rough_epsilon
+from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
 from coalmine.methods.one_shot.views import parse_view
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
@@ -172,8 +172,15 @@ class Samples(Audit):
                 "needs: call observe with every release"
             )
         members, nonmembers = self.scores()
-        estimates, scores, ceiling = canary_estimates(
-            members, nonmembers, null=None, signs=False, design="coin-flips", delta=delta, confidence=confidence
+        evidence = canary_evidence(
+            members,
+            nonmembers,
+            null=None,
+            signs=False,
+            design="coin-flips",
+            delta=delta,
+            confidence=confidence,
+            theory=theory,
         )
         test, warnings = normality(members, "inserted")
         counts = {"inserted": float(len(members)), "held_out": float(len(nonmembers))}
@@ -184,10 +191,11 @@ class Samples(Audit):
             adversary=ADVERSARIES[self.view],
             score_name=SCORE_NAMES[self.view],
             seed=self.canaries.seed,
-            estimates=estimates,
-            scores=scores,
+            estimates=evidence.estimates,
+            scores=evidence.scores,
             theory=theory,
-            ceiling=ceiling,
+            claim_test=evidence.claim_test,
+            ceiling=evidence.ceiling,
             warnings=[*warnings, *self.notes],
             metrics={**counts, **test, **(metrics or {})},
             timing={"audit_s": self._seconds},
