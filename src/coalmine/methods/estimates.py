@@ -27,6 +27,7 @@ from coalmine.stats import (
     ceiling,
     epsilon_gdp,
     estimate,
+    simultaneous,
 )
 from coalmine.stats.epsilon import INDEPENDENT
 from coalmine.stats.rank_tests import Design
@@ -196,6 +197,22 @@ def with_stricter_bound(
         )[0].lower
 
     return [e.with_stricter(bound_at) if e is quoted else e for e in estimates]
+
+
+def simultaneous_bound(
+    scores: Scores, *, delta: float, confidence: float, design: Design = "fixed", copies: int = 1
+) -> tuple[Estimate, float | None]:
+    """Return the ``simultaneous`` bound with its values at higher confidences, and its ceiling for this many scores.
+
+    See `with_stricter_bound` for the arguments.
+    """
+
+    def bound_at(level: float) -> Estimate:
+        return simultaneous(scores, delta=delta, confidence=level, design=design, copies=copies)
+
+    bound = bound_at(confidence).with_stricter(lambda level: bound_at(level).lower)
+    counts = scores.members.size, scores.observed.size
+    return bound, ceiling(*counts, delta=delta, confidence=confidence, design=design, copies=copies)
 
 
 def rough_epsilon(members: Floats, nonmembers: Floats, delta: float = 1e-5) -> float | None:

@@ -57,8 +57,9 @@ def test_a_designed_canary_is_seen_in_frozen_rounds_and_the_model_moves_on():
     # Guessing blindly is right in half of 40 trials, and in 32 of them once in 10,000 times.
     assert all(p.accuracy > 0.8 for p in result.periods)
     assert all(0 < p.bound.epsilon <= p.ceiling for p in result.periods)
-    assert list(result.designs) == [0, 3]
-    assert result.designs[0] != result.designs[3]
+    first, second = result.details["designs"]
+    assert (first["round"], second["round"]) == (0, 3)
+    assert first["effective_sigma"] != second["effective_sigma"]
     assert result.theory.rounds == 1
     assert result.training_theory.rounds == 6
     assert not result.refuted
@@ -152,7 +153,7 @@ def test_running_rounds_are_cut_into_estimates_and_the_last_takes_the_rest():
     result = audit.result()
     assert [(p.round, p.rounds) for p in result.periods] == [(0, 5), (5, 6)]
     assert sum(p.with_canary[0] + p.without_canary[0] for p in result.periods) == 33
-    assert len(result.designs) == 3
+    assert len(result.details["designs"]) == 3
 
 
 def test_no_bound_finds_what_is_not_there_however_many_canaries_share_a_round():

@@ -72,11 +72,11 @@ def test_a_model_without_trainable_parameters_is_refused():
 def test_mock_clients_who_train_together_send_what_each_sends_alone():
     data = federation([7, 1, 5, 12])
     training = LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=2, batch_size=3)
-    sent = ClientUpdates(mlp(), data.task, training, mock=data)
+    sent = ClientUpdates(mlp(), data.task, training, mock=data, seed=4)
     weights = parameter_vector(mlp())
-    alone = torch.stack(list(sent.of(weights, data, 0.3, seed=4)))
+    alone = torch.stack(list(sent.of(weights, data, 0.3)))
     for _ in range(2):
-        combined = sent.pool(weights, data, 0.3, seed=4).combined(torch.eye(4))
+        combined = sent.pool(weights, data, 0.3).combined(torch.eye(4))
         torch.testing.assert_close(combined, alone.double(), atol=1e-6, rtol=1e-4)
     assert sent._together is not None
 

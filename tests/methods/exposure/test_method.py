@@ -46,7 +46,7 @@ def test_a_file_that_cannot_be_read_is_refused_before_anything_runs():
 def test_without_a_file_the_phrases_of_the_run_are_ranked():
     sharer = SecretSharerJob.__new__(SecretSharerJob)
     values = np.linspace(-5, -1, 10), np.linspace(-9, -4, 30)
-    sharer.memorization = SimpleNamespace(scores=lambda score: values)
+    sharer.audit = SimpleNamespace(memorization=lambda: SimpleNamespace(scores=lambda score: values))
     job, method_results = results(jobs={"secret-sharer": sharer})
     (result,) = method_results.results
     assert (job.reads, result.unit) == (("secret-sharer",), PHRASE)

@@ -8,7 +8,7 @@ import pytest
 from coalmine.accounting import theory
 from coalmine.accounting.sampling import Poisson
 from coalmine.errors import InputError
-from coalmine.methods.secret_sharer.audit import SecretSharer, phrase_result
+from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
@@ -136,6 +136,13 @@ def made_up(values, inserted, references=1000):
         sampled=SampledRanks(ranks, np.full(len(values), references), ranks, references),
         beam_hits=np.zeros(len(values), dtype=bool),
     )
+
+
+def phrase_result(memorization, *, users, **arguments):
+    """The result of an audit whose model said this."""
+    audit = SecretSharer(canaries=memorization.canaries, module=None, users=users)
+    audit._memorization = memorization
+    return audit.result(**arguments)
 
 
 def test_bounds_hold_when_nothing_was_memorized():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.methods.secret_sharer.canary_file import read_canaries, write_canaries
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
+from coalmine.methods.secret_sharer.stored_model import read_canaries, write_canaries
 from coalmine.simulation.data import generated_text, load
 from coalmine.simulation.data.vocabulary import Vocabulary
 
@@ -25,12 +25,12 @@ def test_a_file_of_canaries_is_read_as_it_was_written(tmp_path, users):
         users, draw_phrases(Language.of(users), configurations=grid([0.2, 0.6], [0.3, 1.0]), each=2, seed=3)
     )
     write_canaries(insertion, tmp_path / "canaries.json")
-    loaded = read_canaries(tmp_path / "canaries.json")
-    assert np.array_equal(loaded.canaries.phrases, insertion.phrases.phrases)
-    assert np.array_equal(loaded.canaries.inserted, insertion.phrases.inserted)
-    assert np.array_equal(loaded.users, insertion.users)
-    assert loaded.canaries.configurations == insertion.phrases.configurations
-    assert loaded.canaries.seed == 3
+    canaries, holders = read_canaries(tmp_path / "canaries.json")
+    assert np.array_equal(canaries.phrases, insertion.phrases.phrases)
+    assert np.array_equal(canaries.inserted, insertion.phrases.inserted)
+    assert np.array_equal(holders, insertion.users)
+    assert canaries.configurations == insertion.phrases.configurations
+    assert canaries.seed == 3
 
 
 def entry(**more):
@@ -51,7 +51,7 @@ def entry(**more):
         ({"size": 50, "words": [4, 60], "canaries": [entry()]}, "range within 0..50"),
         ({"size": 50, "version": 9, "canaries": [entry()]}, "version 9"),
         ({"size": 50, "canaries": [entry(planted=False)]}, "at least one canary"),
-        ([], "no canaries"),
+        ([], "JSON object, got a list"),
     ],
 )
 def test_wrong_files_of_canaries_are_refused(tmp_path, content, sentence):
@@ -64,18 +64,19 @@ def test_wrong_files_of_canaries_are_refused(tmp_path, content, sentence):
 def test_phrases_in_words_are_looked_up(tmp_path):
     path = tmp_path / "canaries.json"
     path.write_text(json.dumps({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 w0 w3", "planted": True}]}))
-    assert read_canaries(path).canaries.phrases.tolist() == [[5, 4, 7]]
-    assert read_canaries(path).users is None
+    canaries, holders = read_canaries(path)
+    assert canaries.phrases.tolist() == [[5, 4, 7]]
+    assert holders is None
 
 
 def test_files_that_are_no_text_or_not_there_are_refused(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         read_canaries(tmp_path / "none.json")
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xe9"}')
-    with pytest.raises(InputError, match="not UTF-8"):
+    with pytest.raises(InputError, match="utf-8"):
         read_canaries(tmp_path / "latin.json")
     (tmp_path / "cut.json").write_text('{"size": 50, "canar')
-    with pytest.raises(InputError, match="not JSON"):
+    with pytest.raises(InputError, match="as JSON"):
         read_canaries(tmp_path / "cut.json")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coalmine.methods.secret_sharer.trie import Trie
+from coalmine.methods.secret_sharer.random_sampling import Trie
 from phrase_models import toy_phrases
 
 
@@ -27,10 +27,3 @@ def test_a_trie_holds_every_sequence_as_often_as_it_occurs(rows):
                 assert trie.find(np.array(key)) == third
     assert counts == {row: rows.count(row) for row in rows}
     assert trie.find(np.array([6, 6, 6])) is None
-
-
-def test_sequences_too_long_for_one_number_are_sorted_too():
-    rows = np.random.default_rng(0).integers(0, 50_000, (200, 5))
-    trie = Trie.of(rows)
-    assert all(trie.find(row) is not None for row in rows)
-    assert np.all(np.diff(trie.words[0]) > 0)

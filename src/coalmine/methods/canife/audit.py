@@ -304,13 +304,16 @@ class Canife(Audit):
             training_theory=theory,
             designs=self.facts,
             canaries=self.canaries.described(),
-            arrays=self.arrays,
-            metrics=metrics or {},
-            timing={"audit_s": self._seconds},
-            config={name: getattr(self, name) for name in ("mode", "rounds", "every", "trials", "seed")}
-            | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
         )
-        return replace(result, warnings=[*result.warnings, *self.notes])
+        config = {name: getattr(self, name) for name in ("mode", "rounds", "every", "trials", "seed")}
+        return replace(
+            result,
+            warnings=[*result.warnings, *self.notes],
+            metrics={**result.metrics, **(metrics or {})},
+            timing={"audit_s": self._seconds},
+            config=config | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
+            arrays=self.arrays,
+        )
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> CanifeResult:
         """Return the result compared with the claim for one round with the smallest noise; for integrations."""

@@ -12,6 +12,7 @@ from coalmine.accounting import Theory
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError
 from coalmine.methods.canife.round_estimates import RoundEstimate
+from coalmine.results.result import in_json
 
 # Estimators whose per-round ε is composed. "ceiling" is what rates at their ceiling would compose to.
 _ESTIMATORS = ("best-threshold", "gaussian-shift", "gdp", "ceiling")
@@ -37,11 +38,7 @@ class Composed:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {
-            "method": self.method,
-            "inversion": self.inversion,
-            "epsilon": "inf" if self.epsilon == math.inf else self.epsilon,
-        }
+        return {**vars(self), "epsilon": in_json(self.epsilon)}
 
 
 def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: float) -> tuple[list[Composed], list[str]]:

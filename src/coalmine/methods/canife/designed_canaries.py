@@ -147,7 +147,7 @@ class DesignedCanaries:
             self.valid = valid_range(pool) if valid == "data" else valid
         self._flat = flat.FlatModel(model)
         self._initial = flat.parameter_vector(model)
-        self._senders = ClientUpdates(model, pool.task, client, mock=pool)
+        self._senders = ClientUpdates(model, pool.task, client, mock=pool, weighting=self.weighting, seed=seed)
         self._inputs: Array | None = None
         self._targets: Array | None = None
         self._pool: Pool | None = None
@@ -211,7 +211,7 @@ class DesignedCanaries:
     def _updates(self, weights: torch.Tensor, targets: Array, clip_norm: float) -> npt.NDArray[np.float32]:
         """Return what the canaries' clients send, (k, d)."""
         clients = clients_of(self.samples[0], targets, self.data.task)
-        return np.stack([u.numpy() for u in self._senders.of(weights, clients, clip_norm, seed=self.seed)])
+        return np.stack([u.numpy() for u in self._senders.of(weights, clients, clip_norm)])
 
     def _relabel_learned(
         self, rows: npt.NDArray[np.float32], weights: torch.Tensor, clip_norm: float
@@ -288,7 +288,7 @@ class DesignedCanaries:
         return vector
 
     def _mock_updates(self, weights: torch.Tensor) -> Pool:
-        return self._senders.pool(weights, self.data, self._clip_norm, weighting=self.weighting, seed=self.seed)
+        return self._senders.pool(weights, self.data, self._clip_norm)
 
     def _start_examples(self, seed: int) -> StartExamples:
         """Return what the next design starts from; None for random samples."""

@@ -54,15 +54,15 @@ def pool_updates(
     """
     if clients is not None:
         check_disjoint(pool, clients)
-    senders = ClientUpdates(model, pool.task, client)
-    return senders.pool(flat.parameter_vector(model), pool, clip_norm, weighting=weighting, seed=seed)
+    senders = ClientUpdates(model, pool.task, client, weighting=weighting, seed=seed)
+    return senders.pool(flat.parameter_vector(model), pool, clip_norm)
 
 
 def updates(
     model: nn.Module, data: FederatedData, client: LocalTraining, clip_norm: float, *, seed: int = 0
 ) -> Iterator[Tensor]:
     """Yield the clipped update (d,) of each client of ``data`` in turn, as a training would compute it."""
-    return ClientUpdates(model, data.task, client).of(flat.parameter_vector(model), data, clip_norm, seed=seed)
+    return ClientUpdates(model, data.task, client, seed=seed).of(flat.parameter_vector(model), data, clip_norm)
 
 
 class ClientUpdates:
@@ -74,58 +74,60 @@ class ClientUpdates:
         client: What a client does with its data.
         mock: Clients whose updates will be needed repeatedly. They train together (`Stacked`) where that is faster and
             gives the same update for the first of them as the reference, which trains one client after another.
+        weighting: How the mechanism weights mock clients by their size; equal weights if not given.
+        seed: Seed of the clients' batches.
     """
 
     def __init__(
-        self, module: nn.Module, task: Task, client: LocalTraining, *, mock: FederatedData | None = None
+        self,
+        module: nn.Module,
+        task: Task,
+        client: LocalTraining,
+        *,
+        mock: FederatedData | None = None,
+        weighting: Weighting | None = None,
+        seed: int = 0,
     ) -> None:
         flat.check_module(module, private=True)
+        self._weighting, self._seed = weighting or EqualWeights(), check_count("seed", seed, least=0)
         self._loop = Loop(module, task, client)
         kernel = None if mock is None else promising_kernel(module, mock, client)
         self._together, self._verified = kernel if isinstance(kernel, Stacked) else None, False
 
-    def of(
-        self,
-        weights: Tensor,
-        data: FederatedData,
-        clip_norm: float,
-        *,
-        weighting: Weighting | None = None,
-        seed: int = 0,
-    ) -> Iterator[Tensor]:
-        """Yield the update (d,) of each client of ``data`` from the parameters ``weights``, clipped and weighted."""
+    def of(self, weights: Tensor, data: FederatedData, clip_norm: float) -> Iterator[Tensor]:
+        """Yield the clipped update (d,) of each client of ``data`` from the parameters ``weights``."""
+        return self._one_by_one(weights, data, clip_norm, self._clients(data, EqualWeights()))
+
+    def pool(self, weights: Tensor, data: FederatedData, clip_norm: float) -> Pool:
+        """Return the clipped and weighted updates of all clients of ``data`` from the parameters ``weights``."""
         check_positive("clip_norm", clip_norm)
-        for name, part in zip(data.names, self._clients(data, weighting, seed), strict=True):
+        clients = self._clients(data, self._weighting)
+        stacked = self._stacked(weights, data, clip_norm, clients)
+        rows = self._one_by_one(weights, data, clip_norm, clients) if stacked is None else stacked
+        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm)
+
+    def _one_by_one(
+        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Client]
+    ) -> Iterator[Tensor]:
+        """Yield the update of each client by the reference."""
+        check_positive("clip_norm", clip_norm)
+        for name, client in zip(data.names, clients, strict=True):
             with one_thread():
-                partial_sum = self._loop.clipped_sum(weights, [part], clip_norm, torch.empty_like(weights))
+                partial_sum = self._loop.clipped_sum(weights, [client], clip_norm, torch.empty_like(weights))
             _check_finite(name, partial_sum.norms[0])
             yield partial_sum.total
 
-    def pool(
-        self,
-        weights: Tensor,
-        data: FederatedData,
-        clip_norm: float,
-        *,
-        weighting: Weighting | None = None,
-        seed: int = 0,
-    ) -> Pool:
-        """Return the updates of all clients of ``data`` from the parameters ``weights``."""
-        check_positive("clip_norm", clip_norm)
-        stacked = None
-        if self._together is not None:
-            stacked = self._stacked(self._together, weights, data, clip_norm, self._clients(data, weighting, seed))
-        rows = self.of(weights, data, clip_norm, weighting=weighting, seed=seed) if stacked is None else stacked
-        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm)
-
     def _stacked(
-        self, kernel: Stacked, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Client]
+        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Client]
     ) -> Tensor | None:
-        """Return the updates (clients, d) of clients who train together; None, for good, if the kernel does not apply.
+        """Return the updates (clients, d) of clients who train together; None, for good, if no kernel applies.
 
         The kernel is verified on first use: it must give what the loop gives for the first client, draw no random
         numbers and change no buffer of the module.
         """
+        kernel = self._together
+        if kernel is None:
+            return None
         parts, norms, start, before = [], [], 0, torch.get_rng_state()
         try:
             with one_thread():
@@ -149,13 +151,11 @@ class ClientUpdates:
             _check_finite(name, norm)
         return rows
 
-    def _clients(self, data: FederatedData, weighting: Weighting | None, seed: int) -> list[Client]:
+    def _clients(self, data: FederatedData, weighting: Weighting) -> list[Client]:
         """Return each client with its weight and the stream of its batches."""
-        check_count("seed", seed, least=0)
-        weights = (weighting or EqualWeights()).weights(data.sizes)
         return [
-            Client(data.client(i), float(weight), partial(generator, seed, "batches", i))
-            for i, weight in enumerate(weights)
+            Client(data.client(i), float(weight), partial(generator, self._seed, "batches", i))
+            for i, weight in enumerate(weighting.weights(data.sizes))
         ]
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import numpy.typing as npt
 
 from coalmine import accounting
 from coalmine.accounting import Theory
@@ -28,15 +26,14 @@ class CanifeResult(AuditResult):
     """ε of a single round, for a client known to take part in it.
 
     ``estimates`` are from the scores of all rounds together and ``theory`` is the claim for one round. ``details``
-    holds the following fields ready for JSON, under the keys ``rounds``, ``composed``, ``designs``, ``canaries`` and
-    ``training_theory``, so that a result read from disk is drawn in the same way.
+    holds the following fields ready for JSON, under the keys ``rounds``, ``composed`` and ``training_theory``, so that
+    a result read from disk is drawn in the same way. Its ``designs`` are the facts about each canary (health, norm, …)
+    by the round of a design, its ``canaries`` the last ones, as far as they can be described.
 
     Args:
         periods: Estimates along the training.
         composed: ε of the whole training, composed from single rounds: estimates, never bounds.
         training_theory: The claim for the whole training, which ``composed`` compares with.
-        designs: By the round of a design, the facts about each canary (health, norm, …).
-        canaries: The last canaries, as far as they can be described.
 
     Example:
         `Canife.result` returns one; this one has made-up numbers.
@@ -53,8 +50,6 @@ class CanifeResult(AuditResult):
     periods: Sequence[RoundEstimate] = ()
     composed: Sequence[Composed] = ()
     training_theory: Theory | None = None
-    designs: Mapping[int, Mapping[str, list[float]]] = field(default_factory=dict)
-    canaries: Sequence[Mapping[str, Any]] = ()
 
     def epsilon_hat(self, method: str = "best-threshold", inversion: str = "exact") -> float:
         """Return the composed ε of the training.
@@ -120,10 +115,6 @@ def canife_result(
     training_theory: Theory | None,
     designs: Mapping[int, Mapping[str, list[float]]],
     canaries: Sequence[Mapping[str, Any]],
-    arrays: Mapping[str, npt.NDArray[Any]],
-    metrics: Mapping[str, float],
-    timing: Mapping[str, float],
-    config: Mapping[str, Any],
 ) -> CanifeResult:
     """Return the result of all periods; ``independent`` says whether the scores within a period are independent."""
     rounds = [round_estimate(period, independent=independent, delta=delta, confidence=confidence) for period in periods]
@@ -165,16 +156,8 @@ def canife_result(
         scores=whole.scores,
         theory=round_theory(noise_multiplier, delta) if noise_multiplier else None,
         ceiling=whole.ceiling,
-        warnings=[
-            *_ceiling_warnings(whole),
-            *_period_warnings(rounds),
-            *_fading_warnings(periods),
-            *composition_warnings,
-            *_design_warnings(designs),
-        ],
-        metrics={name: value for name, value in measured.items() if math.isfinite(value)} | dict(metrics),
-        timing=timing,
-        config=config,
+        warnings=[*_score_warnings(periods, rounds, whole), *composition_warnings, *_design_warnings(designs)],
+        metrics={name: value for name, value in measured.items() if math.isfinite(value)},
         details={
             "rounds": [estimate.to_dict() for estimate in rounds],
             "composed": [c.to_dict() for c in composed],
@@ -186,68 +169,48 @@ def canife_result(
             "canaries": [dict(canary) for canary in canaries],
             "training_theory": None if training_theory is None else training_theory.to_dict(),
         },
-        arrays=arrays,
         periods=rounds,
         composed=composed,
         training_theory=training_theory,
-        designs=designs,
-        canaries=canaries,
     )
 
 
-def _ceiling_warnings(whole: RoundEstimate) -> list[str]:
-    """Warn if no bound could exceed 0, whatever leaks."""
-    if whole.ceiling != 0:
-        return []
-    return [
-        f"{whole.with_canary[0]} scores with a canary and {whole.without_canary[0]} without are too few: no bound "
-        "could exceed 0, whatever leaks. Use more trials or more canaries"
-    ]
-
-
-def _period_warnings(periods: Sequence[RoundEstimate]) -> list[str]:
-    """Warn about periods without scores of both kinds, and about perfect separation."""
-    empty = [p.round for p in periods if p.scores is None]
-    separated = [p.round for p in periods if p.epsilon("best-threshold") == math.inf]
-    warnings = []
-    if empty:
-        warnings.append(f"from {_list_rounds(empty)} on, coin flips left nothing to compare. Use more trials")
-    if separated:
-        warnings.append(
+def _score_warnings(periods: Sequence[Period], rounds: Sequence[RoundEstimate], whole: RoundEstimate) -> Iterator[str]:
+    """Warn if no bound could exceed 0, about perfect separation, and about periods with too little to compare."""
+    if whole.ceiling == 0:
+        yield (
+            f"{whole.with_canary[0]} scores with a canary and {whole.without_canary[0]} without are too few: no bound "
+            "could exceed 0, whatever leaks. Use more trials or more canaries"
+        )
+    if empty := [p.round for p in rounds if p.scores is None]:
+        yield f"from {_list_rounds(empty)} on, coin flips left nothing to compare. Use more trials"
+    if separated := [p.round for p in rounds if p.epsilon("best-threshold") == math.inf]:
+        yield (
             f"from {_list_rounds(separated)} on, scores separate perfectly: their rates only show that ε is large, and "
             "are composed at their ceiling"
         )
-    return warnings
+    if faded := [period.round for period in periods if period.faded]:
+        yield (
+            f"from {_list_rounds(faded)} on, most scores carry less than a quarter of the information of the best "
+            "ones: canaries fade as the model learns them, or resemble one another. Design them more often (every), or "
+            "use fewer"
+        )
 
 
-def _fading_warnings(periods: Sequence[Period]) -> list[str]:
-    """Warn about periods whose canaries lost most of their signal."""
-    faded = [period.round for period in periods if period.faded]
-    if not faded:
-        return []
-    return [
-        f"from {_list_rounds(faded)} on, most scores carry less than a quarter of the information of the best ones: "
-        "canaries fade as the model learns them, or resemble one another. Design them more often (every), or use fewer"
-    ]
-
-
-def _design_warnings(designs: Mapping[int, Mapping[str, list[float]]]) -> list[str]:
+def _design_warnings(designs: Mapping[int, Mapping[str, list[float]]]) -> Iterator[str]:
     """Warn about designs that met NaN, and about canaries that do not reach the clip norm."""
-    warnings = []
     for round, design in designs.items():
         stopped = max(design["not_finite"])
         if stopped > 0:
-            warnings.append(
+            yield (
                 f"the design for round {round} stopped at a loss that is not finite in iteration {stopped:.0f}; its "
                 "canaries are the best before that"
             )
-    short = [round for round, design in designs.items() if min(design["norm"]) < 1]
-    if short:
-        warnings.append(
+    if short := [round for round, design in designs.items() if min(design["norm"]) < 1]:
+        yield (
             f"a canary of {_list_rounds(short)} sends less than the clip norm, so it shows less than a client could: "
             "check the clip norm and the clients' learning rate"
         )
-    return warnings
 
 
 def _list_rounds(rounds: Sequence[int]) -> str:

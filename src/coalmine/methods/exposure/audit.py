@@ -12,10 +12,11 @@ import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
+from coalmine.methods.estimates import simultaneous_bound
 from coalmine.results.result import AuditResult
 from coalmine.results.units import SCORES, Unit
 from coalmine.scorefile import ScoreTable, two_groups
-from coalmine.stats import Estimate, Scores, ceiling, simultaneous
+from coalmine.stats import Estimate, Scores
 from coalmine.stats import exposure as ex
 from coalmine.stats.random_guessing import RandomGuessing
 
@@ -78,7 +79,10 @@ def exposure_result(
         extrapolated = _largest_extrapolated(canaries, others)
     exposures = ex.exposure(ranks, n)
     scores = Scores(*ex.scores_from_ranks(worst, n))
-    bound = _bound(scores, delta=delta, confidence=confidence, copies=copies, given_ranks=table.has("rank"))
+    bound, top = simultaneous_bound(scores, delta=delta, confidence=confidence, copies=copies)
+    ties = "; ties were ranked against the canary" if table.has("rank") else ""
+    threshold = None if bound.threshold is None else 0.5 - bound.threshold  # as a rank
+    bound = replace(bound, threshold=threshold, assumes=f"{bound.assumes}{ties}")
     return AuditResult(
         method="exposure",
         view="ranks",
@@ -89,7 +93,7 @@ def exposure_result(
         seed=0,
         estimates=[bound, *_point_estimates(ranks, exposures, n, copies)],
         scores=scores,
-        ceiling=ceiling(exposures.size, n, delta=delta, confidence=confidence, copies=copies),
+        ceiling=top,
         metrics={"inserted": float(exposures.size), "held_out": float(n)},
         config={"score": "rank", "source": table.source},
         details={
@@ -99,18 +103,6 @@ def exposure_result(
             "exposures": exposures.tolist(),
         },
     )
-
-
-def _bound(scores: Scores, *, delta: float, confidence: float, copies: int, given_ranks: bool) -> Estimate:
-    """Return the lower bound, with its threshold as a rank."""
-
-    def bound_at(confidence: float) -> Estimate:
-        return simultaneous(scores, delta=delta, confidence=confidence, copies=copies)
-
-    bound = bound_at(confidence).with_stricter(lambda level: bound_at(level).lower)
-    ties = "; ties were ranked against the canary" if given_ranks else ""
-    rank = None if bound.threshold is None else 0.5 - bound.threshold
-    return replace(bound, threshold=rank, assumes=f"{bound.assumes}{ties}")
 
 
 def _stored_ranks(table: ScoreTable, references: int | None, calibrate: bool) -> tuple[Floats, int]:

@@ -20,13 +20,13 @@ from torch import nn
 from coalmine.accounting import Theory
 from coalmine.arrays import Ints
 from coalmine.errors import InputError
-from coalmine.methods.estimates import canary_estimates, neighbors_apart, normality
+from coalmine.methods.estimates import canary_estimates, neighbors_apart, normality, simultaneous_bound
 from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import AuditResult
 from coalmine.results.units import PHRASE, USER
-from coalmine.stats import Estimate, Scores, ceiling, simultaneous
+from coalmine.stats import Estimate, Scores
 from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
 from coalmine.stats.random_guessing import RandomGuessing
 
@@ -124,6 +124,10 @@ class SecretSharer(Audit):
     ) -> AuditResult:
         """Return the evidence about ε from one score, for one user or for all users who share a phrase.
 
+        The ε of a phrase is that of all its users together. For one user, group privacy divides it: by the number of
+        users who hold the most widespread canary, and by twice that if ``theory`` is about adding or removing a user,
+        since a sharer takes part with or without the phrase, only with other examples.
+
         Args:
             score: ``"exposure"``, ``"loss"`` or, with a reference model, ``"calibrated"``.
             unit: ``"user"`` or ``"phrase"``.
@@ -133,19 +137,59 @@ class SecretSharer(Audit):
             metrics: Numbers to keep with the result, such as the model's perplexity.
 
         Raises:
-            InputError: If no final model was observed, no phrase was held out, or the score is not available.
+            InputError: If no final model was observed, no phrase was held out, the score is not available, or the
+                numbers of users are missing for the unit ``"user"``.
         """
-        result = phrase_result(
-            self.memorization(),
-            users=self.users,
-            score=score,
-            unit=unit,
-            delta=delta,
-            confidence=confidence,
+        memorization, canaries, users = self.memorization(), self.canaries, self.users
+        members, nonmembers = memorization.scores(score)
+        if not len(nonmembers):
+            raise InputError(
+                "no phrase was held out to compare the inserted ones with: draw phrases with twins=1 or more"
+            )
+        if unit == "phrase":
+            estimates, scores, bound_ceiling = canary_estimates(
+                members, nonmembers, null=None, signs=False, design=canaries.design, delta=delta, confidence=confidence
+            )
+            scope = "ε is that of all users who share a phrase together"
+            estimates = [replace(e, assumes=f"{e.assumes}; {scope}") if e.valid else e for e in estimates]
+            theory, warnings = None, normality(members, "inserted")[1]
+        elif unit == "user":
+            if users is None:
+                raise InputError(
+                    "one user's ε needs the number of users that hold each canary: pass users, or ask for "
+                    'unit="phrase"'
+                )
+            scores, warnings = Scores(members, nonmembers), []
+            # Data sets with and without the most widespread canary are this many neighbors apart.
+            copies = neighbors_apart(max(1, int(np.max(users[canaries.inserted]))), theory)
+            bound, bound_ceiling = simultaneous_bound(
+                scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies
+            )
+            most = f"no phrase was shared by more than {int(np.max(users))} users"
+            median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
+            estimates = [
+                replace(bound, assumes=f"{bound.assumes}; {most}"),
+                Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(median), copies)),
+            ]
+        else:
+            raise InputError(f"unit must be user or phrase, got {unit!r}")
+        score_name, adversary = _SCORES[score]
+        return AuditResult(
+            method="secret-sharer",
+            view=f"{score}:{unit}",
+            unit=USER if unit == "user" else PHRASE,
+            adversary=adversary,
+            score_name=score_name,
+            seed=canaries.seed,
+            estimates=estimates,
+            scores=scores,
             theory=theory,
-            metrics=metrics,
+            ceiling=bound_ceiling,
+            warnings=warnings,
+            timing={"audit_s": self._seconds},
+            metrics={**_metrics(memorization), **(metrics or {})},
+            config={"score": score, "unit": unit, "length": canaries.length, **vars(memorization.probe)},
         )
-        return replace(result, timing={"audit_s": self._seconds})
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return the final model, empty before it was observed."""
@@ -157,96 +201,6 @@ class SecretSharer(Audit):
 
     def __repr__(self) -> str:
         return f"SecretSharer({len(self.canaries)} phrases, seed {self.canaries.seed})"
-
-
-def phrase_result(
-    memorization: Memorization,
-    *,
-    users: Ints | None = None,
-    score: str = "exposure",
-    unit: PrivacyUnit = "user",
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    theory: Theory | None = None,
-    metrics: Mapping[str, float] | None = None,
-) -> AuditResult:
-    """Return the evidence about ε from a model's scores for inserted and held-out phrases.
-
-    The ε of a phrase is that of all its users together. For one user, group privacy divides it: by the number of
-    users who hold the most widespread canary, and by twice that if ``theory`` is about adding or removing a user, since
-    a sharer takes part with or without the phrase, only with other examples.
-
-    Args:
-        memorization: What the model says about every canary.
-        users: Number of users that hold each canary, shape (canaries,).
-        score: One of ``memorization.score_names``.
-        unit: ``"user"`` or ``"phrase"``.
-        delta: δ at which ε is stated.
-        confidence: Confidence of bounds and intervals.
-        theory: The claimed guarantee of one user.
-        metrics: Numbers to keep with the result.
-
-    Raises:
-        InputError: If no phrase was held out, or ``users`` is missing for the unit ``"user"``.
-    """
-    canaries = memorization.canaries
-    members, nonmembers = memorization.scores(score)
-    if not len(nonmembers):
-        raise InputError("no phrase was held out to compare the inserted ones with: draw phrases with twins=1 or more")
-    if unit == "phrase":
-        estimates, scores, bound_ceiling = canary_estimates(
-            members, nonmembers, null=None, signs=False, design=canaries.design, delta=delta, confidence=confidence
-        )
-        scope = "ε is that of all users who share a phrase together"
-        estimates = [replace(e, assumes=f"{e.assumes}; {scope}") if e.valid else e for e in estimates]
-        theory, warnings = None, normality(members, "inserted")[1]
-    elif unit == "user":
-        if users is None:
-            raise InputError(
-                'one user\'s ε needs the number of users that hold each canary: pass users, or ask for unit="phrase"'
-            )
-        scores, warnings = Scores(members, nonmembers), []
-        # Data sets with and without the most widespread canary are this many neighbors apart.
-        copies = neighbors_apart(max(1, int(np.max(users[canaries.inserted]))), theory)
-        estimates = _user_estimates(memorization, scores, users, copies=copies, delta=delta, confidence=confidence)
-        bound_ceiling = ceiling(
-            len(members), len(nonmembers), delta=delta, confidence=confidence, design=canaries.design, copies=copies
-        )
-    else:
-        raise InputError(f"unit must be user or phrase, got {unit!r}")
-    score_name, adversary = _SCORES[score]
-    return AuditResult(
-        method="secret-sharer",
-        view=f"{score}:{unit}",
-        unit=USER if unit == "user" else PHRASE,
-        adversary=adversary,
-        score_name=score_name,
-        seed=canaries.seed,
-        estimates=estimates,
-        scores=scores,
-        theory=theory,
-        ceiling=bound_ceiling,
-        warnings=warnings,
-        metrics={**_metrics(memorization), **(metrics or {})},
-        config={"score": score, "unit": unit, "length": canaries.length, **vars(memorization.probe)},
-    )
-
-
-def _user_estimates(
-    memorization: Memorization, scores: Scores, users: Ints, *, copies: int, delta: float, confidence: float
-) -> list[Estimate]:
-    """Return the bound and the estimate of one user's ε, both by group privacy over ``copies`` neighbors."""
-    canaries = memorization.canaries
-
-    def bound_at(confidence: float) -> Estimate:
-        return simultaneous(scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies)
-
-    bound = bound_at(confidence).with_stricter(lambda level: bound_at(level).lower)
-    median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
-    return [
-        replace(bound, assumes=f"{bound.assumes}; no phrase was shared by more than {int(np.max(users))} users"),
-        Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(median), copies)),
-    ]
 
 
 def _metrics(memorization: Memorization) -> dict[str, float]:
@@ -273,12 +227,9 @@ def _metrics(memorization: Memorization) -> dict[str, float]:
 def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
     """Return a copy of the module with the parameters of a release."""
     copied = copy.deepcopy(module)
-    values = torch.tensor(vector)
     parameters = [parameter for parameter in copied.parameters() if parameter.requires_grad]
     expected = sum(parameter.numel() for parameter in parameters)
-    if expected != len(values):
-        raise InputError(f"the final model has {len(values)} parameters, but the audit's module has {expected}")
-    with torch.no_grad():
-        for parameter, part in zip(parameters, values.split([p.numel() for p in parameters]), strict=True):
-            parameter.copy_(part.view_as(parameter))
+    if expected != len(vector):
+        raise InputError(f"the final model has {len(vector)} parameters, but the audit's module has {expected}")
+    torch.nn.utils.vector_to_parameters(torch.tensor(vector), parameters)
     return copied

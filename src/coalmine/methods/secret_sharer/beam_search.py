@@ -13,13 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coalmine.arrays import Bools, Ints
+from coalmine.arrays import Ints
 from coalmine.errors import check_count
-from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.simulation.models.steps import State
-
-_BLOCK = 100  # words per block, whose maximum decides whether the block is searched
 
 
 def beam_search(scorer: PhraseScorer, phrases: Ints, *, width: int = 5) -> Ints:
@@ -43,12 +40,6 @@ def beam_search(scorer: PhraseScorer, phrases: Ints, *, width: int = 5) -> Ints:
             beams = beams.longer(scorer, width)
         continuations[batch] = beams.ends(scorer).numpy()
     return continuations
-
-
-def extracted(scorer: PhraseScorer, canaries: PhraseCanaries, *, width: int = 5) -> Bools:
-    """Return which canaries a beam search reproduces word by word, shape (n,)."""
-    continuations = beam_search(scorer, canaries.phrases, width=width)
-    return np.asarray((continuations == scorer.suffixes(canaries.phrases)).all(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,16 +112,5 @@ def _likeliest(scorer: PhraseScorer, state: State, kept: int) -> tuple[Tensor, T
     """Return the log-probabilities of the likeliest words after each state, and the words, both (n, kept)."""
     words = scorer.language.words
     log_probabilities = scorer.steps.log_probabilities(state)[:, words.start : words.stop]
-    blocks = len(words) // _BLOCK
-    if blocks > kept:
-        # The kept largest words lie in the kept blocks with the largest maxima (or in the remainder), which is faster
-        # to search than everything by one topk.
-        even = blocks * _BLOCK
-        where = log_probabilities[:, :even].unflatten(1, (blocks, _BLOCK)).amax(2).topk(kept, dim=1).indices
-        columns = (where[:, :, None] * _BLOCK + torch.arange(_BLOCK)).flatten(1)
-        columns = torch.cat([columns, torch.arange(even, len(words)).expand(len(log_probabilities), -1)], dim=1)
-        largest, places = log_probabilities.gather(1, columns).topk(kept, dim=1)
-        places = columns.gather(1, places)
-    else:
-        largest, places = log_probabilities.topk(kept, dim=1)
+    largest, places = log_probabilities.topk(kept, dim=1)
     return largest.double(), places + words.start

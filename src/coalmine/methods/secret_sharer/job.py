@@ -14,18 +14,18 @@ from torch import nn
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
 from coalmine.methods.job import Job, JobContext
-from coalmine.methods.secret_sharer.audit import PrivacyUnit, phrase_result
-from coalmine.methods.secret_sharer.canary_file import read_canaries, write_canaries
+from coalmine.methods.secret_sharer.audit import PrivacyUnit, SecretSharer
 from coalmine.methods.secret_sharer.insertion import Insertion, insert
-from coalmine.methods.secret_sharer.memorization import Memorization, measure_memorization
+from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
-from coalmine.methods.secret_sharer.stored_model import load_model, save_weights
-from coalmine.methods.secret_sharer.user_attack import user_attack
-from coalmine.methods.secret_sharer.users import first_clients, set_aside, synthetic
+from coalmine.methods.secret_sharer.stored_model import load_model, read_canaries, save_weights, write_canaries
+from coalmine.methods.secret_sharer.users import first_clients, set_aside, synthetic, user_attack
 from coalmine.progress import reporting
+from coalmine.protocol import Release
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.simulation import CentralTraining, Training
 from coalmine.simulation.data import FederatedData, Splits
+from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.rounds import Rounds
 from coalmine.simulation.settings import TrainingSettings
 
@@ -51,30 +51,33 @@ class PhraseJob(Job):
         self.settings: SecretSharerSettings = context.settings
         self.training: TrainingSettings = context.training or TextTrainingSettings()
         self.probe = self.settings.probe()  # an impossible probe is reported before any training
-        self.memorization: Memorization | None = None
+        self.audit: SecretSharer | None = None
 
     def losses(self) -> tuple[Floats, Floats]:
         """Return the log-perplexities of inserted and of held-out phrases in nats, for other methods of the run."""
-        if self.memorization is None:
+        if self.audit is None:
             raise InputError("the phrases of secret-sharer were not scored in this run: run it before exposure")
-        inserted, held_out = self.memorization.scores("loss")
+        inserted, held_out = self.audit.memorization().scores("loss")
         return -inserted, -held_out
 
     def _phrase_results(
         self,
-        memorization: Memorization,
+        module: nn.Module,
+        reference: nn.Module | None,
+        canaries: PhraseCanaries,
         users: Ints | None,
         theory: Theory | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> list[AuditResult]:
-        """Return one result per score and unit; none if no phrase was held out."""
-        if memorization.canaries.inserted.all():
+        """Probe a trained model, and return one result per score and unit; none if no phrase was held out."""
+        self.audit = SecretSharer(canaries=canaries, module=module, users=users, probe=self.probe, reference=reference)
+        self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module).numpy()))
+        memorization = self.audit.memorization()
+        if canaries.inserted.all():
             return []
         units: tuple[PrivacyUnit, ...] = ("phrase",) if users is None else ("user", "phrase")
         return [
-            phrase_result(
-                memorization,
-                users=users,
+            self.audit.result(
                 score=score,
                 unit=unit,
                 delta=self.settings.delta,
@@ -87,24 +90,17 @@ class PhraseJob(Job):
         ]
 
     def _method_results(
-        self,
-        memorization: Memorization,
-        results: Sequence[AuditResult],
-        *,
-        users: Ints | None,
-        copies: Ints | None = None,
-        config: Mapping[str, Any],
-        seconds: float,
+        self, results: Sequence[AuditResult], *, copies: Ints | None = None, config: Mapping[str, Any], seconds: float
     ) -> MethodResults:
         """Return the results with settings and time, and the memorization next to them."""
-        self.memorization = memorization
+        assert self.audit is not None
         return MethodResults(
             method="secret-sharer",
             results=[
                 replace(result, timing={"audit_s": seconds}, config={**config, **result.config}) for result in results
             ],
-            summary=_NOTHING_HELD_OUT if memorization.canaries.inserted.all() else None,
-            extras={"memorization": memorization.to_dict(users, copies)},
+            summary=_NOTHING_HELD_OUT if self.audit.canaries.inserted.all() else None,
+            extras={"memorization": self.audit.memorization().to_dict(self.audit.users, copies)},
         )
 
 
@@ -165,11 +161,10 @@ class SecretSharerJob(PhraseJob):
         reference = self._reference_model(self._splits)
         self._module = trained.module()
         start = time.perf_counter()
-        memorization = measure_memorization(self._module, insertion.phrases, self.probe, reference=reference)
         theory = None
         if isinstance(trained, Training) and trained.mechanism.private:
             theory = trained.theory(settings.delta)
-        results = self._phrase_results(memorization, insertion.users, theory, metrics)
+        results = self._phrase_results(self._module, reference, insertion.phrases, insertion.users, theory, metrics)
         if _has_users_without_canaries(insertion):
             attack = user_attack(
                 self._module,
@@ -183,14 +178,8 @@ class SecretSharerJob(PhraseJob):
                 seed=insertion.phrases.seed,
             )
             results = [*results[:2], attack, *results[2:]]  # after both views of the exposure
-        return self._method_results(
-            memorization,
-            results,
-            users=insertion.users,
-            copies=insertion.copies,
-            config=self.config,
-            seconds=time.perf_counter() - start,
-        )
+        seconds = time.perf_counter() - start
+        return self._method_results(results, copies=insertion.copies, config=self.config, seconds=seconds)
 
     def write(self, directory: Path) -> None:
         """Write ``canaries.json`` and ``weights.safetensors``, which a later audit of the same model reads."""
@@ -223,29 +212,20 @@ class StoredModelJob(PhraseJob):
         settings = self.settings
         if settings.model_weights is None or settings.canaries is None:
             raise InputError("a trained model is audited with both model_weights and canaries: set both")
-        self.stored = read_canaries(Path(settings.canaries))
+        self.canaries, self.users = read_canaries(Path(settings.canaries))
         self.weights = Path(settings.model_weights)
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result per score and unit."""
         start = time.perf_counter()
-        canaries, settings = self.stored.canaries, self.settings
+        canaries, settings = self.canaries, self.settings
         module, reference = load_model(self.training, canaries, self.weights), None
         if settings.reference_weights is not None:
             reference = load_model(self.training, canaries, Path(settings.reference_weights))
-        memorization = measure_memorization(module, canaries, self.probe, reference=reference)
-        return self._method_results(
-            memorization,
-            self._phrase_results(memorization, self.stored.users),
-            users=self.stored.users,
-            config={
-                "model": self.training.model,
-                "model_weights": settings.model_weights,
-                "canaries": settings.canaries,
-                "reference_weights": settings.reference_weights,
-            },
-            seconds=time.perf_counter() - start,
-        )
+        results = self._phrase_results(module, reference, canaries, self.users)
+        stored = ("model_weights", "canaries", "reference_weights")
+        config = {"model": self.training.model} | {name: getattr(settings, name) for name in stored}
+        return self._method_results(results, config=config, seconds=time.perf_counter() - start)
 
 
 def _has_users_without_canaries(insertion: Insertion) -> bool:

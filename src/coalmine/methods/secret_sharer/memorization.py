@@ -10,7 +10,7 @@ from torch import nn
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_count
-from coalmine.methods.secret_sharer.beam_search import extracted
+from coalmine.methods.secret_sharer.beam_search import beam_search
 from coalmine.methods.secret_sharer.phrases import Configuration, PhraseCanaries, random_suffixes
 from coalmine.methods.secret_sharer.random_sampling import SampledRanks, sampled_ranks
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
@@ -269,8 +269,8 @@ def measure_memorization(
     probe = probe or Probe()
     language = canaries.language
     scorer = PhraseScorer(steps_of(module, language.size), language, probe.prefix)
-    length = scorer.suffixes(canaries.phrases).shape[1]
-    references = random_suffixes(language, count=probe.references, length=length, seed=canaries.seed)
+    suffixes = scorer.suffixes(canaries.phrases)
+    references = random_suffixes(language, count=probe.references, length=suffixes.shape[1], seed=canaries.seed)
     sampled = sampled_ranks(scorer, canaries.phrases, references, limit=probe.limit)
     whole_space = whole_space_ranks(scorer, canaries.phrases, budget=probe.whole_space) if probe.whole_space else None
     reference_losses = None
@@ -282,7 +282,7 @@ def measure_memorization(
         probe=probe,
         losses=scorer.log_perplexities(canaries.phrases),
         sampled=sampled,
-        beam_hits=extracted(scorer, canaries, width=probe.width),
+        beam_hits=np.asarray((beam_search(scorer, canaries.phrases, width=probe.width) == suffixes).all(axis=1)),
         whole_space=whole_space,
         reference_losses=reference_losses,
     )

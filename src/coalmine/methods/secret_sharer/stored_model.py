@@ -1,21 +1,142 @@
-"""Trained models from files, to be audited with the canaries of an earlier run."""
+"""What a run stores so that its model can be audited later: ``canaries.json`` and the model's weights."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 from torch import nn
 
-from coalmine.errors import InputError
-from coalmine.files import write_whole
-from coalmine.methods.secret_sharer.phrases import PhraseCanaries
+from coalmine.arrays import Ints
+from coalmine.errors import InputError, check_count
+from coalmine.files import read_json, write_json, write_whole
+from coalmine.methods.secret_sharer.insertion import Insertion
+from coalmine.methods.secret_sharer.phrases import Configuration, Language, PhraseCanaries
 from coalmine.methods.secret_sharer.settings import TextTrainingSettings
 from coalmine.simulation.data import Task
+from coalmine.simulation.data.vocabulary import BEGIN, MARKS, UNKNOWN, Vocabulary
 from coalmine.simulation.models import default_model
 from coalmine.simulation.settings import TrainingSettings, build_model
+
+_VERSION = 1
+
+
+def write_canaries(insertion: Insertion, path: Path) -> None:
+    """Write what `read_canaries` reads."""
+    phrases = insertion.phrases
+    language, users, copies = phrases.language, insertion.users, insertion.copies
+    content = {
+        "version": _VERSION,
+        "size": language.size,
+        "words": [language.words.start, language.words.stop],
+        "begin": language.begin,
+        "design": phrases.design,
+        "seed": phrases.seed,
+        "canaries": [
+            {
+                "phrase": language.text(phrase),
+                "tokens": phrase.tolist(),
+                "p_u": phrases.configuration(i).p_u,
+                "p_e": phrases.configuration(i).p_e,
+                "planted": bool(phrases.inserted[i]),
+                "users": int(users[i]),
+                "copies": int(copies[i]),
+            }
+            for i, phrase in enumerate(phrases.phrases)
+        ],
+        "vocabulary": None if language.vocabulary is None else language.vocabulary.to_json(),
+    }
+    write_json(path, content)
+
+
+def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None]:
+    """Read canaries from a JSON file.
+
+    The file needs ``size``, the width of the model's output (or a ``vocabulary``), and ``canaries``, each with
+    ``planted`` (was it in the training data?) and either ``tokens`` or a ``phrase`` in words of the vocabulary.
+    Optional are ``words`` [first, stop], the tokens that stand for text (from 4 on if missing); ``begin``, the mark
+    before each phrase (1 if missing, null for none); and ``p_u``, ``p_e`` and ``users`` of each canary.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The canaries, and the number of users that hold each, shape (n,), or None if the file does not say.
+
+    Raises:
+        InputError: If the file cannot be read, or has no valid canaries.
+    """
+    content = read_json(path)
+    try:
+        return _stored(content, path)
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    except KeyError as missing:
+        raise InputError(f"{path} has no canaries: the key {missing.args[0]!r} is missing") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{path} has no canaries that could be read: {error}") from None
+
+
+def _stored(content: dict[str, Any], path: Path) -> tuple[PhraseCanaries, Ints | None]:
+    """Return the canaries of a file's content."""
+    if content.get("version", _VERSION) != _VERSION:
+        raise InputError(f"{path} has version {content['version']}, and only version {_VERSION} can be read")
+    entries = content["canaries"]
+    if not entries:
+        raise InputError(f"{path} has no canaries: the list is empty")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or entry.get("planted") not in (True, False):
+            raise InputError(f'canary {number} needs "planted": true or false (was it in the training data?)')
+    language = _language(content, path)
+    tokens = [_tokens(entry, number, language.vocabulary) for number, entry in enumerate(entries)]
+    lengths = {len(sequence) for sequence in tokens}
+    if len(lengths) > 1:
+        raise InputError(f"{path}: all canaries must have the same number of words, got {sorted(lengths)}")
+    each = [Configuration(float(entry.get("p_u", 0)), float(entry.get("p_e", 0))) for entry in entries]
+    configurations = tuple(sorted(set(each), key=lambda configuration: configuration.frequency))
+    canaries = PhraseCanaries(
+        phrases=np.array(tokens, dtype=np.int64),
+        configurations=configurations,
+        configuration_index=np.array([configurations.index(configuration) for configuration in each]),
+        inserted=np.array([bool(entry["planted"]) for entry in entries]),
+        language=language,
+        design=content.get("design", "fixed"),
+        seed=check_count("seed", content.get("seed", 0), least=0),
+    )
+    if not all("users" in entry for entry in entries):
+        return canaries, None
+    return canaries, np.array([check_count("users", entry["users"], least=0) for entry in entries])
+
+
+def _language(content: dict[str, Any], path: Path) -> Language:
+    """Return the language of a file's canaries."""
+    stored = content.get("vocabulary")
+    vocabulary = None if stored is None else Vocabulary.from_json(stored, str(path))
+    size = check_count("size", content["size"] if vocabulary is None else len(vocabulary))
+    first, stop = content.get("words") or (len(MARKS), size)
+    if not 0 <= first < stop <= size:
+        raise InputError(f"words must be a range within 0..{size}, got {first} to {stop}")
+    return Language(size=size, words=range(first, stop), begin=content.get("begin", BEGIN), vocabulary=vocabulary)
+
+
+def _tokens(entry: Any, number: int, vocabulary: Vocabulary | None) -> list[int]:
+    """Return the tokens of one canary, looked up in the vocabulary if it has only a phrase."""
+    if "tokens" in entry:
+        return [check_count("a token", token, least=0) for token in entry["tokens"]]
+    if vocabulary is None:
+        raise InputError(f"canary {number} has no tokens, and the file has no vocabulary to look up its words")
+    if "phrase" not in entry:
+        raise InputError(f"canary {number} has neither tokens nor a phrase")
+    words = str(entry["phrase"]).split() if vocabulary.level == "words" else list(entry["phrase"])
+    tokens = [int(token) for token in vocabulary.lookup(words)]
+    if vocabulary.marks and UNKNOWN in tokens:
+        word = words[tokens.index(UNKNOWN)]
+        raise InputError(f"canary {number} has the word {word!r}, which is not in the vocabulary")
+    return tokens
 
 
 def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Path) -> nn.Module:

@@ -9,8 +9,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from torch import nn
 
+from coalmine.methods.canife.per_sample_gradients.layerwise import RecordedConv2d, Standardized, Tape
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
-from coalmine.methods.canife.per_sample_gradients.recorded_layers import RecordedConv2d, Standardized, Tape
 
 
 @example(side=1, kernel=1, stride=2, padding=1, dilation=1)  # the kernel meets only padding

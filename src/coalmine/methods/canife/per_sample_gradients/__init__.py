@@ -2,14 +2,18 @@
 
 `SampleGradients` is the interface and `sample_gradients` chooses an implementation. `DoubleBackward` is the plain
 reference: it works for every module, one sample after another. `LayerwiseGradients` is there for speed only: it
-computes a whole batch in one pass, for modules made of the layers in `recorded_layers`, and takes a third (CNN), a
+computes a whole batch in one pass, for modules made of the layers in `layerwise`, and takes a third (CNN), a
 quarter (ResNet18) or a ninth (LSTM) of the reference's time per canary (benchmarks/canife_design.py, batches of 16). It
 is used only if it agrees with the reference on two samples.
 """
 
 from coalmine.methods.canife.per_sample_gradients.choice import sample_gradients
-from coalmine.methods.canife.per_sample_gradients.double_backward import DoubleBackward
-from coalmine.methods.canife.per_sample_gradients.interface import Box, SampleGradients, input_derivatives
+from coalmine.methods.canife.per_sample_gradients.interface import (
+    Box,
+    DoubleBackward,
+    SampleGradients,
+    input_derivatives,
+)
 from coalmine.methods.canife.per_sample_gradients.layerwise import LayerwiseGradients
 
 __all__ = ["Box", "DoubleBackward", "LayerwiseGradients", "SampleGradients", "input_derivatives", "sample_gradients"]

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.errors import InputError
-from coalmine.methods.canife.per_sample_gradients.double_backward import DoubleBackward
-from coalmine.methods.canife.per_sample_gradients.interface import SampleGradients, input_derivatives
+from coalmine.methods.canife.per_sample_gradients.interface import DoubleBackward, SampleGradients, input_derivatives
 from coalmine.methods.canife.per_sample_gradients.layerwise import LayerwiseGradients
 from coalmine.simulation.flat import check_module
 

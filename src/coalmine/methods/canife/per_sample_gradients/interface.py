@@ -1,4 +1,4 @@
-"""The interface of per-sample gradients, and what its implementations share."""
+"""The interface of per-sample gradients, the plain reference, and what all implementations share."""
 
 from __future__ import annotations
 
@@ -100,3 +100,26 @@ class SoftEmbedding(nn.Module):
 def soft_embedding(layer: nn.Module) -> SoftEmbedding | None:
     """Return the soft version of an embedding layer, None for any other layer."""
     return SoftEmbedding(layer) if isinstance(layer, nn.Embedding) and layer.max_norm is None else None
+
+
+class DoubleBackward:
+    """The reference implementation of `SampleGradients`, for every module that can be differentiated twice.
+
+    It goes backward through the module with a graph, one sample after another.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = prepared_copy(module, soft_embedding)
+        self._parameters = [value for value in self._module.parameters() if value.requires_grad]
+        self.boxes: list[Box] = [()] * len(self._parameters)
+
+    def of(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """Return the gradients, as `SampleGradients.of` describes."""
+        samples = []
+        for sample, target in zip(inputs.split(1), targets.split(1), strict=True):
+            loss = sample_losses(self._module(sample), target)[0]
+            samples.append(torch.autograd.grad(loss, self._parameters, create_graph=True, allow_unused=True))
+        return [
+            torch.stack([torch.zeros_like(value) if row is None else row for row in rows])
+            for value, rows in zip(self._parameters, zip(*samples, strict=True), strict=True)
+        ]

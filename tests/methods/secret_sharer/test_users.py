@@ -8,8 +8,7 @@ from coalmine.accounting.sampling import Poisson
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
-from coalmine.methods.secret_sharer.user_attack import user_attack
-from coalmine.methods.secret_sharer.users import set_aside
+from coalmine.methods.secret_sharer.users import set_aside, user_attack
 from coalmine.results.units import USER
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import Balanced, Iid, generated_text, load
