@@ -12,11 +12,11 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from coalmine.errors import InputError, check_kind, check_positive
-from coalmine.integrations.audits import SeededContribution
 from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.local import copied
 from coalmine.integrations.flower.mod import canary_request
 from coalmine.integrations.flower.rounds import AuditedRounds
+from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.updates import FAMILIES
 from coalmine.protocol import Audit, Contribution, Vector
 
@@ -256,8 +256,7 @@ class CanaryGrid(Grid):
         requests: list[Message] = []
         for number, ((audit, seat), message) in enumerate(asked.items()):
             contribution = planted.get(audit)
-            assert isinstance(contribution, SeededContribution)
-            assert contribution.canaries is not None
+            assert isinstance(contribution, PlantedCanaries)
             inserted = seat in contribution.members
             content = RecordDict(dict(message.content))
             name, config = next(iter(message.content.config_records.items()))

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord
 
 from coalmine.errors import InputError
-from coalmine.integrations.audits import check_audits, finite_part
+from coalmine.integrations.finite import finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.protocol import Audit, Contribution, Kind, Release, Vector
+from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class AuditedRounds:
     """Leads audits through a Flower training, in which each round gets its canaries once and is recorded once."""
 
     def __init__(self, audits: Sequence[Audit]) -> None:
-        check_audits(audits)
+        check_audits(audits, least=1)
         rounds = {int(getattr(audit, "rounds", 0)) for audit in audits}
         if len(rounds) > 1:
             raise InputError(f"all audits of a training must have the same number of rounds, got {sorted(rounds)}")

@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from coalmine.errors import InputError
-from coalmine.integrations.audits import check_audits
 from coalmine.integrations.opacus.claim import Claim, Loading, claim_of, note_on_claim
 from coalmine.integrations.opacus.steps import AuditedSteps, canary_coordinates, clips_by_layer, dim_of
 from coalmine.methods.one_shot.audit import OneShot
@@ -56,7 +55,6 @@ class OpacusAudit:
         steps: int,
         length: float | None = None,
     ) -> None:
-        check_audits(audits)
         self.engine, self.loading = engine, Loading.of(loader)
         self.steps = AuditedSteps(optimizer, audits, steps=steps, length=length, stepped=self.loading.stepped)
 
