@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import Release as Release
     from coalmine.protocol import View as View
+    from coalmine.results.claim_test import ClaimTest as ClaimTest
+    from coalmine.results.claim_test import check_claim as check_claim
     from coalmine.results.result import AuditResult as AuditResult
     from coalmine.runs.running import run as run
     from coalmine.stats import CosineNull as CosineNull
@@ -93,6 +95,7 @@ __getattr__, __all__ = lazy_names(
             "Release",
             "View",
         ),
+        "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
         "coalmine.results.result": ("AuditResult",),
         "coalmine.runs.running": ("run",),
         "coalmine.stats": (

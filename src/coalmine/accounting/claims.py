@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coalmine.accounting.accountants import check_accountant
-from coalmine.accounting.guarantees import Theory, scheduled_epsilon, theory
+from coalmine.accounting.guarantees import Theory, claimed, scheduled_epsilon, theory
 from coalmine.accounting.rounds import round_epsilon
-from coalmine.accounting.sampling import EveryRound, Poisson, Sampling
-from coalmine.errors import check_delta
+from coalmine.accounting.sampling import EveryRound, Poisson, Sampling, parse_sampling
+from coalmine.errors import InputError, check_delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,4 +89,45 @@ def scheduled_theory(noise_schedule: Sequence[tuple[float, int]], sampling: Samp
         rounds=steps,
         adjacency=Sampling.adjacency if sampling is None else sampling.adjacency,
         noise_schedule=() if constant_noise else tuple(noise_schedule),
+    )
+
+
+def parse_claim(text: str, *, delta: float) -> Theory:
+    """Read a claimed guarantee from text.
+
+    Args:
+        text: The terms of a training, ``"noise=1.0,sampling=poisson:0.01,rounds=800"``, optionally with
+            ``accountant=rdp``; or just an ε, ``"epsilon=8"``. Sampling is ``every-round`` and rounds 1 unless stated.
+        delta: The δ at which ε is claimed.
+
+    Returns:
+        The claim.
+
+    Raises:
+        InputError: If the text is neither of these.
+
+    Example:
+        >>> parse_claim("noise=1.0,sampling=poisson:0.01,rounds=800", delta=1e-5).rounds
+        800
+        >>> parse_claim("epsilon=8", delta=1e-5).epsilon
+        8.0
+    """
+    terms = dict(part.partition("=")[::2] for part in text.split(","))
+    known = ({"epsilon"}, {"noise", "sampling", "rounds", "accountant"})
+    if not (terms.keys() == known[0] or ("noise" in terms and terms.keys() <= known[1])):
+        raise InputError(
+            f"a claim must look like noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8, got {text!r}"
+        )
+    try:
+        if "epsilon" in terms:
+            return claimed(float(terms["epsilon"]), delta)
+        noise_multiplier, rounds = float(terms["noise"]), int(terms.get("rounds", "1"))
+    except ValueError:
+        raise InputError(f"epsilon, noise and rounds of a claim must be numbers, got {text!r}") from None
+    return theory(
+        noise_multiplier=noise_multiplier,
+        sampling=parse_sampling(terms.get("sampling", EveryRound.name)),
+        rounds=rounds,
+        delta=delta,
+        accountant=terms.get("accountant"),
     )

@@ -200,9 +200,7 @@ def print_method(method: Method, results: MethodResults) -> None:
     for result in results.results:
         if not result.variant:  # results with variants are summarized together
             _print_result(result)
-    warnings = dict.fromkeys(warning for result in results.results for warning in result.warnings)
-    for warning in warnings:
-        console.print_sentence(f"Warning: {warning.rstrip('.')}.")
+    console.print_warnings(warning for result in results.results for warning in result.warnings)
     if results.results and results.results[0].training:
         _print_facts(results.results[0])
 

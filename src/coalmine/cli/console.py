@@ -148,6 +148,12 @@ def print_sentence(text: str) -> None:
     print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118), break_on_hyphens=False))
 
 
+def print_warnings(warnings: Iterable[str]) -> None:
+    """Print each different warning as a sentence."""
+    for warning in dict.fromkeys(warnings):
+        print_sentence(f"Warning: {warning}" if warning.endswith((".", "?")) else f"Warning: {warning}.")
+
+
 def print_json(content: dict[str, Any]) -> None:
     """Print JSON and nothing else."""
     print(json.dumps(content, indent=2, allow_nan=False))

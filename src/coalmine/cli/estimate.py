@@ -16,6 +16,8 @@ from coalmine.errors import InputError
 if TYPE_CHECKING:
     from coalmine.stats import Estimate, Scores
 
+_INVERTED = "members score {} than non-members, the wrong way round, so nothing is shown. {} --lower-is-member?"
+
 
 def estimate(
     scores: Annotated[
@@ -56,6 +58,13 @@ def estimate(
         str | None,
         typer.Option(help="Instead of a file: CANARIES,GUESSES,CORRECT of one run.", show_default=False),
     ] = None,
+    claim: Annotated[
+        str | None,
+        typer.Option(
+            help="A claimed guarantee to test: noise=1.0,sampling=poisson:0.01,rounds=800 or epsilon=8.",
+            show_default=False,
+        ),
+    ] = None,
     max_epsilon: MaxEpsilon = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,11 +73,14 @@ def estimate(
     Higher scores mean members. docs/files.md describes all file layouts, docs/estimators.md all estimators.
     """
     from coalmine import stats
+    from coalmine.accounting.claims import parse_claim
+    from coalmine.results.claim_test import check_claim
     from coalmine.results.files import results_to_dict
     from coalmine.results.gate import judge
     from coalmine.results.result import AuditResult
     from coalmine.results.tables import Table
     from coalmine.results.units import SCORES
+    from coalmine.stats.rank_sum import seem_inverted
 
     if sum(source is not None for source in (scores, counts, guesses)) != 1:
         raise InputError("give one of: a file of scores, --counts TP,FN,FP,TN, or --guesses CANARIES,GUESSES,CORRECT")
@@ -80,6 +92,7 @@ def estimate(
         "--lower-is-member": lower_is_member,
         "--score-column": score_column != "score",
         "--member-column": member_column != "member",
+        "--claim": claim is not None,
     }
     if scores is None and any(of_files.values()):
         wrong = ", ".join(name for name, used in of_files.items() if used)
@@ -87,6 +100,7 @@ def estimate(
     terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
     sides: Scores | None = None
     ceiling: float | None = None
+    theory, test, warnings = None, None, list[str]()
     if counts is not None:
         cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
         estimates = stats.estimates_from_counts(cells, **terms, methods=method)
@@ -101,6 +115,19 @@ def estimate(
         options = {"lower_is_member": lower_is_member, "threshold": threshold, "methods": method}
         with console.busy("reading and testing the scores"):
             estimates, sides, ceiling = _from_file(scores, (score_column, member_column), null, terms, options)
+            if claim is not None:
+                theory = parse_claim(claim, delta=delta)
+                test = check_claim(
+                    sides.members,
+                    sides.nonmembers,
+                    theory,
+                    null=sides.null,
+                    confidence=confidence,
+                    design=design,
+                    copies=copies,
+                )
+            if seem_inverted(sides):
+                warnings.append(_INVERTED.format(*(("higher", "Drop") if lower_is_member else ("lower", "Add"))))
         config = {"members": sides.members.size, "nonmembers": None if sides.null else sides.observed.size}
     result = AuditResult(
         method="estimate",
@@ -113,7 +140,10 @@ def estimate(
         estimates=estimates,
         scores=sides,
         null=null,
+        theory=theory,
+        claim_test=test,
         ceiling=ceiling,
+        warnings=warnings,
         config=config,
     )
     gate = judge([result], max_epsilon=max_epsilon)
@@ -122,6 +152,7 @@ def estimate(
     else:
         console.print_table(Table.of_estimates(estimates, f"ε at δ = {delta:g}, {100 * confidence:g}% confidence"))
         console.print_sentence(result.summary)
+        console.print_warnings(warnings)
     console.exit_if_failed(gate)
 
 

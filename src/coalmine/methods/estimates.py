@@ -57,7 +57,7 @@ class CanaryEvidence:
 
     estimates: list[Estimate]
     scores: Scores
-    ceiling: float
+    ceiling: float | None
     claim_test: ClaimTest | None
 
 
@@ -169,7 +169,7 @@ def with_stricter_bound(
 ) -> list[Estimate]:
     """Return the estimates, the quoted bound (the first valid one) with its values at higher confidences.
 
-    A gate that judges many results together needs these. See `canary_estimates` for the arguments.
+    A gate that judges many results together needs these. See `canary_evidence` for the arguments.
 
     Args:
         estimates: Estimates from these scores, the recommended one first.

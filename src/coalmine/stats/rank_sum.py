@@ -16,7 +16,7 @@ import numpy as np
 from coalmine.arrays import Floats, Ints
 from coalmine.stats.ranks import random_choice
 from coalmine.stats.scores import Scores
-from coalmine.stats.tradeoff import Curve
+from coalmine.stats.tradeoff import ApproximateDP, Curve
 
 # Comparing 50 evenly spaced ranks of each side instead of all scores costs about 1% of the power, and makes the cost of
 # a draw independent of the number of scores.
@@ -122,3 +122,22 @@ def _uniform_order_statistics(count: int, rng: np.random.Generator, draws: int) 
     gaps = rng.standard_gamma(shapes, (draws, shapes.size))
     sums = np.cumsum(gaps, axis=1)
     return np.asarray(sums[:, :-1] / sums[:, -1:])
+
+
+def seem_inverted(scores: Scores, level: float = 0.001) -> bool:
+    """Whether members score significantly *lower* than non-members, as if the scores were losses.
+
+    Args:
+        scores: Scores of members and of non-members. With a known null the answer is always False.
+        level: How often scores that say nothing about membership seem inverted.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> seem_inverted(Scores(rng.normal(-1, 1, 100), rng.normal(0, 1, 100)))
+        True
+    """
+    if scores.null is not None:
+        return False
+    negated = Scores(-scores.members, -scores.observed)
+    test = RankSum.of(negated)
+    return test.p_value(test.statistic(negated), ApproximateDP(0.0, 0.0)) <= level

@@ -13,7 +13,7 @@ from coalmine.accounting.sampling import Sampling
 from coalmine.errors import InputError
 from coalmine.methods.canife.composition import Composed, compose, round_theory
 from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
-from coalmine.methods.estimates import with_stricter_bound
+from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Estimate
@@ -141,6 +141,8 @@ def canife_result(
         measured["round_epsilon_rdp"] = accounting.round_epsilon(
             noise_multiplier=noise_multiplier, delta=delta, accountant="rdp"
         )
+    theory = round_theory(noise_multiplier, delta) if noise_multiplier else None
+    members, nonmembers = whole.scores.members, whole.scores.observed
     return CanifeResult(
         odds=_ODDS,
         method="canife",
@@ -150,11 +152,10 @@ def canife_result(
         score_name="score in units of the canary's signal",
         side_names=("canary present", "canary absent"),
         seed=seed,
-        estimates=with_stricter_bound(
-            list(whole.estimates), whole.scores.members, whole.scores.observed, design="coin-flips"
-        ),
+        estimates=with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips"),
         scores=whole.scores,
-        theory=round_theory(noise_multiplier, delta) if noise_multiplier else None,
+        theory=theory,
+        claim_test=claim_test(theory, whole.estimates, members, nonmembers, design="coin-flips"),
         ceiling=whole.ceiling,
         warnings=[*_score_warnings(periods, rounds, whole), *composition_warnings, *_design_warnings(designs)],
         metrics={name: value for name, value in measured.items() if math.isfinite(value)},

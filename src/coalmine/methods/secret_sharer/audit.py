@@ -20,7 +20,7 @@ from torch import nn
 from coalmine.accounting import Theory
 from coalmine.arrays import Ints
 from coalmine.errors import InputError
-from coalmine.methods.estimates import canary_estimates, neighbors_apart, normality, simultaneous_bound
+from coalmine.methods.estimates import canary_evidence, claim_test, neighbors_apart, normality, simultaneous_bound
 from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
@@ -147,12 +147,20 @@ class SecretSharer(Audit):
                 "no phrase was held out to compare the inserted ones with: draw phrases with twins=1 or more"
             )
         if unit == "phrase":
-            estimates, scores, bound_ceiling = canary_estimates(
-                members, nonmembers, null=None, signs=False, design=canaries.design, delta=delta, confidence=confidence
+            evidence = canary_evidence(
+                members,
+                nonmembers,
+                null=None,
+                signs=False,
+                design=canaries.design,
+                delta=delta,
+                confidence=confidence,
+                theory=None,
             )
+            scores, bound_ceiling = evidence.scores, evidence.ceiling
             scope = "ε is that of all users who share a phrase together"
-            estimates = [replace(e, assumes=f"{e.assumes}; {scope}") if e.valid else e for e in estimates]
-            theory, warnings = None, normality(members, "inserted")[1]
+            estimates = [replace(e, assumes=f"{e.assumes}; {scope}") if e.valid else e for e in evidence.estimates]
+            theory, test, warnings = None, None, normality(members, "inserted")[1]
         elif unit == "user":
             if users is None:
                 raise InputError(
@@ -171,6 +179,7 @@ class SecretSharer(Audit):
                 replace(bound, assumes=f"{bound.assumes}; {most}"),
                 Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(median), copies)),
             ]
+            test = claim_test(theory, estimates, members, nonmembers, design=canaries.design, copies=copies)
         else:
             raise InputError(f"unit must be user or phrase, got {unit!r}")
         score_name, adversary = _SCORES[score]
@@ -184,6 +193,7 @@ class SecretSharer(Audit):
             estimates=estimates,
             scores=scores,
             theory=theory,
+            claim_test=test,
             ceiling=bound_ceiling,
             warnings=warnings,
             timing={"audit_s": self._seconds},

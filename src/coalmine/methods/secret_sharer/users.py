@@ -18,7 +18,7 @@ from torch import nn
 from coalmine.accounting import Theory
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
-from coalmine.methods.estimates import neighbors_apart, with_stricter_bound
+from coalmine.methods.estimates import claim_test, neighbors_apart, with_stricter_bound
 from coalmine.progress import track
 from coalmine.results.result import AuditResult
 from coalmine.results.units import USER
@@ -83,6 +83,7 @@ def user_attack(
     copies = neighbors_apart(max(most_clients(members), most_clients(nonmembers)), theory)
     estimates = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
     estimates = with_stricter_bound(estimates, scores.members, scores.observed, copies=copies)
+    test = claim_test(theory, estimates, scores.members, scores.observed, copies=copies)
     inserted, held_out = len(scores.members), len(scores.observed)
     calibrated = reference is not None
     return AuditResult(
@@ -96,6 +97,7 @@ def user_attack(
         estimates=[replace(e, assumes=f"{e.assumes}; {_ASSUMPTION}") if e.valid else e for e in estimates],
         scores=scores,
         theory=theory,
+        claim_test=test,
         ceiling=ceiling(inserted, held_out, delta=delta, confidence=confidence, copies=copies),
         metrics={"inserted": float(inserted), "held_out": float(held_out)},
         config={"score": "calibrated loss of all examples" if calibrated else "loss of all examples"},
