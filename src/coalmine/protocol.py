@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from coalmine.accounting.claims import TrainingClaim
     from coalmine.results.result import AuditResult
 
-__all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "checked_contribution"]
+__all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "check_audits", "checked_contribution"]
 
 Kind = Literal["model", "update"]
 """What is released: the global model after a round, or the round's noisy average."""
@@ -206,6 +206,22 @@ class Audit:
     def __repr__(self) -> str:
         """Return all settings that must be the same to resume from a checkpoint."""
         return type(self).__name__
+
+
+def check_audits(audits: Sequence[Audit], *, least: int = 0) -> None:
+    """Raise `InputError` for anything that is not an audit, and for audits that would insert the same canaries."""
+    check_kind("audits", audits, (list, tuple), "a list of audits")
+    if len(audits) < least:
+        raise InputError("at least one audit is needed, such as OneShot(...), got none")
+    for audit in audits:
+        check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.protocol.Audit")
+        check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
+    inserted = [audit.plants_as for audit in audits if audit.plants_as is not None]
+    if len(set(inserted)) < len(inserted):
+        raise InputError(
+            f"two audits would insert the same {inserted[0]}: give them different seeds, or let one observe the "
+            "other's canaries"
+        )
 
 
 def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: float, round: int) -> Contribution:

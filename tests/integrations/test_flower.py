@@ -23,7 +23,6 @@ from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from coalmine import Canife, ObservedParticipation, OneShot
 from coalmine.errors import InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
-from coalmine.integrations.flower.local import copied
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.protocol import Release
 
@@ -346,45 +345,6 @@ def test_a_canary_passes_secure_aggregation():
     workflow(LocalGrid(app, nodes=4), context)
     expected = canaries.dots(canaries.canary(1))
     np.testing.assert_allclose(scores[0], expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.arange(12, dtype=np.float32).reshape(3, 4),
-        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
-        np.array(7, dtype=np.int64),
-        np.zeros((0, 3), dtype=np.float32),
-        np.arange(6, dtype=">f2"),
-        np.array([True, False]),
-        np.array(["ab", "c"]),
-    ],
-    ids=["float32", "fortran", "scalar", "empty", "big-endian", "bools", "texts"],
-)
-def test_arrays_of_the_local_grid_read_what_flower_reads(values):
-    theirs = Array(values)
-    ours = copied(RecordDict({"arrays": ArrayRecord({"a": theirs})}))["arrays"]["a"]
-    expected, read = theirs.numpy(), ours.numpy()
-    assert np.array_equal(read, expected)
-    assert (read.dtype, read.shape, read.flags.writeable) == (expected.dtype, expected.shape, True)
-    assert ours == theirs
-    assert theirs == ours
-    assert ours != Array(np.zeros(1))
-    assert ours.object_id == theirs.object_id
-    again = ours.numpy()
-    assert not np.shares_memory(again, read)
-
-
-def test_arrays_of_the_local_grid_fail_like_flowers():
-    for data, stype in ((b"", "numpy.ndarray"), (b"nonsense of some length", "numpy.ndarray"), (b"", "other")):
-        theirs = Array("float32", (2,), stype, data)
-        ours = copied(RecordDict({"arrays": ArrayRecord({"a": theirs})}))["arrays"]["a"]
-        errors = []
-        for array in (theirs, ours):
-            with pytest.raises(Exception) as caught:
-                array.numpy()
-            errors.append((caught.type, str(caught.value)))
-        assert errors[0] == errors[1]
 
 
 def test_frozen_rounds_have_the_same_number_of_nodes():

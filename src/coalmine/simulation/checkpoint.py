@@ -88,14 +88,17 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
             raise InputError(f"the checkpoint in {directory} is incomplete: {content['tensors']} is missing")
         # Clone into aligned memory: the last bits of a matrix product can depend on the alignment of its factors.
         tensors = {name: tensor.clone() for name, tensor in load_file(directory / content["tensors"]).items()}
-        clip_norm = content["clip_norm"]
+        clip_norm, audits = content["clip_norm"], _by_group(tensors, "audit")
         return TrainingState(
             model=tensors["model"],
-            optimizer=_optimizer_state(tensors),
+            optimizer={
+                key: [values[str(i)] for i in range(len(values))]
+                for key, values in _by_group(tensors, "optimizer").items()
+            },
             clip_norm=math.inf if clip_norm is None else float(clip_norm),
             round=int(content["round"]),
             history=list(content["history"]),
-            audits=_audit_states(tensors),
+            audits=[audits.get(str(i), {}) for i in range(max(map(int, audits), default=-1) + 1)],
         )
     except FileNotFoundError:
         raise InputError(f"there is no checkpoint in {directory}: {_FILE} is missing") from None
@@ -120,23 +123,11 @@ def _check_content(content: object, path: Path, settings: Mapping[str, str]) -> 
             )
 
 
-def _optimizer_state(tensors: Mapping[str, Tensor]) -> OptimizerState:
-    """The optimizer's state, from tensors named ``optimizer.KEY.NUMBER``."""
-    numbered: dict[str, dict[int, Tensor]] = {}
+def _by_group(tensors: Mapping[str, Tensor], kind: str) -> dict[str, dict[str, Tensor]]:
+    """The tensors named ``KIND.GROUP.NAME``, by group and name."""
+    groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "optimizer":
-            key, _, number = rest.rpartition(".")
-            numbered.setdefault(key, {})[int(number)] = tensor
-    return {key: [values[i] for i in range(len(values))] for key, values in numbered.items()}
-
-
-def _audit_states(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The audits' states, from tensors named ``audit.NUMBER.KEY``."""
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "audit":
-            number, _, key = rest.partition(".")
-            states.setdefault(int(number), {})[key] = tensor
-    return [states.get(number, {}) for number in range(max(states, default=-1) + 1)]
+        first, *rest = name.split(".", 2)
+        if first == kind:
+            groups.setdefault(rest[0], {})[rest[1]] = tensor
+    return groups

@@ -28,7 +28,8 @@ class Cohorts(Protocol):
     """
 
     def check(self, population: int, rounds: int) -> None:
-        """Raise `InputError` if the rule does not fit the population or the number of rounds."""
+        """Raise `InputError` if the rule does not fit the population or the number of rounds. By default any fits."""
+        return
 
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
         """The clients of a round; with a ``trial`` above 0, those of a frozen round held before it."""
@@ -37,14 +38,15 @@ class Cohorts(Protocol):
         """The expected number of clients in a round, which does not depend on the draw."""
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """The most rounds that any client can take part in; m times in the same round count as m²."""
+        """The most rounds that any client can take part in; m times in the same round count as m². By default all."""
+        return rounds
 
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """The sampling scheme for the accountant; raises `InputError` with an upper bound if there is no analysis."""
 
 
 @dataclass(frozen=True)
-class PoissonCohorts:
+class PoissonCohorts(Cohorts):
     """Each client takes part with probability ``q``, independently. Accounted for as ``Poisson(q)``.
 
     Args:
@@ -64,9 +66,6 @@ class PoissonCohorts:
         if not 0 < check_number("the sampling probability q", self.q) <= 1:
             raise InputError(f"the sampling probability q must be in (0, 1], got {self.q}")
 
-    def check(self, population: int, rounds: int) -> None:
-        """Fits any population."""
-
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
         """One coin flip per client."""
         return np.flatnonzero(generator(seed, "cohort", round, trial).random(population) < self.q)
@@ -75,17 +74,26 @@ class PoissonCohorts:
         """q times the population."""
         return self.q * population
 
-    def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """Every round, in the worst case."""
-        return rounds
-
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """Poisson sampling."""
         return Poisson(self.q)
 
 
 @dataclass(frozen=True)
-class FixedSizeCohorts:
+class _Sized(Cohorts):
+    """A rule by which every round has ``size`` clients."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_count("the cohort's size", self.size)
+
+    def expected(self, population: int, round: int) -> float:
+        """Always ``size``."""
+        return float(self.size)
+
+
+class FixedSizeCohorts(_Sized):
     """``size`` clients per round, drawn without replacement. Accounted for as ``FixedSize``.
 
     Args:
@@ -99,11 +107,6 @@ class FixedSizeCohorts:
         4
     """
 
-    size: int
-
-    def __post_init__(self) -> None:
-        check_count("the cohort's size", self.size)
-
     def check(self, population: int, rounds: int) -> None:
         """The population must have at least ``size`` clients."""
         if self.size > population:
@@ -113,21 +116,12 @@ class FixedSizeCohorts:
         """A draw without replacement, in the order of the clients."""
         return np.sort(generator(seed, "cohort", round, trial).choice(population, self.size, replace=False))
 
-    def expected(self, population: int, round: int) -> float:
-        """Always ``size``."""
-        return float(self.size)
-
-    def exposures(self, population: int, rounds: int, seed: int) -> int:
-        """Every round, in the worst case."""
-        return rounds
-
     def sampling(self, population: int, rounds: int, seed: int) -> Sampling:
         """Sampling without replacement."""
         return FixedSize(self.size, population)
 
 
-@dataclass(frozen=True)
-class WithReplacementCohorts:
+class WithReplacementCohorts(_Sized):
     """``size`` draws per round with replacement; a client drawn twice trains and counts twice.
 
     No accountant here has an analysis of this: a client drawn m times moves the sum by m clip norms. `Training.theory`
@@ -144,21 +138,9 @@ class WithReplacementCohorts:
         20
     """
 
-    size: int
-
-    def __post_init__(self) -> None:
-        check_count("the cohort's size", self.size)
-
-    def check(self, population: int, rounds: int) -> None:
-        """Fits any population."""
-
     def cohort(self, population: int, seed: int, round: int, trial: int = 0) -> Ints:
         """Independent draws, in the order of the clients."""
         return np.sort(generator(seed, "cohort", round, trial).integers(population, size=self.size))
-
-    def expected(self, population: int, round: int) -> float:
-        """Always ``size``."""
-        return float(self.size)
 
     def exposures(self, population: int, rounds: int, seed: int) -> int:
         """Counted from this seed's draws."""
@@ -174,7 +156,7 @@ class WithReplacementCohorts:
 
 
 @dataclass(frozen=True)
-class ShuffledCohorts:
+class ShuffledCohorts(Cohorts):
     """Every client once per epoch, in random order. Accounted for as ``OncePerEpoch``.
 
     Each epoch is a shuffle of the clients, cut into cohorts of equal size (or one more).
@@ -225,7 +207,7 @@ class ShuffledCohorts:
 
 
 @dataclass(frozen=True)
-class ScheduledCohorts:
+class ScheduledCohorts(Cohorts):
     """A fixed schedule. Accounted for as ``AtMost`` the rounds of the most frequent client.
 
     A client listed m times in a round moves the sum by m clip norms. The accounting counts this as m² rounds, since the

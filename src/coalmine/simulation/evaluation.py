@@ -48,8 +48,7 @@ def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) 
     module.eval()
     with torch.no_grad():
         for start in range(0, len(examples), batch_size):
-            batch = slice(start, start + batch_size)
-            inputs, targets = tensors(Examples(examples.inputs[batch], examples.targets[batch]), task)
+            inputs, targets = tensors(examples[start : start + batch_size], task)
             logits, targets = module(inputs).flatten(0, -2), targets.flatten()
             loss += float(F.cross_entropy(logits, targets, ignore_index=ignored, reduction="sum"))
             counts = targets != ignored

@@ -85,8 +85,7 @@ class FlatModel:
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """The gradient of ``loss``, one tensor per parameter; zeros for parameters it does not depend on."""
-        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, gradients, strict=True)]
+        return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
 
     def _convert(self, vector: Tensor, out: Tensor, source_last: bool, out_last: bool) -> Tensor:
         """Copy ``vector`` to ``out``, from one memory format to another."""

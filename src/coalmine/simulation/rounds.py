@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_count, check_kind
-from coalmine.protocol import Audit, Release, Vector
+from coalmine.protocol import Audit, Release, Vector, check_audits
 from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.data.federated import FederatedData
@@ -46,7 +46,11 @@ class Rounds(ABC):
         seed: int,
         private: bool,
     ) -> None:
-        _check_arguments(model, data, test, audits)
+        check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
+        check_kind("data", data, FederatedData, "FederatedData, such as load(name).train")
+        if test is not None:
+            check_kind("test", test, FederatedData, "FederatedData, such as load(name).test")
+        check_audits(audits)
         if test is None and evaluate_every is not None:
             raise InputError(f"evaluate_every is {evaluate_every}, but there is no test data: set test as well")
         self.data, self.test, self.audits, self.private = data, test, tuple(audits), private
@@ -223,26 +227,6 @@ def read_only(vector: Tensor) -> Vector:
     copied = vector.numpy().copy()
     copied.flags.writeable = False
     return copied
-
-
-def _check_arguments(
-    model: nn.Module, data: FederatedData, test: FederatedData | None, audits: Sequence[Audit]
-) -> None:
-    """Raise `InputError` if an argument has the wrong type, or if two audits would insert the same canaries."""
-    check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
-    check_kind("data", data, FederatedData, "FederatedData, such as load(name).train")
-    if test is not None:
-        check_kind("test", test, FederatedData, "FederatedData, such as load(name).test")
-    check_kind("audits", audits, (list, tuple), "a list of audits")
-    for audit in audits:
-        check_kind("an audit", audit, Audit, "an object of a subclass of coalmine.protocol.Audit")
-        check_kind("an audit's views", audit.views, (list, tuple), "a list of View")
-    inserted = [audit.plants_as for audit in audits if audit.plants_as is not None]
-    if len(set(inserted)) < len(inserted):
-        raise InputError(
-            f"two audits would insert the same {inserted[0]}: give them different seeds, or let one observe the "
-            "other's canaries"
-        )
 
 
 def _digest(*arrays: npt.NDArray[Any]) -> str:

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from coalmine.config.settings import Settings
 from coalmine.errors import InputError
+from coalmine.parsing import parse_kind
 
 if TYPE_CHECKING:
     from torch import nn
@@ -200,33 +201,24 @@ def _clipping(text: str) -> Clipping:
     """Parse the setting ``clip_norm``."""
     from coalmine.simulation import AdaptiveClipping, FixedClipping, NoClipping
 
-    kind, _, start = text.partition(":")
-    try:
-        if text == "none":
-            return NoClipping()
-        if kind == "adaptive":
-            return AdaptiveClipping(initial=float(start))
-        return FixedClipping(float(text))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"clip_norm must be a number such as 1.0, adaptive:START or none, got {text!r}") from error
+    kinds: dict[str, Callable[[str], Clipping]] = {
+        text: lambda _: FixedClipping(float(text)),  # any other text must be a number
+        "none": lambda _: NoClipping(),
+        "adaptive:": lambda start: AdaptiveClipping(initial=float(start)),
+    }
+    return parse_kind(text, kinds, f"clip_norm must be a number such as 1.0, adaptive:START or none, got {text!r}")
 
 
 def _weighting(text: str) -> Weighting:
     """Parse the setting ``weights``."""
     from coalmine.simulation import EqualWeights, WeightsBySize
 
-    kind, _, cap = text.partition(":")
-    try:
-        if text == "equal":
-            return EqualWeights()
-        if kind == "size":
-            return WeightsBySize(int(cap) if cap else None)
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-    raise InputError(f"weights must be equal, size or size:CAP, got {text!r}")
+    kinds: dict[str, Callable[[str], Weighting]] = {
+        "equal": lambda _: EqualWeights(),
+        "size": lambda _: WeightsBySize(),
+        "size:": lambda cap: WeightsBySize(int(cap)),
+    }
+    return parse_kind(text, kinds, f"weights must be equal, size or size:CAP, got {text!r}")
 
 
 def _cohorts(text: str) -> Cohorts:
@@ -234,16 +226,10 @@ def _cohorts(text: str) -> Cohorts:
     from coalmine.simulation import FixedSizeCohorts, PoissonCohorts, ShuffledCohorts, WithReplacementCohorts
 
     kinds: dict[str, Callable[[str], Cohorts]] = {
-        "poisson": lambda rest: PoissonCohorts(float(rest)),
-        "fixed": lambda rest: FixedSizeCohorts(int(rest)),
-        "with-replacement": lambda rest: WithReplacementCohorts(int(rest)),
-        "epoch": lambda rest: ShuffledCohorts(int(rest)),
+        "poisson:": lambda q: PoissonCohorts(float(q)),
+        "fixed:": lambda size: FixedSizeCohorts(int(size)),
+        "with-replacement:": lambda size: WithReplacementCohorts(int(size)),
+        "epoch:": lambda rounds: ShuffledCohorts(int(rounds)),
     }
-    kind, _, rest = text.partition(":")
-    try:
-        return kinds[kind](rest)
-    except (KeyError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        accepted = "poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS"
-        raise InputError(f"cohort must be {accepted}, got {text!r}") from error
+    accepted = "poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS"
+    return parse_kind(text, kinds, f"cohort must be {accepted}, got {text!r}")

@@ -107,8 +107,8 @@ class Training(Rounds):
             private=self.mechanism.private,
         )
         cohorts.check(len(data), rounds)
-        if rounds:
-            self.mechanism.check(cohorts.expected(len(data), 0))
+        if rounds:  # raises if the noise on counts uses up the whole noise multiplier
+            self.mechanism.update_noise(cohorts.expected(len(data), 0))
         self._weights = self.mechanism.weighting.weights(data.sizes)
         with one_thread():
             kernel = choose_kernel(model, data, self.client)

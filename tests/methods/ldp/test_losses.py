@@ -8,7 +8,6 @@ from torch import nn
 
 from coalmine.errors import InputError
 from coalmine.methods.ldp.audit import VIEWS, LDPAudit
-from coalmine.methods.ldp.crafter_steps import load_vector
 from coalmine.methods.ldp.crafters import Benign
 from coalmine.methods.ldp.line_losses import affine_layers
 from coalmine.methods.ldp.losses import ExampleLosses
@@ -91,7 +90,7 @@ def test_a_model_that_cannot_be_batched_is_evaluated_one_vector_at_a_time():
     computed = ExampleLosses(module, data.task, pair.inputs, pair.targets).at(vectors)
     for vector, losses in zip(vectors, computed, strict=True):
         other = Recurrent()
-        load_vector(other, vector.numpy())
+        nn.utils.vector_to_parameters(vector, other.parameters())
         assert [pair.loss(other, example).item() for example in (0, 1)] == pytest.approx(losses.tolist(), rel=1e-5)
     audit = LDPAudit(
         data=data, model=lambda seed: Recurrent(), crafters=[Benign()], mechanisms=[LDPSGD(epsilon=2.0)], trials=60

@@ -91,7 +91,8 @@ def test_sums_and_likelihood_ratios_follow_their_definitions(participation):
         dim=400, rounds=ROUNDS, canaries=15, view="updates", score="likelihood-ratio", participation=participation,
         family="gaussian", seed=1,
     )  # fmt: skip
-    _, updates = run([audit], noise=0.4)
+    summed = audit.seen_by("updates", score="sum")
+    _, updates = run([audit, summed], noise=0.4)
     canaries = matrix(audit)
     rule = audit.participation
     present = np.zeros((ROUNDS, 30), dtype=bool)
@@ -120,7 +121,7 @@ def test_sums_and_likelihood_ratios_follow_their_definitions(participation):
         times = present.sum(axis=0)
         expected = np.where(times > 0, (cosines * present).sum(axis=0) / np.sqrt(np.maximum(times, 1)), np.nan)
         wanted = [side[~np.isnan(side)] for side in split(audit, expected)]
-        for side, scores in zip(audit.scores("sum"), wanted, strict=True):
+        for side, scores in zip(summed.scores(), wanted, strict=True):
             np.testing.assert_allclose(side, scores, atol=1e-6)
 
 
@@ -131,7 +132,7 @@ def test_for_shared_rounds_the_ratio_ranks_canaries_as_the_sum_of_their_log_rati
     )  # fmt: skip
     run([audit], noise=0.5)
     members, nonmembers = audit.scores()
-    summed = audit._evidence._scores["likelihood-ratio"].ratio
+    summed = audit._evidence._score.ratio
     order = np.argsort(np.concatenate([summed[audit.members], summed[~audit.members]]))
     assert scipy_stats.spearmanr(order, np.argsort(np.concatenate([members, nonmembers]))).statistic > 0.999
 
@@ -547,9 +548,10 @@ def test_a_poor_fit_is_warned_of():
 
 def test_the_null_of_a_sum_over_several_rounds_is_unknown():
     audit = OneShot(dim=300, rounds=ROUNDS, canaries=20, view="updates", score="sum", participation="epochs:2")
-    run([audit])
+    largest = audit.seen_by("updates", score="max")
+    run([audit, largest])
     assert audit.null() is None
-    assert audit.null("max") == LargestOfNull(CosineNull(300), ROUNDS)
+    assert largest.null() == LargestOfNull(CosineNull(300), ROUNDS)
     assert "exact-null" not in {e.method for e in audit.result().estimates}
 
 

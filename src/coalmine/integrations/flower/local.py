@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import copy
-import io
-import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode, SType
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -143,62 +138,9 @@ def copied(content: RecordDict) -> RecordDict:
     return copies
 
 
-class QuickArray(Array):
-    """Flower's array, read without parsing numpy's header every time.
-
-    For speed only (benchmarks/flower.py cost): in one process every client reads the same model, and a strategy that
-    clips reads all replies twice. It returns the same values, and leaves everything unusual to Flower's reader, which
-    is the reference that tests compare it with.
-    """
-
-    __qualname__ = Array.__qualname__  # Flower names stored objects by it
-
-    def numpy(self) -> npt.NDArray[Any]:
-        """Return the values as a new array."""
-        data = self.data
-        start = 10 + int.from_bytes(data[8:10], "little")
-        header = _parsed_header(data[:start]) if self.stype == SType.NUMPY else None
-        if header is None:
-            return super().numpy()
-        dtype, shape, count = header
-        return np.frombuffer(data, dtype, count, start).reshape(shape).copy()
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether the other is an array with the same content, as Flower's arrays compare."""
-        if not isinstance(other, Array):
-            return NotImplemented
-        mine, theirs = ((a.dtype, a.shape, a.stype, a.data) for a in (self, other))
-        return mine == theirs
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-@lru_cache(maxsize=4096)
-def _parsed_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int] | None:
-    """Return dtype, shape and number of values by numpy's header of version 1.0; None if it is anything else."""
-    file = io.BytesIO(header)
-    try:
-        if np.lib.format.read_magic(file) != (1, 0):
-            return None
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    except ValueError:
-        return None
-    count = math.prod(shape)
-    return None if fortran or dtype.hasobject or count == 0 else (dtype, shape, count)
-
-
 def _copied_arrays(record: ArrayRecord) -> ArrayRecord:
     """Return a record of new array objects that share their bytes with the old ones."""
-    copies = record.copy()
-    arrays = vars(copies)["_data"]  # past Flower's checks, which these arrays have already passed
-    for key, array in record.items():
-        if type(array) in (Array, QuickArray):
-            quick = object.__new__(QuickArray)
-            quick.__dict__.update(array.__dict__)
-            arrays[key] = quick
-        else:
-            arrays[key] = copy.copy(array)
-    return copies
+    return ArrayRecord({key: copy.copy(array) for key, array in record.items()})
 
 
 def _identify() -> None:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord
 
 from coalmine.errors import InputError
-from coalmine.integrations.audits import check_audits, finite_part
+from coalmine.integrations.finite import finite_part
 from coalmine.integrations.flower.arrays import Layout
-from coalmine.protocol import Audit, Contribution, Kind, Release, Vector
+from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class AuditedRounds:
     """Leads audits through a Flower training, in which each round gets its canaries once and is recorded once."""
 
     def __init__(self, audits: Sequence[Audit]) -> None:
-        check_audits(audits)
+        check_audits(audits, least=1)
         rounds = {int(getattr(audit, "rounds", 0)) for audit in audits}
         if len(rounds) > 1:
             raise InputError(f"all audits of a training must have the same number of rounds, got {sorted(rounds)}")
@@ -109,7 +109,7 @@ class AuditedRounds:
             raise InputError(f"the audits were made for {self.rounds} rounds, but the training has more")
         current = self.plan[self._at]
         if current.trial is None:
-            model = self._vector(arrays)
+            model = self.checked_layout.vector(arrays)
             self._release(current, model)
             self._before = model
         self._at, self._planted, self._divisor = self._at + 1, False, 0.0
@@ -118,10 +118,8 @@ class AuditedRounds:
     def record_frozen(self, arrays: ArrayRecord | None) -> None:
         """Show the acting audit the model that a frozen round leads to, None if the round was aborted."""
         assert self._before is not None
-        self._release(self.plan[self._at], self._before if arrays is None else self._vector(arrays))
-
-    def _vector(self, arrays: ArrayRecord) -> npt.NDArray[Any]:
-        return self.checked_layout.vector(arrays)
+        model = self._before if arrays is None else self.checked_layout.vector(arrays)
+        self._release(self.plan[self._at], model)
 
     @property
     def checked_layout(self) -> Layout:

@@ -22,8 +22,9 @@ from opacus.optimizers import (
 from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 
 from coalmine.errors import InputError, check_count, check_kind, check_positive
-from coalmine.integrations.audits import SeededContribution, check_audits, finite_part
-from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, checked_contribution
+from coalmine.integrations.finite import finite_part
+from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits, checked_contribution
 
 _DISTRIBUTED = (
     DistributedDPOptimizer,
@@ -140,12 +141,12 @@ class AuditedSteps:
             planted = audit.plant(self.taken, clip_norm=clip_norm)
             if planted is None:
                 continue
-            if one_by_one and isinstance(planted, SeededContribution):
+            if one_by_one and isinstance(planted, PlantedCanaries):
                 self._clip(i, planted)
             else:
                 self._add(checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken))
 
-    def _clip(self, audit: int, planted: SeededContribution) -> None:
+    def _clip(self, audit: int, planted: PlantedCanaries) -> None:
         """Let the optimizer clip the canaries and add them up, as it does with the gradients of a batch."""
         grad_samples = [p.grad_sample for p in self.params]
         # Canaries must not influence an adaptive clip norm, which follows the number of clipped gradients.
@@ -164,9 +165,8 @@ class AuditedSteps:
             for name, before in counts.items():
                 setattr(self.optimizer, name, before)
 
-    def _direction_batches(self, audit: int, planted: SeededContribution) -> Iterator[npt.NDArray[np.float32]]:
+    def _direction_batches(self, audit: int, planted: PlantedCanaries) -> Iterator[npt.NDArray[np.float32]]:
         """Yield this step's canaries as matrices of unit rows; they are kept for later steps if all fit into 64 MB."""
-        assert planted.canaries is not None
         size = max(1, _BATCH_NUMBERS // self.dim)
         keep = planted.canaries.count * self.dim <= 2 * _BATCH_NUMBERS  # about half of them are inserted
         for start in range(0, len(planted.members), size):
@@ -196,7 +196,12 @@ class AuditedSteps:
         seeing = [a for a in self.audits if any(v.kind == kind and v.shows(round, self.steps) for v in a.views)]
         if not seeing:
             return
-        vector, divisor = (self._update(), self._divisor()) if kind == "update" else (_flat(self.params), None)
+        if kind == "model":
+            vector, divisor = _flat(self.params), None
+        else:
+            batch = self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations
+            divisor = float(batch) if self.optimizer.loss_reduction == "mean" else 1.0
+            vector = -_flat([p.grad for p in self.params])
         vector, lost = finite_part(vector)
         if lost:
             self._note(f"step {round}: {lost} of {len(vector)} numbers are not finite and count as 0")
@@ -210,14 +215,6 @@ class AuditedSteps:
         scale = None if audit.family is None else self._layer_scale
         shown = np.array(vector) if scale is None else vector * scale
         audit.observe(Release(round=round, kind=kind, vector=shown, divisor=divisor))
-
-    def _update(self) -> Vector:
-        return -_flat([p.grad for p in self.params])
-
-    def _divisor(self) -> float:
-        if self.optimizer.loss_reduction != "mean":
-            return 1.0
-        return float(self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations)
 
     def finish(self) -> None:
         """End the training. Steps that were announced and not taken count as aborted rounds."""
@@ -257,7 +254,7 @@ class AuditedSteps:
             audit.restore({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
 
     def _check_audits(self) -> None:
-        check_audits(self.audits)
+        check_audits(self.audits, least=1)
         for audit in self.audits:
             rounds, dim = getattr(audit, "rounds", self.steps), getattr(audit, "dim", self.dim)
             if rounds != self.steps:

@@ -29,7 +29,7 @@ from coalmine.methods.ldp.estimates import (
 )
 from coalmine.methods.ldp.pair import Pair, gradient_of
 from coalmine.methods.ldp.trials import Crafted, Trials, white_box
-from coalmine.methods.ldp.views import BLACK_BOX, VIEWS, WHITE_BOX, adversary, score_name
+from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
 from coalmine.results.result import AuditResult
 from coalmine.results.units import REPORT
 from coalmine.simulation.client import loss_of, tensors
@@ -212,15 +212,14 @@ class LDPAudit:
         examples, task = self._examples, self.data.task
         model = self.model(int(rng.integers(2**31)))
         rows = rng.choice(len(examples), 1 + self.clients, replace=False)
-        pair = Pair.of(Examples(examples.inputs[rows[:2]], examples.targets[rows[:2]]), task)
+        pair = Pair.of(examples[rows[:2]], task)
         crafted = []
         for crafter in self.crafters:
             sent = prepare_model(crafter, model, examples, pair, rng)
             first, second = craft(crafter, sent, pair)
             others: Reports = np.empty((self.clients - 1, parameter_vector(sent).numel()), dtype=np.float32)
             for i, row in enumerate(rows[2:]):
-                example = Examples(examples.inputs[row : row + 1], examples.targets[row : row + 1])
-                others[i] = gradient_of(loss_of(sent, task, *tensors(example, task)), sent)
+                others[i] = gradient_of(loss_of(sent, task, *tensors(examples[row : row + 1], task)), sent)
             crafted.append(Crafted(first, second, sent, pair, rule_of(crafter), others))
         return crafted
 
@@ -236,7 +235,7 @@ class LDPAudit:
             view=view,
             variant=variant,
             unit=REPORT,
-            adversary=adversary(view),
+            adversary=ADVERSARIES[view],
             score_name=score_name(view, rule_of(crafter)),
             side_names=("g₁ sent", "g₂ sent"),
             seed=self.seed,

@@ -22,17 +22,19 @@ Example:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import nn
 
 from coalmine.errors import InputError, check_count, check_positive, did_you_mean
-from coalmine.methods.ldp.crafter_steps import examples_of_another_label, fgsm, shifted, trained_on
 from coalmine.methods.ldp.pair import Pair
 from coalmine.protocol import Vector
+from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples
 from coalmine.simulation.flat import parameter_vector
 
@@ -56,27 +58,36 @@ class Benign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputPerturbation:
-    """The gradients of an example and of an adversarial perturbation of it (FGSM).
+class _Perturbation:
+    """A crafter that perturbs something by ``alpha``, positive."""
 
-    Args:
-        alpha: Size of the perturbation per pixel. The perturbed input is not clamped.
-    """
-
-    name: ClassVar[str] = "input-perturbation"
     rule: ClassVar[Rule] = "loss-falls"
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
         check_positive("alpha", self.alpha)
 
+
+class InputPerturbation(_Perturbation):
+    """The gradients of an example and of an adversarial perturbation of it (FGSM; Goodfellow et al. 2015).
+
+    Args:
+        alpha: Size of the perturbation per pixel. The perturbed input is not clamped.
+    """
+
+    name: ClassVar[str] = "input-perturbation"
+
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return ∇f(x₁; θ) and ∇f(x₁ + α·sgn(∇ₓf); θ)."""
-        return pair.gradient(model, 0), pair.gradient(model, 0, fgsm(model, pair, self.alpha))
+        if not pair.inputs.is_floating_point():
+            raise InputError(f"{self.name} needs numeric inputs, and these are tokens: leave this crafter out")
+        inputs = pair.inputs[:1].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(pair.loss(model, 0, inputs), inputs)
+        perturbed = pair.inputs[:1] + self.alpha * slope.sign()
+        return pair.gradient(model, 0), pair.gradient(model, 0, perturbed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParameterRetrogression:
+class ParameterRetrogression(_Perturbation):
     """An example's gradients at the model, and at parameters moved up its loss.
 
     Args:
@@ -84,16 +95,15 @@ class ParameterRetrogression:
     """
 
     name: ClassVar[str] = "parameter-retrogression"
-    rule: ClassVar[Rule] = "loss-falls"
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_positive("alpha", self.alpha)
 
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return ∇f(x₁; θ) and ∇f(x₁; θ + α∇f(x₁; θ))."""
         first = pair.gradient(model, 0)
-        return first, pair.gradient(shifted(model, np.float32(self.alpha) * first), 0)
+        moved = copy.deepcopy(model)
+        vector = parameter_vector(model) + torch.from_numpy(np.float32(self.alpha) * first)
+        trainable = [value for value in moved.parameters() if value.requires_grad]
+        torch.nn.utils.vector_to_parameters(vector, trainable)
+        return first, pair.gradient(moved, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,17 +149,22 @@ class Collusion:
         check_positive("learning_rate", self.learning_rate)
 
     def prepare(self, model: nn.Module, examples: Examples, pair: Pair, rng: np.random.Generator) -> nn.Module:
-        """Return the malicious model θ̃."""
-        others = examples_of_another_label(examples, pair, rng)
-        return trained_on(
-            others,
-            model,
-            pair,
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            batch_size=self.batch_size,
-            rng=rng,
-        )
+        """Return the malicious model θ̃: a copy, trained on all examples of one random label that x₁ does not have."""
+        if pair.task.per_position:
+            raise InputError("collusion needs one label per example, and this data has one label per position")
+        label = int(pair.targets[0])
+        other_labels = np.setdiff1d(np.unique(examples.targets), [label])
+        if not other_labels.size:
+            raise InputError(f"collusion needs data with at least two classes, and all labels here are {label}")
+        others = examples[np.flatnonzero(examples.targets == rng.choice(other_labels))]
+        trained = copy.deepcopy(model).train()
+        optimizer = torch.optim.SGD(trained.parameters(), lr=self.learning_rate)
+        for _ in range(self.steps):
+            batch = others[rng.choice(len(others), self.batch_size)]
+            optimizer.zero_grad()
+            loss_of(trained, pair.task, *tensors(batch, pair.task)).backward()
+            optimizer.step()
+        return trained
 
     def __call__(self, model: nn.Module, pair: Pair) -> tuple[Vector, Vector]:
         """Return g₁ = ∇f(x₁; θ̃) and −g₁."""

@@ -51,10 +51,6 @@ class Pair:
 def gradient_of(loss: Tensor, model: nn.Module) -> Vector:
     """Return the gradient of a loss in all trainable parameters, as one flat float32 vector."""
     parameters = [value for value in model.parameters() if value.requires_grad]
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    pieces = [
-        torch.zeros_like(p).reshape(-1) if g is None else g.reshape(-1)
-        for p, g in zip(parameters, gradients, strict=True)
-    ]
-    flat: Vector = torch.cat(pieces).float().numpy()
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    flat: Vector = torch.cat([gradient.reshape(-1) for gradient in gradients]).float().numpy()
     return flat

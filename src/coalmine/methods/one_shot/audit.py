@@ -22,7 +22,6 @@ from coalmine.methods.one_shot.cautions import cautions
 from coalmine.methods.one_shot.checks import (
     canary_norm,
     check_canaries,
-    check_design,
     check_initial,
     check_vector,
     check_view,
@@ -102,11 +101,11 @@ class OneShot(Audit):
         self.dim, self.rounds = check_count("dim", dim, least=2), check_count("rounds", rounds)
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
-        self.design = check_design(design)
+        self.design: Design = design
         self.norm = None if norm is None else check_positive("norm", norm)
         self.participation = parse_participation(participation) if isinstance(participation, str) else participation
         check_kind("participation", self.participation, Participation, "a text such as epochs:1 or a Participation")
-        check_canaries(self.canaries)
+        check_canaries(self.canaries, design)
         self._count = 2 * self.canaries
         self.participation.check(self._count, self.rounds)
         self.family: str = family or family_for(self.dim, self._count)
@@ -124,11 +123,11 @@ class OneShot(Audit):
         self.score = find_score(score, self.views[0], view)
         self._initial = check_initial(initial, view, self.dim)
         self._evidence = Evidence(
+            SCORES[self.score],
             self._updates,
             self.members,
             participation=self.participation,
             shared_rounds=self._all_share_rounds(),
-            view=self.views[0],
         )
         self._log = RoundLog(self.rounds)
         self._previous = self._initial
@@ -261,32 +260,24 @@ class OneShot(Audit):
 
     # After the training
 
-    def scores(self, score: str | None = None) -> tuple[Floats, Floats]:
+    def scores(self) -> tuple[Floats, Floats]:
         """Return the scores so far.
-
-        Args:
-            score: Another score that supports the view; the audit's own if None.
 
         Returns:
             Scores of the inserted and of the held-out canaries, without canaries that took part in no visible release.
 
         Raises:
-            InputError: If nothing was observed yet, or if the score does not support the view.
+            InputError: If nothing was observed yet.
         """
-        name = self.score if score is None else find_score(score, self.views[0], self.view)
         if not self._log.observed.any():
             raise InputError(f"the view {self.view} has not observed any release yet: call observe after each round")
-        values = self._evidence.scores(name)
+        values = self._evidence.scores()
         scored = ~np.isnan(values)
         return values[scored & self.members], values[scored & ~self.members]
 
-    def null(self, score: str | None = None) -> Null | None:
-        """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None.
-
-        Args:
-            score: Another score that supports the view; the audit's own if None.
-        """
-        return self._evidence.null(self.score if score is None else find_score(score, self.views[0], self.view))
+    def null(self) -> Null | None:
+        """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None."""
+        return self._evidence.null()
 
     def live(self) -> str | None:
         """Return a rough ε of what was seen so far, for the progress bar."""

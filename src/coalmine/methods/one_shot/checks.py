@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,22 +13,15 @@ from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Vector, View
 from coalmine.stats.rank_tests import Design
 
-_MOST_CANARIES = 1_000_000
+_MOST_CANARIES = 1_000_000  # as many as scores can be kept for
 
 
-def check_canaries(canaries: int) -> None:
-    """Raise if there are more canaries than scores can be kept for."""
+def check_canaries(canaries: int, design: str) -> None:
+    """Raise if there are too many canaries, or if there is no such design."""
     if canaries > _MOST_CANARIES:
         raise InputError(f"canaries must be at most {_MOST_CANARIES:,}, got {canaries:,}")
-
-
-def check_design(design: str) -> Design:
-    """Return the design if it is one."""
-    if design == "coin-flips":
-        return "coin-flips"
-    if design == "fixed":
-        return "fixed"
-    raise InputError(f"design must be coin-flips or fixed, got {design!r}")
+    if design not in get_args(Design):
+        raise InputError(f"design must be coin-flips or fixed, got {design!r}")
 
 
 def check_view(name: str, view: View, rounds: int) -> None:

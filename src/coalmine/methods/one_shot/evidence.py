@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.methods.one_shot.participation import Participation
-from coalmine.methods.one_shot.scores import History, Observation, scores_for
+from coalmine.methods.one_shot.scores import History, Observation, Score
 from coalmine.methods.one_shot.updates import UpdateCanaries
-from coalmine.protocol import Vector, View
+from coalmine.protocol import Vector
 from coalmine.stats import Null
 
 # Smallest squared remainder relative to the release: float32 dot products are good to about 1e-6 of its length, and a
@@ -27,24 +27,24 @@ _SMALLEST_REMAINDER = 1e-8
 
 
 class Evidence:
-    """Running scores of all canaries.
+    """The running score of all canaries.
 
     Args:
+        score: The score.
         canaries: The canaries, inserted and held out.
         members: Which of them are inserted, (count,).
         participation: When they take part.
         shared_rounds: Whether all take part in the same rounds, known to the adversary.
-        view: What the adversary sees.
     """
 
     def __init__(
         self,
+        score: type[Score],
         canaries: UpdateCanaries,
         members: Bools,
         *,
         participation: Participation,
         shared_rounds: bool,
-        view: View,
     ) -> None:
         self._canaries, self._members = canaries, members
         self.history = History(
@@ -53,7 +53,7 @@ class Evidence:
             participation=participation,
             shared_rounds=shared_rounds,
         )
-        self._scores = {name: score(self.history) for name, score in scores_for(view).items()}
+        self._score = score(self.history)
         # For canaries with the same rounds the sum of their log-likelihood ratios is a dot product with one vector, the
         # matched filter Σ shift · u / |u|². Its weights depend on the releases alone, so its cosine with a held-out
         # canary has the null distribution of any cosine.
@@ -72,8 +72,7 @@ class Evidence:
         lengths = comparable_lengths(dots, norm, self._members, orthonormal=self._canaries.orthonormal)
         observation = Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
         self.history.releases += 1
-        for score in self._scores.values():
-            score.add(observation)
+        self._score.add(observation)
         self.history.times += due > 0
         if self.history.shared_rounds and due.any():
             # If the shift is unknown, all releases get the same weight.
@@ -83,36 +82,30 @@ class Evidence:
     def add_nothing(self, *, ends_epoch: bool) -> None:
         """Process a release that did not change, after rounds without canaries."""
         if ends_epoch:
-            for score in self._scores.values():
-                score.end_epoch()
+            self._score.end_epoch()
 
-    def scores(self, name: str) -> Floats:
+    def scores(self) -> Floats:
         """Return the score of each canary, NaN for canaries that took part in no visible release."""
         if self.is_silent:
             return np.zeros(self.history.count)
-        score = self._scores[name]
-        if score.uses_direction:
+        if self._score.uses_direction:
             return cosines(self._canaries, self.direction, vector_norm(self.direction), self._members)
-        return score.values()
+        return self._score.values()
 
-    def null(self, name: str) -> Null | None:
-        """Return the null distribution of a score, or an upper bound on its tails, or None."""
-        return None if self.is_silent else self._scores[name].null()
+    def null(self) -> Null | None:
+        """Return the null distribution of the score, or an upper bound on its tails, or None."""
+        return None if self.is_silent else self._score.null()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        arrays: dict[str, npt.NDArray[Any]] = {"releases": np.array(self.history.releases)}
-        arrays |= {"times": np.array(self.history.times), "direction": np.array(self.direction)}
-        for score in self._scores.values():
-            arrays |= score.state()
-        return arrays
+        arrays = {"releases": self.history.releases, "times": self.history.times, "direction": self.direction}
+        return {name: np.array(value) for name, value in arrays.items()} | self._score.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
         self.history.releases, self.history.times = int(state["releases"]), np.array(state["times"])
         self.direction = np.array(state["direction"])
-        for score in self._scores.values():
-            score.restore(state)
+        self._score.restore(state)
 
 
 def free_dimensions(canaries: UpdateCanaries, inserted: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -18,6 +18,7 @@ import numpy as np
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Poisson, Sampling
 from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_count, check_number
+from coalmine.parsing import parse_kind
 from coalmine.seeds import generator
 
 Knowledge = Literal["rounds", "rate", "once-per-epoch"]
@@ -388,20 +389,11 @@ def parse_participation(text: str) -> Participation:
         >>> parse_participation("epochs:2")
         EpochParticipation(epochs=2)
     """
-    kind, _, rest = text.partition(":")
-    try:
-        match kind:
-            case "poisson":
-                return PoissonParticipation(float(rest))
-            case "fixed":
-                return FixedShareParticipation(float(rest))
-            case "epochs":
-                return EpochParticipation(int(rest))
-            case "last":
-                return LastRoundsParticipation(int(rest))
-            case "every-round" if not rest:
-                return LastRoundsParticipation()
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-    raise InputError(f"unknown participation {text!r}. Available: {PARTICIPATIONS}.")
+    kinds: dict[str, Callable[[str], Participation]] = {
+        "poisson:": lambda q: PoissonParticipation(float(q)),
+        "fixed:": lambda share: FixedShareParticipation(float(share)),
+        "epochs:": lambda epochs: EpochParticipation(int(epochs)),
+        "last:": lambda last: LastRoundsParticipation(int(last)),
+        "every-round": lambda _: LastRoundsParticipation(),
+    }
+    return parse_kind(text, kinds, f"unknown participation {text!r}. Available: {PARTICIPATIONS}.")

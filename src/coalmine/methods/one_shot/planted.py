@@ -12,7 +12,7 @@ from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Contribution, Vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlantedCanaries(Contribution):
     """The inserted canaries of a round: ``total`` is their sum, each with the clip norm.
 
@@ -24,9 +24,9 @@ class PlantedCanaries(Contribution):
         norm: Norm of each.
     """
 
-    canaries: UpdateCanaries | None = None
-    members: tuple[int, ...] = ()
-    norm: float = 1.0
+    canaries: UpdateCanaries
+    members: tuple[int, ...]
+    norm: float
 
     def each(self, norm: float | None = None) -> Iterator[Vector]:
         """Yield the updates of the round's canaries, for the training to clip and sum. Do not add ``total`` as well.
@@ -35,7 +35,6 @@ class PlantedCanaries(Contribution):
             norm: Norm of each update. The clip norm by default; longer ones show whether the training clips.
         """
         length = self.norm if norm is None else check_positive("norm", norm)
-        assert self.canaries is not None
         for canary in self.canaries.each(self.members):
             yield canary * np.float32(length)
 

@@ -81,7 +81,7 @@ class Score(ABC):
     """Name in settings and results."""
 
     arrays: ClassVar[tuple[str, ...]]
-    """Attributes that a checkpoint keeps, by names that no other score uses for something else."""
+    """Attributes that a checkpoint keeps."""
 
     knows_rounds: ClassVar[bool] = False
     """Whether it uses a canary's rounds even if the participation keeps them secret."""
@@ -282,20 +282,15 @@ SCORES: dict[str, type[Score]] = {score.name: score for score in (Cosine, Likeli
 """All scores by name. The default for a view is the first that supports it."""
 
 
-def scores_for(view: View) -> dict[str, type[Score]]:
-    """Return the scores that support a view, the default first."""
-    return {name: score for name, score in SCORES.items() if score.fits(view)}
-
-
 def find_score(name: str | None, view: View, view_name: str) -> str:
     """Return the name of a score if it supports the view, or of the view's default score.
 
     Raises:
         InputError: If there is no such score, or if it does not support the view.
     """
-    available = scores_for(view)
+    available = [known for known, score in SCORES.items() if score.fits(view)]
     if name is None:
-        return next(iter(available))
+        return available[0]
     if name not in SCORES:
         raise InputError(f'unknown score "{name}". {did_you_mean(name, SCORES)}')
     if name not in available:

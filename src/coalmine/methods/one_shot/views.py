@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from coalmine.errors import InputError, check_kind, did_you_mean
+from collections.abc import Callable
+
+from coalmine.errors import check_kind, did_you_mean
+from coalmine.parsing import parse_kind
 from coalmine.protocol import View
 
 VIEWS = ("final", "final-change", "updates", "every:N", "rounds:A,B,…")
@@ -25,21 +28,14 @@ def parse_view(text: str) -> View:
         View(kind='model', every=5, at=())
     """
     check_kind("view", text, str, f"a text: {', '.join(VIEWS)}")
-    kind, _, rest = text.partition(":")
-    try:
-        match kind:
-            case "final" | "final-change" if not rest:
-                return View("model", every=None)
-            case "updates" if not rest:
-                return View("update")
-            case "every":
-                return View("model", every=int(rest))
-            case "rounds":
-                return View("model", every=None, at=tuple(int(part) for part in rest.split(",")))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-    raise InputError(f'unknown view "{text}". {did_you_mean(text, VIEWS)}')
+    kinds: dict[str, Callable[[str], View]] = {
+        "final": lambda _: View("model", every=None),
+        "final-change": lambda _: View("model", every=None),
+        "updates": lambda _: View("update"),
+        "every:": lambda rounds: View("model", every=int(rounds)),
+        "rounds:": lambda rounds: View("model", every=None, at=tuple(map(int, rounds.split(",")))),
+    }
+    return parse_kind(text, kinds, f'unknown view "{text}". {did_you_mean(text, VIEWS)}')
 
 
 def needs_initial(view: str) -> bool:
@@ -55,14 +51,11 @@ def shows_one_release(view: View) -> bool:
 def adversary(view: str) -> str:
     """Describe the adversary with this view, continuing "an adversary who"."""
     kind, _, rest = view.partition(":")
-    match kind:
-        case "final":
-            return "sees the final model"
-        case "final-change":
-            return "sees the final model and knows the initial one"
-        case "updates":
-            return "sees every round's noisy average"
-        case "every":
-            return f"sees the model after every {rest} rounds and the final model"
-        case _:
-            return f"sees the models after rounds {rest} and the final model"
+    adversaries = {
+        "final": "sees the final model",
+        "final-change": "sees the final model and knows the initial one",
+        "updates": "sees every round's noisy average",
+        "every": f"sees the model after every {rest} rounds and the final model",
+        "rounds": f"sees the models after rounds {rest} and the final model",
+    }
+    return adversaries[kind]

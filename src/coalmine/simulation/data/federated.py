@@ -87,6 +87,9 @@ class Examples:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def __getitem__(self, rows: slice | Ints) -> Examples:
+        return Examples(self.inputs[rows], self.targets[rows])
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FederatedData:

@@ -52,6 +52,15 @@ def without_users(inputs: Array, targets: Array, task: Task, *, first: int = 0) 
     )
 
 
+def digits() -> FederatedData:
+    """Return scikit-learn's 1,797 handwritten digits (8 × 8 pixels) as float32 in [0, 1], each as its own user."""
+    from sklearn.datasets import load_digits  # slow to import
+
+    bunch = load_digits()
+    images = (bunch.images / 16).astype(np.float32)[:, None]
+    return without_users(images, bunch.target.astype(np.uint8), Task(input_shape=(1, 8, 8), classes=10))
+
+
 def array_data(source: str, parts: Sequence[tuple[Array, Array, ArrayLike | None]]) -> ArrayData:
     """Return the data of one part, or of a training and a test part: inputs, labels and users (or None) of each."""
     inputs = [as_inputs(part[0], source) for part in parts]

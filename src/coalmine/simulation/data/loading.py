@@ -10,10 +10,9 @@ from typing import Any
 from coalmine.errors import InputError
 from coalmine.simulation.data import partition as partitions
 from coalmine.simulation.data import tables
-from coalmine.simulation.data.digits import digits
 from coalmine.simulation.data.federated import Splits
 from coalmine.simulation.data.generated_text import generated_text
-from coalmine.simulation.data.images import ArrayData, read_arrays, read_named_arrays
+from coalmine.simulation.data.images import ArrayData, digits, read_arrays, read_named_arrays
 from coalmine.simulation.data.leaf import Images, leaf_splits, read_leaf
 from coalmine.simulation.data.named import NAMED, file_of, named
 from coalmine.simulation.data.partition import Balanced, Iid, Natural, Partition
@@ -206,8 +205,7 @@ def _load_named(name: str, split: SplitOptions, options: _Options) -> tuple[Spli
         ), default
     if entry.kind == "arrays":
         options.check(name)
-        arrays = read_arrays(file_of(name))
-        return split_by_user(arrays.data, split, test=arrays.test), default
+        return _split_arrays(read_arrays(file_of(name)), split)[0], default
     corpus = read_records(file_of(name))
     return _split_texts(name, corpus, split, options, level="words" if entry.kind == "labeled" else entry.kind), default
 

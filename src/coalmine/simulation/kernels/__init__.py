@@ -14,8 +14,8 @@ function, `partial_sum.clip_factors`. No kernel adds noise: that is `coalmine.si
 kernel. A fast kernel must also reproduce the loop's result on a few clients before it is used; a module with dropout,
 tied weights or batch statistics therefore ends up in the loop.
 
-Helpers: `layers` has the per-client gradients of single layers, `convolutions` skips the weights that only ever
-multiply padding, `padding` puts clients with different numbers of examples into one array.
+Helpers: `layers` has the per-client gradients of single layers, `convolutions` lets the loop skip the weights that only
+ever multiply padding, `padding` puts clients with different numbers of examples into one array.
 
 ``tests/simulation/test_kernels.py`` compares every kernel with a textbook loop in float64, and
 ``benchmarks/trainer.py`` measures what each one gains (``docs/benchmarks.md``).

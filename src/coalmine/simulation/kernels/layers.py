@@ -9,15 +9,15 @@ so whose delta, is zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from coalmine.simulation import flat
-from coalmine.simulation.kernels.convolutions import Reach, is_plain, patches, reach, weight_gradient
+from coalmine.simulation.kernels.convolutions import is_plain
 
 # All clients' gradients of a layer are kept in memory for the sum only if they have at most this many entries together.
 _MOST_KEPT = 8_000_000
@@ -124,35 +124,12 @@ class EmbeddingGradients:
         out.zero_().index_add_(0, self._token, self._sums * factors[self._client][:, None])
 
 
-class ReachedGradients:
-    """Gradients of the part of a convolution's weight that touches pixels; the rest is zero."""
-
-    def __init__(self, part: LayerGradients, seen: Reach) -> None:
-        self._part, self._seen = part, seen
-
-    def squared_norms(self) -> Tensor:
-        """The squared norms of the part."""
-        return self._part.squared_norms()
-
-    def weighted_sum(self, factors: Tensor, out: Tensor) -> None:
-        """The weighted sum of the part, in its place within zeros."""
-        place = self._seen.of(out)
-        if place.shape == out.shape:
-            self._part.weighted_sum(factors, out)
-            return
-        out.zero_()
-        part = torch.empty_like(place, memory_format=torch.contiguous_format)
-        self._part.weighted_sum(factors, part)
-        place.copy_(part)
-
-
 def layer_gradients(layer: nn.Module, inputs: Tensor, deltas: Tensor, clients: int) -> list[LayerGradients]:
     """The gradients of a layer's parameters, in their order; ``deltas`` are the loss derivatives of its outputs."""
     if isinstance(layer, nn.Linear):
         return _linear(layer, inputs, deltas, clients)
     if isinstance(layer, nn.Conv2d):
-        seen = reach(layer, inputs)
-        weight = ReachedGradients(_convolution(layer, seen, inputs, deltas, clients), seen)
+        weight = _convolution(layer, inputs, deltas, clients)
         bias = deltas.flatten(2).sum(2).view(clients, -1, deltas.shape[1]).sum(1)
         return [weight] if layer.bias is None else [weight, FormedGradients(bias)]
     if isinstance(layer, nn.GroupNorm):
@@ -191,15 +168,22 @@ def _linear(layer: nn.Linear, inputs: Tensor, deltas: Tensor, clients: int) -> l
     return [weight] if layer.bias is None else [weight, FormedGradients(d.sum(1))]
 
 
-def _convolution(layer: nn.Conv2d, seen: Reach, inputs: Tensor, deltas: Tensor, clients: int) -> LayerGradients:
-    """The gradients of the part of the weight that touches pixels."""
-    weight, examples = seen.of(layer.weight), len(deltas) // clients
+def _convolution(layer: nn.Conv2d, inputs: Tensor, deltas: Tensor, clients: int) -> LayerGradients:
+    """The gradients of the weight."""
+    weight, examples = layer.weight, len(deltas) // clients
     positions = deltas[0, 0].numel() * examples
+    assert not isinstance(layer.padding, str)
     if _gram_is_cheaper(positions, weight):
-        x, d = patches(layer, seen, inputs), deltas.flatten(2).transpose(1, 2)
-        shape = (clients, positions, -1)
-        return GramGradients(x.reshape(shape), d.reshape(shape), weight)
-    gradient = partial(weight_gradient, layer, seen, weight)
+        if weight[0, 0].numel() == 1 and layer.padding == (0, 0):
+            x = inputs[:, :, :: layer.stride[0], :: layer.stride[1]].flatten(2)
+        else:
+            x = F.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+        x, d = (value.transpose(1, 2).reshape(clients, positions, -1) for value in (x, deltas.flatten(2)))
+        return GramGradients(x, d, weight)
+
+    def gradient(x: Tensor, d: Tensor) -> Tensor:
+        return conv2d_weight(x, weight.shape, d, layer.stride, layer.padding, layer.dilation)  # type: ignore[no-any-return]
+
     client_x, client_d = inputs.chunk(clients), deltas.chunk(clients)
     if clients * weight.numel() <= _MOST_KEPT:
         return FormedGradients(torch.stack([gradient(*pair) for pair in zip(client_x, client_d, strict=True)]))

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from coalmine.simulation import flat
 from coalmine.simulation.client import Client, LocalTraining
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.kernels.convolutions import use_reach
 from coalmine.simulation.kernels.layers import is_supported, layer_gradients
 from coalmine.simulation.kernels.padding import padded
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
@@ -45,7 +44,6 @@ class OneStep:
         assert isinstance(training.optimizer, SGD)
         self._learning_rate = training.optimizer.learning_rate
         self._task, self._dtype = task, dtype
-        use_reach(self.model.module)
         self._layers = _layers_with_parameters(self.model.module)
         # Backward passes need the derivatives of the layers' outputs only, not of their parameters.
         for parameter in self.model.parameters:

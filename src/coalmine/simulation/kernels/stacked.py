@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from coalmine.arrays import Floats, Ints
+from coalmine.arrays import Floats
 from coalmine.simulation import flat
 from coalmine.simulation.client import Client, LocalTraining
-from coalmine.simulation.data.federated import Examples, Task
+from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.padding import padded
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
 from coalmine.simulation.optimizers import SGD, OptimizerState
@@ -83,7 +83,10 @@ class Stacked:
         state: OptimizerState = {}
         losses = np.empty(0)
         for step in zip_longest(*batches, fillvalue=np.empty(0, dtype=np.int64)):
-            examples = [_rows(client.examples, batch) for client, batch in zip(clients, step, strict=True)]
+            examples = [
+                client.examples if batch is None else client.examples[batch]
+                for client, batch in zip(clients, step, strict=True)
+            ]
             gradients, loss = self._gradients(parameters, *padded(examples, self._task, self._dtype))
             with torch.no_grad():
                 self._training.optimizer.step(parameters, gradients, state)
@@ -94,8 +97,3 @@ class Stacked:
             norms = flat.norms(updates).numpy()
         factors = clip_factors(norms, np.array([client.weight for client in clients]), clip_norm)
         return updates, norms, torch.from_numpy(factors).to(self._dtype), losses
-
-
-def _rows(examples: Examples, batch: Ints | None) -> Examples:
-    """The examples of a batch; all of them for None."""
-    return examples if batch is None else Examples(examples.inputs[batch], examples.targets[batch])

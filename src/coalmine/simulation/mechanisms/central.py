@@ -211,10 +211,6 @@ class Mechanism:
         """Whether noise is added."""
         return self.noise_multiplier > 0
 
-    def check(self, expected_clients: float) -> None:
-        """Raise `InputError` if the noise on counts uses up the whole noise multiplier."""
-        self.update_noise(expected_clients)
-
     def count_noise(self, expected_clients: float) -> float:
         """The standard deviation of the noise on the number of updates within the clip norm; 0 if none is added."""
         if not self.private or not isinstance(self.clipping, AdaptiveClipping):

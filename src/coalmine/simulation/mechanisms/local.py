@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -17,7 +17,6 @@ import numpy.typing as npt
 from scipy import special
 
 from coalmine.accounting import Theory
-from coalmine.accounting.sampling import EveryRound
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_delta, check_positive
 from coalmine.simulation.mechanisms.local_base import UNIFORMS, LocalMechanism, Normals, Reports, normal_lengths
@@ -189,16 +188,8 @@ class LocalGaussian(LocalMechanism):
 
     def theory(self) -> Theory:
         """The exact guarantee of the Gaussian mechanism."""
-        return Theory(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            accountant="exact",
-            noise_multiplier=self.noise / (2 * self.norm),
-            sampling=str(EveryRound()),
-            q=1.0,
-            rounds=1,
-            adjacency="replace-one",
-        )
+        noise_multiplier = self.noise / (2 * self.norm)
+        return replace(super().theory(), delta=self.delta, accountant="exact", noise_multiplier=noise_multiplier)
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """x + σ·N."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.accounting import Theory
-from coalmine.accounting.sampling import EveryRound
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_delta
 from coalmine.simulation.mechanisms.local_base import LocalMechanism, Normals, Reports, seeded
@@ -70,16 +69,7 @@ class OwnMechanism(LocalMechanism):
 
     def theory(self) -> Theory:
         """The guarantee as claimed."""
-        return Theory(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            accountant="as claimed",
-            noise_multiplier=None,
-            sampling=str(EveryRound()),
-            q=1.0,
-            rounds=1,
-            adjacency="replace-one",
-        )
+        return replace(super().theory(), delta=self.delta, accountant="as claimed")
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""

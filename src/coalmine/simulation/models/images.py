@@ -39,8 +39,8 @@ def ldp_cnn(task: Task) -> nn.Module:
     The table does not say how convolutions are padded. As in the tutorial that its layers come from, the first one is
     padded and the second is not. Images smaller than 24 × 24 then leave nothing for the last pooling.
     """
-    channels, height, width = require_images("ldp-cnn", task, least=24)
-    return nn.Sequential(
+    channels, _, _ = require_images("ldp-cnn", task, least=24)
+    features = nn.Sequential(
         nn.Conv2d(channels, 16, 8, stride=2, padding=3),
         nn.ReLU(),
         nn.MaxPool2d(2),
@@ -48,10 +48,9 @@ def ldp_cnn(task: Task) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * _ldp_side(height) * _ldp_side(width), 32),
-        nn.ReLU(),
-        nn.Linear(32, task.classes),
     )
+    width = features(torch.zeros(1, *task.input_shape)).shape[1]
+    return nn.Sequential(*features, nn.Linear(width, 32), nn.ReLU(), nn.Linear(32, task.classes))
 
 
 class LeafCNN(nn.Module):
@@ -62,43 +61,34 @@ class LeafCNN(nn.Module):
     implies that the four blocks share one norm, which is the default. With ``norms=4`` each has its own: 29,474.
     """
 
-    def __init__(self, *, channels: int, height: int, width: int, classes: int, norms: int) -> None:
+    def __init__(self, *, input_shape: tuple[int, ...], classes: int, norms: int) -> None:
         super().__init__()
-        sizes = [channels, *[_LEAF_FILTERS] * _LEAF_CONVOLUTIONS]
+        sizes = [input_shape[0], *[_LEAF_FILTERS] * _LEAF_CONVOLUTIONS]
         self.convolutions = nn.ModuleList(
             nn.Conv2d(before, after, 3, padding=2) for before, after in itertools.pairwise(sizes)
         )
         self.norms = nn.ModuleList(nn.GroupNorm(_LEAF_FILTERS, _LEAF_FILTERS) for _ in range(norms))
         self.pool = nn.MaxPool2d(2)
-        self.head = nn.Linear(_LEAF_FILTERS * _leaf_side(height) * _leaf_side(width), classes)
+        self.head = nn.Linear(self._features(torch.zeros(1, *input_shape)).shape[1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (n, classes) for ``images`` (n, channels, height, width)."""
+        logits: Tensor = self.head(self._features(images))
+        return logits
+
+    def _features(self, images: Tensor) -> Tensor:
+        """Return what the four blocks make of images, flattened."""
         for index, convolution in enumerate(self.convolutions):
             norm = self.norms[index % len(self.norms)]
             images = torch.relu(self.pool(norm(convolution(images))))
-        logits: Tensor = self.head(images.flatten(1))
-        return logits
+        return images.flatten(1)
 
 
 def leaf_cnn(task: Task, *, norms: int = 1) -> nn.Module:
     """Build LEAF's CNN for CelebA as CANIFE audits it."""
-    channels, height, width = require_images("leaf-cnn", task, least=1)
+    require_images("leaf-cnn", task, least=1)
     if norms not in (1, _LEAF_CONVOLUTIONS):
         raise InputError(
             f"norms must be 1 (shared by all convolutions) or {_LEAF_CONVOLUTIONS} (one each), got {norms}"
         )
-    return LeafCNN(channels=channels, height=height, width=width, classes=task.classes, norms=norms)
-
-
-def _ldp_side(side: int) -> int:
-    """Return the side of the feature map after both convolutions and poolings."""
-    pooled = side // 4
-    return ((pooled - 4) // 2 + 1) // 2
-
-
-def _leaf_side(side: int) -> int:
-    """Return the side of the feature map after four convolutions, which add two pixels, and poolings, which halve."""
-    for _ in range(_LEAF_CONVOLUTIONS):
-        side = (side + 2) // 2
-    return side
+    return LeafCNN(input_shape=task.input_shape, classes=task.classes, norms=norms)
