@@ -36,16 +36,14 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 
 @contextmanager
-def reporting(what: str, total: int, done: int = 0) -> Iterator[Advance]:
-    """Announce the task ``what`` of ``total`` steps, ``done`` of them finished, and yield its `Advance`."""
+def reporting(what: str, total: int) -> Iterator[Advance]:
+    """Announce the task ``what`` of ``total`` steps, and yield its `Advance`."""
     listener = _listener.get()
     if listener is None:
         yield lambda done, text: None
         return
     advance, end = listener(what, total)
     try:
-        if done:
-            advance(done, "")
         yield advance
     finally:
         end()

@@ -226,7 +226,7 @@ def test_copies_lower_the_exposures_epsilon(run, tmp_path):
 
 
 def test_the_demo_runs_five_methods():
-    from coalmine.runs.demo import demo_settings
+    from coalmine.runs.settings import demo_settings
 
     settings = demo_settings(3)
     assert list(settings.methods) == ["one-shot", "canife", "secret-sharer", "ldp", "exposure"]

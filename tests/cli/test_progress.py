@@ -22,9 +22,9 @@ def test_a_listener_hears_of_the_beginning_each_step_and_the_end():
     listener, told = heard()
     with listening(listener):
         assert list(track("ab", "letters")) == ["a", "b"]
-        with reporting("rounds", 5, done=2) as advance:
+        with reporting("rounds", 5) as advance:
             advance(3, "ε̂ 1.2")
-    assert told == [("letters", 2), (1, ""), (2, ""), "end", ("rounds", 5), (2, ""), (3, "ε̂ 1.2"), "end"]
+    assert told == [("letters", 2), (1, ""), (2, ""), "end", ("rounds", 5), (3, "ε̂ 1.2"), "end"]
 
 
 def test_the_end_is_told_when_the_work_fails():

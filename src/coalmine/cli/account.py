@@ -45,7 +45,7 @@ def account(
     from coalmine import accounting
     from coalmine.accounting import parse_sampling
     from coalmine.results.files import envelope
-    from coalmine.results.tables import Table
+    from coalmine.results.tables import Table, fixed
 
     if sum(value is not None for value in (noise_multiplier, epsilon, local_epsilon)) != 1:
         raise InputError("give one of --noise-multiplier, --epsilon (for the noise required) or --local-epsilon")
@@ -69,7 +69,7 @@ def account(
     rows = [
         [
             theory.accountant,
-            console.number(theory.epsilon, 4),
+            fixed(theory.epsilon, 4),
             "-" if theory.noise_multiplier is None else f"{theory.noise_multiplier:.6g}",
             theory.sampling,
             f"{theory.rounds:,}",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from coalmine.results.result import AuditResult, MethodResults
     from coalmine.runs.settings import RunSettings
 
-_QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
-
 
 class MethodGroup(TyperGroup):
     """A command for each method that a run can use, third-party ones included."""
@@ -136,12 +134,13 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
     out, figures, quiet, as_json = (values.get(name) for name in ("out", "figures", "quiet", "as_json"))
     make(figures)
 
+    from coalmine.results.gate import judge
     from coalmine.runs.running import run
 
     with console.bars(quiet=bool(quiet or as_json)):
         finished = run(settings, out=out)
     (method_results,) = finished.methods
-    gate = console.judged(method_results.results, values["max_epsilon"])
+    gate = judge(method_results.results, max_epsilon=values["max_epsilon"])
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
@@ -222,7 +221,9 @@ def _print_result(result: AuditResult) -> None:
 
 def _print_facts(result: AuditResult) -> None:
     """Print the quality of the model, and the seconds taken."""
-    quality = [name for name in result.metrics if name.partition(" ")[0] in _QUALITY]
+    from coalmine.runs.running import QUALITY
+
+    quality = [name for name in result.metrics if name.partition(" ")[0] in QUALITY]
     facts = [f"{name} {result.metrics[name]:.4g}" for name in quality]
     if "train_s" in result.timing:
         facts.append(f"audit {result.timing['audit_s']:.2g} s, training {result.timing['train_s']:.3g} s")

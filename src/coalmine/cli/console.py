@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -20,7 +20,6 @@ from coalmine.progress import Advance, listening
 if TYPE_CHECKING:
     from coalmine.config.settings import Settings
     from coalmine.results.gate import Gate
-    from coalmine.results.result import AuditResult
     from coalmine.results.tables import Table
 
 
@@ -106,13 +105,6 @@ def show_warning(
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
-def number(value: float | None, digits: int) -> str:
-    """Format a number with that many digits after the point; a dash for None, ∞ for infinity."""
-    from coalmine.results.tables import fixed
-
-    return fixed(value, digits)
-
-
 def print_table(table: Table) -> None:
     """Print a table with numbers aligned to the right."""
     from rich import box
@@ -137,9 +129,9 @@ def print_settings(*groups: type[Settings]) -> None:
     from coalmine.results.tables import Table
 
     rows = [
-        [name, default_text(default), description]
+        [name, default_text(default), field.description or ""]
         for group in groups
-        for name, default, description in group.described()
+        for name, field, default in group().walk()
     ]
     print_table(Table("settings: --set key=value", ["key", "default", "meaning"], rows))
 
@@ -156,23 +148,9 @@ def print_sentence(text: str) -> None:
     print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118), break_on_hyphens=False))
 
 
-def print_results(results: Sequence[AuditResult], **more: Any) -> None:
-    """Print results as JSON."""
-    from coalmine.results.files import results_to_dict
-
-    print_json(results_to_dict(results, **more))
-
-
 def print_json(content: dict[str, Any]) -> None:
     """Print JSON and nothing else."""
     print(json.dumps(content, indent=2, allow_nan=False))
-
-
-def judged(results: Sequence[AuditResult], max_epsilon: float | None) -> Gate:
-    """Judge results against their claims and a limit."""
-    from coalmine.results.gate import judge
-
-    return judge(results, max_epsilon=max_epsilon)
 
 
 def exit_if_failed(gate: Gate) -> None:

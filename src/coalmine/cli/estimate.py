@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,13 +15,6 @@ from coalmine.errors import InputError
 
 if TYPE_CHECKING:
     from coalmine.stats import Estimate, Scores
-
-
-class Design(StrEnum):
-    """How members were chosen among the canaries."""
-
-    fixed = "fixed"
-    coin_flips = "coin-flips"
 
 
 def estimate(
@@ -47,8 +40,9 @@ def estimate(
         typer.Option(help="Known distribution of non-members' scores: cosine:DIM, normal, or normal:MEAN,STD."),
     ] = None,
     design: Annotated[
-        Design, typer.Option(help="How members were chosen: a fixed number, or each by a fair coin flip.")
-    ] = Design.fixed,
+        Literal["fixed", "coin-flips"],
+        typer.Option(help="How members were chosen: a fixed number, or each by a fair coin flip."),
+    ] = "fixed",
     copies: Annotated[int, typer.Option(help="How often each member was inserted (group privacy).")] = 1,
     lower_is_member: Annotated[
         bool, typer.Option("--lower-is-member", help="The scores are losses: lower means member.")
@@ -70,6 +64,8 @@ def estimate(
     Higher scores mean members. docs/files.md describes all file layouts, docs/estimators.md all estimators.
     """
     from coalmine import stats
+    from coalmine.results.files import results_to_dict
+    from coalmine.results.gate import judge
     from coalmine.results.result import AuditResult
     from coalmine.results.tables import Table
     from coalmine.results.units import SCORES
@@ -79,7 +75,7 @@ def estimate(
     of_files = {
         "--threshold": threshold is not None,
         "--null": null is not None,
-        "--design": design is not Design.fixed,
+        "--design": design != "fixed",
         "--copies": copies != 1,
         "--lower-is-member": lower_is_member,
         "--score-column": score_column != "score",
@@ -88,32 +84,23 @@ def estimate(
     if scores is None and any(of_files.values()):
         wrong = ", ".join(name for name, used in of_files.items() if used)
         raise InputError(f"{wrong} applies to a file of scores, not to --counts or --guesses")
-    config: dict[str, Any] = {}
+    terms: dict[str, Any] = {"delta": delta, "confidence": confidence}
     sides: Scores | None = None
     ceiling: float | None = None
     if counts is not None:
         cells = stats.Counts(*_whole_numbers("--counts", counts, 4))
-        estimates = stats.estimates_from_counts(cells, delta=delta, confidence=confidence, methods=method)
-        config = {"counts": asdict(cells)}
+        estimates = stats.estimates_from_counts(cells, **terms, methods=method)
+        config: dict[str, Any] = {"counts": asdict(cells)}
     elif guesses is not None:
         guessed = stats.Guesses(*_whole_numbers("--guesses", guesses, 3))
-        estimates = stats.estimates_from_guesses(guessed, delta=delta, confidence=confidence, methods=method)
+        estimates = stats.estimates_from_guesses(guessed, **terms, methods=method)
         config = {"guesses": asdict(guessed)}
     else:
         assert scores is not None
+        terms |= {"design": design, "copies": copies}
+        options = {"lower_is_member": lower_is_member, "threshold": threshold, "methods": method}
         with console.busy("reading and testing the scores"):
-            estimates, sides, ceiling = _from_file(
-                scores,
-                columns=(score_column, member_column),
-                null=null,
-                lower_is_member=lower_is_member,
-                delta=delta,
-                confidence=confidence,
-                threshold=threshold,
-                design=design.value,
-                copies=copies,
-                methods=method,
-            )
+            estimates, sides, ceiling = _from_file(scores, (score_column, member_column), null, terms, options)
         config = {"members": sides.members.size, "nonmembers": None if sides.null else sides.observed.size}
     result = AuditResult(
         method="estimate",
@@ -129,9 +116,9 @@ def estimate(
         ceiling=ceiling,
         config=config,
     )
-    gate = console.judged([result], max_epsilon)
+    gate = judge([result], max_epsilon=max_epsilon)
     if as_json:
-        console.print_results([result], gate=gate.to_dict())
+        console.print_json(results_to_dict([result], gate=gate.to_dict()))
     else:
         console.print_table(Table.of_estimates(estimates, f"ε at δ = {delta:g}, {100 * confidence:g}% confidence"))
         console.print_sentence(result.summary)
@@ -139,16 +126,7 @@ def estimate(
 
 
 def _from_file(
-    path: Path,
-    *,
-    columns: tuple[str, str],
-    null: str | None,
-    lower_is_member: bool,
-    delta: float,
-    confidence: float,
-    copies: int,
-    design: Any,
-    **options: Any,
+    path: Path, columns: tuple[str, str], null: str | None, terms: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[list[Estimate], Scores, float | None]:
     """Return the estimates of a score file, its scores, and the ceiling of bounds from that many."""
     from coalmine import stats
@@ -157,9 +135,8 @@ def _from_file(
 
     known = parse_null(null)
     members, nonmembers = read_scores(path, *columns, known_null=known is not None)
-    terms = {"delta": delta, "confidence": confidence, "design": design, "copies": copies}
-    estimates = stats.estimate(members, nonmembers, null=known, lower_is_member=lower_is_member, **terms, **options)
-    sign = -1 if lower_is_member else 1
+    estimates = stats.estimate(members, nonmembers, null=known, **terms, **options)
+    sign = -1 if options["lower_is_member"] else 1
     sides = stats.Scores(sign * members, None if nonmembers is None else sign * nonmembers, known)
     ceiling = None if nonmembers is None else stats.ceiling(members.size, nonmembers.size, **terms)
     return estimates, sides, ceiling

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,16 +11,11 @@ from coalmine.cli import console
 from coalmine.errors import InputError, did_you_mean
 
 
-class Scale(StrEnum):
-    """How long a reproduction may take."""
-
-    quick = "quick"
-    full = "full"
-
-
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Which one; without a name, all are listed.")] = None,
-    scale: Annotated[Scale, typer.Option(help="quick (at most 10 minutes) or full (up to a few hours).")] = Scale.quick,
+    scale: Annotated[
+        Literal["quick", "full"], typer.Option(help="quick (at most 10 minutes) or full (up to a few hours).")
+    ] = "quick",
     seed: Annotated[int, typer.Option(min=0, help="Seed for all random choices.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Directory for table, figures and finished parts; continues where it stopped.")
@@ -44,7 +38,7 @@ def reproduce(
         raise InputError(f'unknown reproduction "{name}". {did_you_mean(name, REPRODUCTIONS)}')
     if data is not None and not known.startswith("ldp"):
         raise InputError(f"{known} has its own data: leave out --data")
-    context = Context(seed, scale.value, console.track, out, workers, data)
+    context = Context(seed, scale, console.track, out, workers, data)
     table = REPRODUCTIONS[known](context)
     written = context.keep_table(known, table)
     console.print_table(Table(table.title, table.columns, table.rows))

@@ -22,7 +22,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run five methods on bundled data and write the report (about a minute)."""
-    from coalmine.runs.demo import demo_settings
+    from coalmine.runs.settings import demo_settings
 
     _run(demo_settings(seed), out, quiet, as_json)
 
@@ -77,7 +77,6 @@ def report(
 
 def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
     """Run, print a summary of all methods, and draw the report."""
-    from coalmine.results.summary import COLUMNS, rows
     from coalmine.results.tables import Table
     from coalmine.runs.running import run as run_all
 
@@ -86,7 +85,7 @@ def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
     if as_json:
         console.print_json(dict(finished.content))
     else:
-        console.print_table(Table(settings.run.title or str(out), COLUMNS, rows(finished.results)))
+        console.print_table(Table.of_results(finished.results, settings.run.title or str(out)))
         for method in finished.methods:
             if method.summary:
                 console.print_sentence(method.summary)

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from coalmine.cli import console
 from coalmine.cli.options import AsJson, Directory
 from coalmine.errors import InputError, did_you_mean
-
-
-class Preset(StrEnum):
-    """The cases that ``init`` writes a file for."""
-
-    digits = "digits"
-    text = "text"
-    images = "images"
-    local = "local"
-    all = "all"
 
 
 def check(
@@ -108,7 +97,8 @@ def serve(
 def init(
     file: Annotated[Path, typer.Argument(help="File to write.")] = Path("audit.toml"),
     preset: Annotated[
-        Preset | None, typer.Option(help="The case it is for; you are asked if not given.", show_default=False)
+        Literal["digits", "text", "images", "local", "all"] | None,
+        typer.Option(help="The case it is for; you are asked if not given.", show_default=False),
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -124,7 +114,7 @@ def init(
     if preset is not None and method:
         raise InputError("give --preset or --method, not both")
     if preset is not None:
-        text = written(PRESETS[preset.value])
+        text = written(PRESETS[preset])
     elif method:
         text = written(for_methods(method))
     elif sys.stdin.isatty():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import types
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
 from coalmine.errors import InputError, did_you_mean
 
@@ -61,16 +61,14 @@ class Settings(BaseModel):
         parts = _parts(value)
         return _whole(value) if not isinstance(parts, list) or len(parts) == 1 else [_whole(part) for part in parts]
 
-    @classmethod
-    def described(cls) -> Iterator[tuple[str, Any, str]]:
-        """Yield the path, the default and the description of each setting."""
-        defaults = cls()
-        for path in _paths(cls):
-            value, group = defaults, cls
-            *parts, name = path.split(".")
-            for part in parts:
-                value, group = getattr(value, part), type(getattr(value, part))
-            yield path, getattr(value, name), group.model_fields[name].description or ""
+    def walk(self, before: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
+        """Yield the path, the field and the value of each setting, those of inner tables included."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Settings):
+                yield from value.walk(f"{before}{name}.")
+            else:
+                yield before + name, field, value
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, ready for JSON."""
@@ -98,9 +96,6 @@ def _whole(value: object) -> object:
     if read.adjusted() >= _DIGITS:  # far larger than any count: 1e999999999 would take all memory
         raise InputError(f"a whole number can have at most {_DIGITS} digits, got {value:.40}")
     return int(read) if read == read.to_integral_value() else value
-
-
-Group = TypeVar("Group", bound=Settings)
 
 
 def settings_from_texts(texts: Sequence[str], *groups: type[Settings]) -> list[Any]:
@@ -134,7 +129,7 @@ def texts_to_mapping(texts: Sequence[str]) -> dict[str, Any]:
 
 def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
     """Return one settings object per group from a mapping of all their keys."""
-    known = [name for group in groups for name in _paths(group)]
+    known = [path for group in groups for path, _, _ in group().walk()]
     for name in mapping:
         if not any(name in group.model_fields for group in groups):
             raise SettingError(_unknown(name, known), [name])
@@ -149,31 +144,24 @@ def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -
     return objects
 
 
-def _paths(group: type[BaseModel], before: str = "") -> Iterator[str]:
-    for name, field in group.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _paths(inner, f"{before}{name}.")
-        else:
-            yield before + name
-
-
-def _setting(loc: Sequence[int | str], group: type[BaseModel]) -> str:
-    """Return the setting that a pydantic location belongs to, without list indices and type names."""
+def _located(loc: Sequence[int | str], group: type[BaseModel]) -> tuple[str, Any]:
+    """Return the setting that a pydantic location belongs to, without list indices and type names, and its type."""
     names: list[str] = []
-    inner: Any = group
+    kind: Any = group
     for part in map(str, loc):
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            inner = inner.model_fields[part].annotation if part in inner.model_fields else None
-        elif getattr(inner, "__origin__", None) is not dict or part == "[key]":
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            kind = kind.model_fields[part].annotation if part in kind.model_fields else None
+        elif get_origin(kind) is dict and part != "[key]":
+            kind = get_args(kind)[-1]
+        else:
             break
         names.append(part)
-    return ".".join(names)
+    return ".".join(names), kind
 
 
 def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[str]) -> str:
     first = error.errors()[0]
-    path = _setting(first["loc"], group)
+    path, kind = _located(first["loc"], group)
     if first["type"] == "extra_forbidden":
         return _unknown(path, known)
     cause = first.get("ctx", {}).get("error")
@@ -184,17 +172,9 @@ def _sentence(error: ValidationError, group: type[BaseModel], known: Sequence[st
     wrong = f"the setting {path} = {first['input']!r:.60} is wrong"
     limits = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     broken = [f"{words} {first['ctx'][name]:g}" for name, words in limits.items() if name in first.get("ctx", {})]
-    takes = accepted(_annotation(path, group))
+    takes = accepted(kind)
     article = "a " if takes.startswith(("whole", "number", "text")) else ""
     return f"{wrong}: it must be {broken[0]}" if broken else f"{wrong}: it must be {article}{takes}"
-
-
-def _annotation(path: str, group: type[BaseModel]) -> Any:
-    """Return the type of a setting by its path."""
-    inner: Any = group
-    for name in path.split("."):
-        inner = inner.model_fields[name].annotation if hasattr(inner, "model_fields") else get_args(inner)[-1]
-    return inner
 
 
 def accepted(kind: Any) -> str:
@@ -202,12 +182,12 @@ def accepted(kind: Any) -> str:
     simple = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): ""}
     if kind in simple:
         return simple[kind]
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Annotated:
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
         return accepted(inside[0])
     if origin is Literal:
         return ", ".join(f"`{choice}`" for choice in inside)
-    if origin in (types.UnionType, typing.Union):
+    if origin in (types.UnionType, Union):
         return " or ".join(word for part in inside if (word := accepted(part)))
     if origin is tuple:
         return f"one or several: {accepted(inside[0])}"

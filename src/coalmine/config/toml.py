@@ -14,14 +14,15 @@ _HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 
-def table(name: str, settings: Settings) -> str:
-    """Return a table of all settings that have a value."""
-    return "\n".join(_lines(name, settings, explained=()))
+def table(name: str, settings: Settings, *, explained: bool = False) -> str:
+    """Return a table of all settings that have a value.
 
-
-def explained_table(name: str, settings: Settings, shown: Sequence[str]) -> str:
-    """Return a table with the meaning of each setting; all but ``shown`` are commented out."""
-    return "\n".join(_lines(name, settings, explained=shown))
+    Args:
+        name: Name of the table.
+        settings: The settings.
+        explained: Whether to write the meaning above each setting, and to comment out those that keep their defaults.
+    """
+    return "\n".join(_lines(name, settings, explained))
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:
@@ -57,19 +58,18 @@ def value(content: object) -> str:
     return _quoted(str(content))
 
 
-def _lines(name: str, settings: Settings, explained: Sequence[str]) -> Iterator[str]:
+def _lines(name: str, settings: Settings, explained: bool) -> Iterator[str]:
     yield f"[{name}]"
     parts = []
     for key, field in type(settings).model_fields.items():
         content = getattr(settings, key)
+        changed, assignment = key in settings.model_fields_set, f"{_key(key)} = {value(content)}"
         if isinstance(content, Settings):
-            parts.append((key, content))
-            continue
-        assignment = f"{_key(key)} = {value(content)}"
-        if not explained:
+            parts += [(key, content)] if changed or not explained else []
+        elif not explained:
             if content is not None:
                 yield assignment
-        elif key in explained and content is not None:
+        elif changed and content is not None:
             yield from _comment(field.description or "")
             yield assignment
         else:
@@ -78,10 +78,8 @@ def _lines(name: str, settings: Settings, explained: Sequence[str]) -> Iterator[
             yield from _comment(f"{field.description}{'' if example is None else ' (not set; this is an example)'}")
             yield f"# {_key(key)} = {value(content if example is None else example)}"
     for key, content in parts:
-        inner = [path.partition(".")[2] for path in explained if path.startswith(f"{key}.")]
-        if inner or not explained:
-            yield ""
-            yield from _lines(f"{name}.{_key(key)}", content, inner)
+        yield ""
+        yield from _lines(f"{name}.{_key(key)}", content, explained)
 
 
 def _comment(text: str) -> list[str]:

@@ -17,38 +17,21 @@ from coalmine.files import write_whole
 
 Spec = Mapping[str, Any]
 
-PAPER, INK, MUTED, LINE = "var(--paper)", "var(--ink)", "var(--muted)", "var(--line)"
-THEORY, BOUND, ESTIMATE = "var(--theory)", "var(--bound)", "var(--estimate)"
-INSERTED, HELD_OUT = "var(--inserted)", "var(--held-out)"
-REFUTED = "var(--refuted)"
-
-LIGHT = {
-    "--paper": "#ffffff",
-    "--ink": "#1b2330",
-    "--muted": "#55606e",
-    "--line": "#dde2e8",
-    "--theory": "#4b5563",
-    "--bound": "#1760a8",
-    "--estimate": "#b45309",
-    "--inserted": "#0f766e",
-    "--held-out": "#7b8494",
-    "--refuted": "#b3261e",
+COLORS = {
+    "paper": ("#ffffff", "#14181d"),
+    "ink": ("#1b2330", "#e7eaee"),
+    "muted": ("#55606e", "#a9b2bd"),
+    "line": ("#dde2e8", "#343b45"),
+    "theory": ("#4b5563", "#c3c9d1"),
+    "bound": ("#1760a8", "#76b5f2"),
+    "estimate": ("#b45309", "#f0a85a"),
+    "inserted": ("#0f766e", "#4fd1c0"),
+    "held-out": ("#7b8494", "#8d96a3"),
+    "refuted": ("#b3261e", "#ff8f86"),
 }
-"""The page's colors on a light background."""
+"""The page's colors by name: on a light and on a dark background."""
 
-DARK = {
-    "--paper": "#14181d",
-    "--ink": "#e7eaee",
-    "--muted": "#a9b2bd",
-    "--line": "#343b45",
-    "--theory": "#c3c9d1",
-    "--bound": "#76b5f2",
-    "--estimate": "#f0a85a",
-    "--inserted": "#4fd1c0",
-    "--held-out": "#8d96a3",
-    "--refuted": "#ff8f86",
-}
-"""The page's colors on a dark background."""
+PAPER, INK, MUTED, LINE, THEORY, BOUND, ESTIMATE, INSERTED, HELD_OUT, REFUTED = (f"var(--{name})" for name in COLORS)
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', sans-serif"
 _PNG_WIDTH = 640
@@ -80,9 +63,7 @@ class Figure:
         return {key: value for key, value in self.chart.to_dict().items() if key != "config"}
 
 
-def unit(
-    data: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, height: int, more: Spec | None = None
-) -> dict[str, Any]:
+def unit(data: Sequence[Mapping[str, Any]], layers: Sequence[Spec], *, height: int, **more: Any) -> dict[str, Any]:
     """Return layers over one table, as wide as their container, with the legend above."""
     return {
         "data": {"values": list(data)},
@@ -91,8 +72,47 @@ def unit(
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": {"legend": {"orient": "top", "direction": "horizontal", "columns": 1, "offset": 6}},
         "layer": list(layers),
-        **(more or {}),
+        **more,
     }
+
+
+def layer(
+    mark: str,
+    style: Spec,
+    *,
+    data: Sequence[Mapping[str, Any]] | None = None,
+    transform: Spec | None = None,
+    **encoding: Any,
+) -> dict[str, Any]:
+    """Return one layer: a mark with its style, and what each channel (x, y, color, …) shows.
+
+    Args:
+        mark: Kind of mark, such as ``"line"``.
+        style: Properties of the mark.
+        data: A table of its own, if not that of the whole figure.
+        transform: Applied to the table first.
+        encoding: The channels.
+    """
+    own: dict[str, Any] = {} if data is None else {"data": {"values": list(data)}}
+    if transform is not None:
+        own["transform"] = [transform]
+    return {**own, "mark": {"type": mark, **style}, "encoding": encoding}
+
+
+def quantitative(field: str, title: str | None = None, **more: Any) -> dict[str, Any]:
+    """Return a channel that shows a number."""
+    return {"field": field, "type": "quantitative", **({} if title is None else {"title": title}), **more}
+
+
+def nominal(field: str, values: Mapping[str, Any], **legend: Any) -> dict[str, Any]:
+    """Return a channel that shows a name by a value of its own, such as a color, with a legend."""
+    scale = {"domain": list(values), "range": list(values.values())}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": {"title": None, **legend}}
+
+
+def short(value: float) -> float:
+    """Round to what a figure can show, to keep the page small."""
+    return float(f"{value:.5g}")
 
 
 def theme() -> dict[str, Any]:
@@ -156,6 +176,6 @@ def write_png(figure: Figure, directory: Path) -> Path:
 def _on_paper(content: Spec) -> str:
     """Return JSON with the light colors and a font that exists everywhere."""
     text = json.dumps(content).replace(_FONT, "sans-serif")
-    for name, color in LIGHT.items():
-        text = text.replace(f"var({name})", color)
+    for name, (light, _) in COLORS.items():
+        text = text.replace(f"var(--{name})", light)
     return text

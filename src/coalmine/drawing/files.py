@@ -17,7 +17,8 @@ ESTIMATE = "#e08a1e"
 SERIES = ("#1f6fb4", "#e08a1e", "#2a9d6e", "#b3559b", "#7a5cc9", "#a7782f")
 """Colors of other series, such as views or adversaries."""
 
-FORMATS = (".html", ".svg", ".png")
+FORMATS: dict[str, dict[str, Any]] = {".html": {"inline": True}, ".svg": {}, ".png": {"scale_factor": 2}}
+"""How a figure is written, by the file's ending; an .html file opens offline."""
 
 
 def save(chart: Any, path: Path) -> Path:
@@ -25,12 +26,7 @@ def save(chart: Any, path: Path) -> Path:
     if path.suffix not in FORMATS:
         raise InputError(f"a figure file must end in {', '.join(FORMATS)}, got {path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".html":
-        chart.save(str(path), inline=True)
-    elif path.suffix == ".png":
-        chart.save(str(path), scale_factor=2)
-    else:
-        chart.save(str(path))
+    chart.save(str(path), **FORMATS[path.suffix])
     return path
 
 

@@ -26,11 +26,6 @@ def at_most(value: float | None) -> str:
     return f"ε\u00a0≤\u00a0{epsilon(value)}"
 
 
-def equal(value: float | None) -> str:
-    """Format somebody else's figure."""
-    return f"ε\u00a0=\u00a0{epsilon(value)}"
-
-
 def about(value: float | None) -> str:
     """Format an estimate."""
     return f"ε\u00a0≈\u00a0{epsilon(value)}"

@@ -7,22 +7,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coalmine.drawing import numbers
-from coalmine.drawing.charts import BOUND, ESTIMATE, HELD_OUT, INK, INSERTED, THEORY, Figure, unit
+from coalmine.drawing.charts import (
+    BOUND,
+    ESTIMATE,
+    HELD_OUT,
+    INK,
+    INSERTED,
+    THEORY,
+    Figure,
+    Spec,
+    layer,
+    nominal,
+    quantitative,
+    short,
+    unit,
+)
 from coalmine.results.result import AuditResult
 from coalmine.stats import CosineNull, Null, Scores
 from coalmine.stats.nulls import parse_null
 from coalmine.stats.same_data import epsilon_by_threshold
 
 _PLACES = 120
+_HEIGHT = 210
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """The counts at one threshold. ``epsilon`` is None where it is infinite."""
 
     threshold: float
@@ -49,7 +63,7 @@ class Explorer:
             "sides": self.sides,
             "members": self.members,
             "nonmembers": self.nonmembers,
-            "places": [[p.threshold, p.tp, p.fp, p.epsilon] for p in self.places],
+            "places": self.places,
             "figures": [figure.name for figure in self.figures],
         }
 
@@ -111,68 +125,34 @@ def _histogram(name: str, result: AuditResult, scores: Scores, null: Null | None
     for who, values in zip(sides, (members, others), strict=True):
         shares = np.histogram(values, edges)[0] / values.size
         data += [
-            {"from": _short(a), "to": _short(b), "share": _short(share), "who": who}
+            {"from": short(a), "to": short(b), "share": short(share), "who": who}
             for a, b, share in zip(edges, edges[1:], shares, strict=False)
         ]
-    domain, colors = list(sides), [INSERTED, HELD_OUT]
-    x = {
-        "field": "from",
-        "type": "quantitative",
-        "title": result.score_name,
-        "scale": {"zero": False, "nice": False},
-        "axis": {"tickCount": 5},
-    }
-    share = {"field": "share", "type": "quantitative", "title": "share of scores", "axis": {"format": "%"}}
-    color = {
-        "field": "who",
-        "type": "nominal",
-        "scale": {"domain": domain, "range": colors},
-        "legend": {"title": None, "columns": 2},
-    }
-    layers: list[dict[str, Any]] = [
-        {
-            "mark": {"type": "bar", "opacity": 0.6},
-            "encoding": {
-                "x": x,
-                "x2": {"field": "to"},
-                "y": {**share, "stack": None},
-                "y2": {"datum": 0},
-                "color": color,
-            },
-        }
-    ]
+    x = quantitative("from", result.score_name, scale={"zero": False, "nice": False}, axis={"tickCount": 5})
+    share = quantitative("share", "share of scores", axis={"format": "%"})
+    color = nominal("who", dict(zip(sides, (INSERTED, HELD_OUT), strict=True)), columns=2)
+    y = {**share, "stack": None}
+    layers = [layer("bar", {"opacity": 0.6}, x=x, x2={"field": "to"}, y=y, y2={"datum": 0}, color=color)]
     caption = f"Scores of members ({sides[0]}) and non-members ({sides[1]})"
     if null is not None:
-        fine = np.linspace(edges[0], edges[-1], 121)
         step = float(edges[1] - edges[0])
         expected = [
-            {
-                "score": _short(t),
-                "share": _short(_between(null, float(t) - step / 2, float(t) + step / 2)),
-                "law": "exact null",
-            }
-            for t in fine
+            {"score": short(t), "share": short(_between(null, t - step / 2, t + step / 2)), "law": "exact null"}
+            for t in np.linspace(edges[0], edges[-1], 121).tolist()
         ]
-        layers.append(
-            {
-                "data": {"values": expected},
-                "mark": {"type": "line", "strokeDash": [5, 3], "strokeWidth": 2},
-                "encoding": {
-                    "x": {**x, "field": "score"},
-                    "y": share,
-                    "stroke": {
-                        "field": "law",
-                        "type": "nominal",
-                        "scale": {"domain": ["exact null"], "range": [INK]},
-                        "legend": {"title": None, "symbolType": "stroke"},
-                    },
-                },
-            }
-        )
+        stroke = nominal("law", {"exact null": INK}, symbolType="stroke")
+        style = {"strokeDash": [5, 3], "strokeWidth": 2}
+        layers.append(layer("line", style, data=expected, x={**x, "field": "score"}, y=share, stroke=stroke))
         caption += ", with the exact null distribution"
-    layers.append(_threshold_rule(start.threshold))
-    spec = unit(data, layers, height=210, more={"params": [{"name": "threshold", "value": start.threshold}]})
-    spec["resolve"] = {"scale": {"stroke": "independent"}}
+    layers.append(
+        layer(
+            "rule",
+            {"color": ESTIMATE, "strokeWidth": 2},
+            data=[{"at": start.threshold}],
+            transform={"calculate": "threshold", "as": "here"},  # the parameter that the reader moves
+            x=quantitative("here"),
+        )
+    )
     return Figure(
         name=f"{name}-scores",
         title="Scores.",
@@ -181,18 +161,14 @@ def _histogram(name: str, result: AuditResult, scores: Scores, null: Null | None
             f"Histogram of scores: {members.size} {sides[0]} have a median of {np.median(members):.3g}, "
             f"{others.size} {sides[1]} a median of {np.median(others):.3g}."
         ),
-        chart=spec,
+        chart=unit(
+            data,
+            layers,
+            height=_HEIGHT,
+            params=[{"name": "threshold", "value": start.threshold}],
+            resolve={"scale": {"stroke": "independent"}},
+        ),
     )
-
-
-def _threshold_rule(threshold: float) -> dict[str, Any]:
-    """Return a line at the threshold that the reader moves."""
-    return {
-        "data": {"values": [{"at": threshold}]},
-        "mark": {"type": "rule", "color": ESTIMATE, "strokeWidth": 2},
-        "transform": [{"calculate": "threshold", "as": "here"}],
-        "encoding": {"x": {"field": "here", "type": "quantitative"}},
-    }
 
 
 def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, places: list[Place], start: int) -> Figure:
@@ -201,134 +177,71 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
     counted = [
         {"i": i, "fpr": p.fp / n, "tpr": p.tp / m, "what": "counted"} for i, p in enumerate(places) if p.fp and p.tp
     ]
-    axis = {"values": [10.0**k for k in range(round(math.log10(floor)), 1)], "format": "~%"}
-    x = {
-        "field": "fpr",
-        "type": "quantitative",
-        "title": "false positive rate",
+    axes = {
         "scale": {"type": "log", "domain": [floor, 1], "nice": False},
-        "axis": axis,
+        "axis": {"values": [10.0**k for k in range(round(math.log10(floor)), 1)], "format": "~%"},
     }
-    y = {**x, "field": "tpr", "title": "true positive rate"}
+    x = quantitative("fpr", "false positive rate", **axes)
+    y = quantitative("tpr", "true positive rate", **axes)
     layers: list[dict[str, Any]] = []
     theory, notes = result.theory, ""
     if theory is not None and math.isfinite(theory.epsilon):
-        layers.append(
-            {
-                "data": {"values": _allowed(theory.epsilon, theory.delta, floor)},
-                "mark": {
-                    "type": "area",
-                    "opacity": 0.16,
-                    "line": {"color": THEORY, "strokeWidth": 1.5},
-                    "clip": True,
-                    "color": THEORY,
-                },
-                "encoding": {"x": x, "y": y, "y2": {"datum": floor}},
-            }
-        )
+        style = {"opacity": 0.16, "line": {"color": THEORY, "strokeWidth": 1.5}, "clip": True, "color": THEORY}
+        allowed = _allowed(theory.epsilon, theory.delta, floor)
+        layers.append(layer("area", style, data=allowed, x=x, y=y, y2={"datum": floor}))
         notes = (
             f" Shaded: what the claim of {numbers.at_most(theory.epsilon)} allows. Single points above it can be "
             "chance; the lower bound accounts for that."
         )
     chance = [{"fpr": t, "tpr": t} for t in (floor, 1.0)]
-    layers.append(
-        {
-            "data": {"values": chance},
-            "mark": {"type": "line", "strokeDash": [2, 3], "color": HELD_OUT},
-            "encoding": {"x": x, "y": y},
-        }
-    )
+    layers.append(layer("line", {"strokeDash": [2, 3], "color": HELD_OUT}, data=chance, x=x, y=y))
     if null is not None:
         fpr = np.exp(null.log_sf(np.array([p.threshold for p in places])))
         exact = [
-            {"fpr": _short(max(float(f), floor / 10)), "tpr": p.tp / m}
-            for f, p in zip(fpr, places, strict=True)
-            if p.tp
+            {"fpr": short(max(float(f), floor / 10)), "tpr": p.tp / m} for f, p in zip(fpr, places, strict=True) if p.tp
         ]
-        layers.append(
-            {
-                "data": {"values": exact},
-                "mark": {"type": "line", "strokeDash": [5, 3], "color": INK, "strokeWidth": 1.5, "clip": True},
-                "encoding": {"x": x, "y": y, "order": {"field": "fpr"}},
-            }
-        )
+        style = {"strokeDash": [5, 3], "color": INK, "strokeWidth": 1.5, "clip": True}
+        layers.append(layer("line", style, data=exact, x=x, y=y, order={"field": "fpr"}))
         notes += " Long dashes: FPR from the exact null distribution instead of counts."
-    layers += [
-        {
-            "mark": {"type": "line", "color": INSERTED, "strokeWidth": 2, "clip": True},
-            "encoding": {"x": x, "y": y, "order": {"field": "i"}},
-        },
-        {
-            "mark": {"type": "point", "size": 90, "filled": True, "color": ESTIMATE, "opacity": 1},
-            "transform": [{"filter": "datum.i == place"}],
-            "encoding": {"x": x, "y": y},
-        },
-    ]
-    spec = unit(counted, layers, height=210, more={"params": [{"name": "place", "value": start}]})
-    at = float(scores.tpr_at(0.01))
+    style = {"color": INSERTED, "strokeWidth": 2, "clip": True}
+    layers += [layer("line", style, x=x, y=y, order={"field": "i"}), _current_place(x, y)]
     return Figure(
         name=f"{name}-roc",
         title="ROC curve.",
         caption=f"True positive rate against false positive rate, both logarithmic; dotted: chance.{notes}",
         sentence=(
-            f"ROC curve with logarithmic axes: area under the curve {scores.auroc:.3f}; TPR {numbers.percent(at)} at "
-            f"1% FPR.{notes}"
+            f"ROC curve with logarithmic axes: area under the curve {scores.auroc:.3f}; TPR "
+            f"{numbers.percent(float(scores.tpr_at(0.01)))} at 1% FPR.{notes}"
         ),
-        chart=spec,
+        chart=unit(counted, layers, height=_HEIGHT, params=[{"name": "place", "value": start}]),
     )
 
 
 def _by_threshold(name: str, result: AuditResult, places: list[Place], start: int) -> Figure:
     data = [
-        {"i": i, "threshold": p.threshold, "epsilon": None if p.epsilon is None else _short(p.epsilon)}
+        {"i": i, "threshold": p.threshold, "epsilon": None if p.epsilon is None else short(p.epsilon)}
         for i, p in enumerate(places)
     ]
-    lines: list[dict[str, Any]] = []
-    if result.bound is not None:
-        lines.append({"value": result.bound.epsilon, "what": "lower bound"})
-    if result.theory is not None:
-        lines.append({"value": result.theory.epsilon, "what": "claim"})
-    lines = [line for line in lines if math.isfinite(line["value"])]
-    x = {
-        "field": "threshold",
-        "type": "quantitative",
-        "title": "threshold",
-        "scale": {"zero": False, "nice": False},
-        "axis": {"tickCount": 5},
+    levels = {
+        what: level.epsilon
+        for what, level in (("lower bound", result.bound), ("claim", result.theory))
+        if level is not None and math.isfinite(level.epsilon)
     }
-    y = {"field": "epsilon", "type": "quantitative", "title": "ε"}
-    names = ["estimate", *(str(line["what"]) for line in lines)]
+    x = quantitative("threshold", "threshold", scale={"zero": False, "nice": False}, axis={"tickCount": 5})
+    y = quantitative("epsilon", "ε")
     colors, dashes = {"estimate": ESTIMATE, "lower bound": BOUND, "claim": THEORY}, {"claim": [6, 4]}
-    color = {
-        "field": "what",
-        "type": "nominal",
-        "scale": {"domain": names, "range": [colors[name] for name in names]},
-        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
+    names = ["estimate", *levels]
+    legend = {"columns": 3, "symbolType": "stroke"}
+    kinds: dict[str, Any] = {
+        "color": nominal("what", {name: colors[name] for name in names}, **legend),
+        "strokeDash": nominal("what", {name: dashes.get(name, [1, 0]) for name in names}, **legend),
     }
-    dash = {
-        "field": "what",
-        "type": "nominal",
-        "scale": {"domain": names, "range": [dashes.get(name, [1, 0]) for name in names]},
-        "legend": {"title": None, "columns": 3, "symbolType": "stroke"},
-    }
-    layers: list[dict[str, Any]] = [
-        {
-            "transform": [{"calculate": "'estimate'", "as": "what"}],
-            "mark": {"type": "line", "strokeWidth": 1.5},
-            "encoding": {"x": x, "y": y, "color": color, "strokeDash": dash},
-        },
-        {
-            "data": {"values": lines},
-            "mark": {"type": "rule", "strokeWidth": 2},
-            "encoding": {"y": {"field": "value", "type": "quantitative"}, "color": color, "strokeDash": dash},
-        },
-        {
-            "mark": {"type": "point", "size": 90, "filled": True, "color": ESTIMATE, "opacity": 1},
-            "transform": [{"filter": "datum.i == place"}],
-            "encoding": {"x": x, "y": y},
-        },
+    lines = [{"value": value, "what": what} for what, value in levels.items()]
+    layers = [
+        layer("line", {"strokeWidth": 1.5}, transform={"calculate": "'estimate'", "as": "what"}, x=x, y=y, **kinds),
+        layer("rule", {"strokeWidth": 2}, data=lines, y=quantitative("value"), **kinds),
+        _current_place(x, y),
     ]
-    spec = unit(data, layers, height=210, more={"params": [{"name": "place", "value": start}]})
     best = max((p for p in places if p.epsilon is not None), key=lambda p: p.epsilon or 0.0, default=None)
     largest = "infinite everywhere" if best is None else f"the largest is {best.epsilon:.3g} at {best.threshold:.3g}"
     return Figure(
@@ -336,9 +249,15 @@ def _by_threshold(name: str, result: AuditResult, places: list[Place], start: in
         title="ε by threshold.",
         caption="Log-ratio of the counted rates at each threshold: an estimate. Picking the largest overstates ε.",
         sentence=f"Estimated ε at each threshold: {largest}. "
-        + " ".join(f"The {line['what']} is {line['value']:.3g}." for line in lines),
-        chart=spec,
+        + " ".join(f"The {what} is {value:.3g}." for what, value in levels.items()),
+        chart=unit(data, layers, height=_HEIGHT, params=[{"name": "place", "value": start}]),
     )
+
+
+def _current_place(x: Spec, y: Spec) -> dict[str, Any]:
+    """Return a point at the threshold that the reader has moved to."""
+    style = {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}
+    return layer("point", style, transform={"filter": "datum.i == place"}, x=x, y=y)
 
 
 def _allowed(epsilon: float, delta: float, floor: float) -> list[dict[str, float]]:
@@ -348,7 +267,7 @@ def _allowed(epsilon: float, delta: float, floor: float) -> list[dict[str, float
         rising = np.exp(min(epsilon, 700)) * fpr + delta
     falling = 1 - np.exp(-epsilon) * (1 - delta - fpr)
     return [
-        {"fpr": _short(float(f)), "tpr": _short(float(t))}
+        {"fpr": short(float(f)), "tpr": short(float(t))}
         for f, t in zip(fpr, np.minimum(np.minimum(rising, falling), 1), strict=True)
     ]
 
@@ -363,8 +282,3 @@ def _between(null: Null, low: float, high: float) -> float:
 def _bins(count: int) -> int:
     """Return a number of bins that suits the number of scores."""
     return min(28, max(6, round(1.5 * math.sqrt(count))))
-
-
-def _short(value: float) -> float:
-    """Round to what a figure can show, to keep the page small."""
-    return float(f"{value:.5g}")

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from coalmine.config import Settings
 from coalmine.errors import DataWarning, InputError, did_you_mean
 from coalmine.methods.job import Job, JobContext
-from coalmine.results.result import AuditResult, MethodResults
-from coalmine.results.tables import Table
+from coalmine.results.result import MethodResults
+from coalmine.results.tables import Table, score_counts
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -58,8 +58,7 @@ class Method:
         job: Builds its part in a run. Heavy imports belong inside this function.
         training: Settings of the training it audits, or None if it needs none.
         training_table: Table of the training in ``audit.toml``. A method whose training differs from the others' may
-        name
-            a table of its own; it shares ``training`` where that table is missing.
+            name a table of its own; it shares ``training`` where that table is missing.
         options: Settings that get an option of their own in ``coalmine audit NAME``; all others are set by ``--set``.
         init: Settings that ``coalmine init`` writes for it.
         check: Refuses settings that do not go together with the rest of a run.
@@ -68,7 +67,6 @@ class Method:
         charts: Figures for ``--figures``, by file name, or None if it has none.
         extras: Names of the JSON documents it saves next to its results.
         caveats: What its own estimators are worth, by name; those of `coalmine.stats` are known.
-        facts: Names of metrics in words, for the terminal.
     """
 
     name: str
@@ -156,19 +154,7 @@ def _load(name: str, target: str) -> Method:
 
 def estimate_tables(method_results: MethodResults) -> list[Table]:
     """Return one table of estimates per result: what the terminal shows of most methods."""
-    return [_estimate_table(result) for result in method_results.results]
-
-
-def _estimate_table(result: AuditResult) -> Table:
-    return Table.of_estimates(
-        result.estimates, f"{result.method}, {result.label} ({result.score_name}): {_counts(result)}"
-    )
-
-
-def _counts(result: AuditResult) -> str:
-    if result.scores is None:
-        return result.unit.name
-    sides = (result.scores.members, result.scores.nonmembers)
-    return ", ".join(
-        f"{side.size:,} {name}" for side, name in zip(sides, result.side_names, strict=True) if side is not None
-    )
+    return [
+        Table.of_estimates(r.estimates, f"{r.method}, {r.label} ({r.score_name}): {score_counts(r) or r.unit.name}")
+        for r in method_results.results
+    ]

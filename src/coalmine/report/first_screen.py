@@ -12,6 +12,7 @@ from coalmine.report.picture import picture
 from coalmine.results import words
 from coalmine.results.groups import Group, joint_confidence
 from coalmine.results.result import AuditResult
+from coalmine.results.tables import epsilons
 from coalmine.results.verdict import Verdict
 
 _HEADLINES = {
@@ -92,11 +93,9 @@ def odds(group: Group) -> str:
         shown = flagging.format(times=words.times_at_least(strongest.decisive.epsilon))
         limit = "" if allowed is None else f" The claim allows {allowed}."
         return f"In other words, {shown}.{limit} With no leak, both would be equally likely to be flagged."
-    return (
-        ""
-        if allowed is None
-        else f"In other words, the claim allows an attacker to be {allowed} likelier to flag a member."
-    )
+    if allowed is None:
+        return ""
+    return f"In other words, the claim allows an attacker to be {allowed} likelier to flag a member."
 
 
 def _titled(group: Group, text: str, *, alone: bool) -> Html:
@@ -196,13 +195,11 @@ def _table(groups: Sequence[Group]) -> Html:
         return {"class": "number"} if column in numeric else {"class": "who"} if column == columns[1] else {}
 
     def row(result: AuditResult) -> Html:
-        guess = result.best_guess
+        signed = zip("≤≥≈", epsilons(result), strict=True)
         cells = [
             result.adversary,
-            "–" if result.theory is None else f"≤ {numbers.epsilon(result.theory.epsilon)}",
-            "–" if result.decisive is None else f"≥ {numbers.epsilon(result.decisive.epsilon)}",
-            "–" if guess is None else f"≈ {numbers.epsilon(guess.epsilon)}",
-            "–" if guess is None else guess.method,
+            *("–" if value is None else f"{sign} {numbers.epsilon(value)}" for sign, value in signed),
+            "–" if result.best_guess is None else result.best_guess.method,
             result.verdict.value,
         ]
         return tag(

@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 
 from coalmine import __version__
-from coalmine.drawing.charts import DARK, LIGHT, Figure, theme, write_png
-from coalmine.drawing.html import Html, data, definitions, folded, joined, paragraphs, table, tag
+from coalmine.drawing.charts import COLORS, Figure, theme, write_png
+from coalmine.drawing.html import Html, data, definitions, folded, joined, table, tag
 from coalmine.drawing.sections import Section, plain_section
 from coalmine.files import write_text
 from coalmine.methods import registry
@@ -21,8 +21,8 @@ from coalmine.report.first_screen import answer
 from coalmine.report.glossary import GLOSSARY
 from coalmine.report.training import training_section
 from coalmine.results.groups import grouped
-from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
+from coalmine.results.tables import score_counts
 from coalmine.stats.estimators import CAVEATS
 
 NAME = "report.html"
@@ -123,46 +123,31 @@ def _laid_out(section: Section) -> Html:
 
 
 def _method(run: SavedRun) -> Html:
-    rows = []
-    for result in run.results:
-        row = [
+    rows = dict.fromkeys(
+        (
             f"{result.method}: {result.view}",
             result.adversary,
             result.score_name,
             "–" if result.bound is None else result.bound.method,
-            _scores(result),
-        ]
-        if row not in rows:
-            rows.append(row)
-    columns = ["method: view", "an adversary who", "score", "lower bound by", "scores"]
-    return joined(
-        [
-            paragraphs(
-                [
-                    "Canaries were inserted into the training, and others drawn in the same way were held out. Each "
-                    "adversary saw what its view releases and nothing else, and gave every canary a score: "
-                    "higher means more likely inserted. The two sets of scores are evidence about ε. If inserted "
-                    "canaries stand out more than the claim allows, the claim is refuted."
-                ]
-            ),
-            table("What each adversary saw", columns, rows),
-            paragraphs(
-                [
-                    "No audit can show that a training is private, since a better adversary may exist. Only the "
-                    "claimed guarantee limits ε from above, and it holds only if the software does what the analysis "
-                    "assumes. An audit that fails to refute the claim adds confidence in both."
-                ]
-            ),
-        ]
+            score_counts(result) or "–",
+        )
+        for result in run.results
     )
-
-
-def _scores(result: AuditResult) -> str:
-    if result.scores is None:
-        return "–"
-    sides = (result.scores.members, result.scores.nonmembers)
-    counted = [f"{side.size:,} {name}" for side, name in zip(sides, result.side_names, strict=True) if side is not None]
-    return ", ".join(counted)
+    columns = ["method: view", "an adversary who", "score", "lower bound by", "scores"]
+    before = (
+        "Canaries were inserted into the training, and others drawn in the same way were held out. Each adversary saw "
+        "what its view releases and nothing else, and gave every canary a score: higher means more likely inserted. "
+        "The two sets of scores are evidence about ε. If inserted canaries stand out more than the claim allows, the "
+        "claim is refuted."
+    )
+    after = (
+        "No audit can show that a training is private, since a better adversary may exist. Only the claimed guarantee "
+        "limits ε from above, and it holds only if the software does what the analysis assumes. An audit that fails to "
+        "refute the claim adds confidence in both."
+    )
+    return joined(
+        [tag("p", None, before), table("What each adversary saw", columns, list(rows)), tag("p", None, after)]
+    )
 
 
 def _caveats(run: SavedRun) -> Html:
@@ -182,19 +167,16 @@ def _caveat(estimator: str) -> str:
 
 
 def _settings(run: SavedRun) -> Html:
-    config = run.config
-    environment = dict(run.results[0].provenance)
-    rows = [[str(name), str(value)] for name, value in environment.items()]
-    written = str(run.content.get("coalmine", "unknown"))
+    versions = {"coalmine": run.content.get("coalmine", "unknown"), **run.results[0].provenance}
+    rows = [[name, str(value)] for name, value in versions.items()]
+    environment = folded("Environment", table("Environment", ["what", "version"], rows))
+    if not run.config:
+        return environment
     return joined(
         [
-            paragraphs(
-                ["These settings give the same run again, bit for bit with the same versions."] if config else []
-            ),
-            folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, config)))
-            if config
-            else "",
-            folded("Environment", table("Environment", ["what", "version"], [["coalmine", written], *rows])),
+            tag("p", None, "These settings give the same run again, bit for bit with the same versions."),
+            folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, run.config))),
+            environment,
         ]
     )
 
@@ -204,11 +186,9 @@ def _figures(sections: list[Section]) -> list[Figure]:
 
 
 def _style() -> str:
-    def variables(colors: dict[str, str]) -> str:
-        return "".join(f"{name}:{value};" for name, value in colors.items())
-
-    dark = f"@media screen and (prefers-color-scheme: dark){{:root{{{variables(DARK)}}}}}"
-    return f":root{{{variables(LIGHT)}}}\n{dark}\n{_file('page.css')}"
+    light, dark = ("".join(f"--{name}:{colors[i]};" for name, colors in COLORS.items()) for i in (0, 1))
+    in_the_dark = f"@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+    return f":root{{{light}}}\n{in_the_dark}\n{_file('page.css')}"
 
 
 @lru_cache(maxsize=1)

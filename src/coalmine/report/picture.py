@@ -10,10 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coalmine.drawing import numbers
-from coalmine.drawing.charts import BOUND, ESTIMATE, INK, LINE, MUTED, PAPER, REFUTED, THEORY, Figure, unit
+from coalmine.drawing.charts import (
+    BOUND,
+    ESTIMATE,
+    INK,
+    LINE,
+    MUTED,
+    PAPER,
+    REFUTED,
+    THEORY,
+    Figure,
+    Spec,
+    layer,
+    nominal,
+    quantitative,
+    unit,
+)
 from coalmine.results.groups import Group
 from coalmine.results.result import AuditResult
-from coalmine.results.verdict import Verdict
+from coalmine.results.tables import epsilons
 
 _BOUND = "lower bound: ε is at least this"
 _GUESS = "best guess and interval (an estimate)"
@@ -22,31 +37,21 @@ _ROW, _HEADER = 50, 44
 _WIDE = 700
 """From this width on there is room for numbers beside the names."""
 
+Row = tuple[float, AuditResult]
+"""A result, and how far down its strip is."""
+
 
 def picture(groups: Sequence[Group]) -> Figure:
     """Return the figure of all results, grouped by unit."""
-    top, texts, bars, marks, intervals, cut = 0.0, [], [], [], [], []
-    end = _end(groups)
+    top = 0.0
+    headers, rows = [], []
     for group in groups:
         top += _HEADER
-        texts.append({"y": top - 12, "header": group.title})
+        headers.append({"y": top - 12, "header": group.title})
         for result in group.results:
-            label, strip = top + 14, top + 31
-            numbers_text = f"{result.method}: {_numbers(result)}"
-            texts.append({"y": label, "label": result.adversary, "numbers": numbers_text, "strip": strip})
-            claim, bound, guess = _figures(result)
-            for kind, value in ((_GUESS, guess), (_CLAIM, claim), (_BOUND, bound)):
-                if value is not None and math.isfinite(value):
-                    marks.append(
-                        {"y": strip, "kind": kind, "epsilon": value, "who": f"{result.method}: {result.label}"}
-                    )
-            if bound is not None and math.isfinite(bound):
-                bars.append({"y": strip, "zero": 0, "bound": bound, "refuted": result.verdict is Verdict.REFUTED})
-            best = result.best_guess
-            if best is not None and best.lower is not None and best.upper is not None and best.upper > best.lower:
-                intervals.append({"y": strip, "low": min(best.lower, end), "high": min(best.upper, end)})
-                cut += [{"y": strip, "end": end}] if best.upper > end else []
+            rows.append((top + 31, result))
             top += _ROW
+    end = _end(groups)
     y = {
         "field": "y",
         "type": "quantitative",
@@ -59,144 +64,128 @@ def picture(groups: Sequence[Group]) -> Figure:
         "scale": {"domain": [0, end], "nice": False, "zero": False, "padding": 9},
         "axis": {"title": "ε (smaller is more private)", "tickCount": 8, "orient": "bottom"},
     }
-    scale = {"domain": [_BOUND, _GUESS, _CLAIM]}
-    legend = {"title": None, "symbolSize": 120, "symbolStrokeWidth": 2, "orient": "top", "columns": 1}
-    layers = [
-        _on(
-            [t for t in texts if "strip" in t],
-            {"type": "rule", "color": LINE, "strokeWidth": 1},
-            {"y": y | {"field": "strip"}, "x": {"value": 0}, "x2": {"value": {"expr": "width"}}},
-        ),
-        _on(
-            bars,
-            {"type": "bar", "height": 9},
-            {
-                "y": y,
-                "x": x | {"field": "zero"},
-                "x2": {"field": "bound"},
-                "color": {"condition": {"test": "datum.refuted", "value": REFUTED}, "value": BOUND},
-                "opacity": {"condition": {"test": "datum.refuted", "value": 0.8}, "value": 0.28},
-            },
-        ),
-        _on(
-            intervals,
-            {"type": "rule", "color": ESTIMATE, "strokeWidth": 2},
-            {"y": y, "x": x | {"field": "low"}, "x2": {"field": "high"}},
-        ),
-        _on(
-            cut,
-            {"type": "point", "shape": "triangle-right", "size": 70, "filled": True, "color": ESTIMATE, "opacity": 1},
-            {"y": y, "x": x | {"field": "end"}},
-        ),
-        _on(
-            marks,
-            {"type": "point", "size": 120, "strokeWidth": 2, "opacity": 1},
-            {
-                "y": y,
-                "x": x | {"field": "epsilon"},
-                "shape": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": scale
-                    | {"range": ["triangle-right", "circle", "M-0.12,-1.1L0.12,-1.1L0.12,1.1L-0.12,1.1Z"]},
-                    "legend": legend,
-                },
-                "fill": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": scale | {"range": [BOUND, PAPER, THEORY]},
-                    "legend": legend,
-                },
-                "stroke": {
-                    "field": "kind",
-                    "type": "nominal",
-                    "scale": scale | {"range": [BOUND, ESTIMATE, THEORY]},
-                    "legend": legend,
-                },
-                "tooltip": [
-                    {"field": "who", "type": "nominal", "title": "method"},
-                    {"field": "kind", "type": "nominal", "title": "what it is"},
-                    {"field": "epsilon", "type": "quantitative", "title": "ε", "format": ".3f"},
-                ],
-            },
-        ),
-        _on(
-            [t for t in texts if "header" in t],
-            {
-                "type": "text",
-                "align": "left",
-                "fontWeight": 600,
-                "fontSize": 13,
-                "color": INK,
-                "limit": {"expr": "width"},
-            },
-            {"y": y, "x": {"value": 0}, "text": {"field": "header", "type": "nominal"}},
-        ),
-        _on(
-            [t for t in texts if "label" in t],
-            {"type": "text", "align": "left", "fontSize": 12, "color": INK, "limit": {"expr": "width"}},
-            {"y": y, "x": {"value": 0}, "text": {"field": "label", "type": "nominal"}},
-        ),
-        _on(
-            [t for t in texts if "label" in t],
-            {
-                "type": "text",
-                "align": "right",
-                "fontSize": 12,
-                "color": MUTED,
-            },
-            {"y": y, "x": {"value": {"expr": "width"}}, "text": {"field": "shown", "type": "nominal"}},
-        )
-        | {"transform": [{"calculate": f"width > {_WIDE} ? datum.numbers : ''", "as": "shown"}]},
-    ]
-    spec = unit([], layers, height=round(top))
     return Figure(
         name="answer",
         title="ε: claimed, lower bound and best guess.",
-        caption=" ".join(_how_to_read(groups, cut=bool(cut))),
+        caption=" ".join(_how_to_read(groups, end)),
         sentence=" ".join(_described(result, group) for group in groups for result in group.results),
-        chart=spec,
+        chart=unit([], [*_evidence(rows, x, y, end), *_labels(headers, rows, y)], height=round(top)),
     )
 
 
-def _how_to_read(groups: Sequence[Group], *, cut: bool) -> Iterator[str]:
+def _evidence(rows: Sequence[Row], x: Spec, y: Spec, end: float) -> list[dict[str, Any]]:
+    """Return the layers of the strips: bars up to the bounds, intervals of the guesses, and a mark for each number."""
+    bars, intervals, cut, marks = [], [], [], []
+    for strip, result in rows:
+        claim, bound, guess = epsilons(result)
+        who = f"{result.method}: {result.label}"
+        marks += [
+            {"y": strip, "kind": kind, "epsilon": value, "who": who}
+            for kind, value in ((_GUESS, guess), (_CLAIM, claim), (_BOUND, bound))
+            if value is not None and math.isfinite(value)
+        ]
+        if bound is not None and math.isfinite(bound):
+            bars.append({"y": strip, "zero": 0, "bound": bound, "refuted": result.refuted})
+        best = result.best_guess
+        if best is not None and best.lower is not None and best.upper is not None and best.upper > best.lower:
+            intervals.append({"y": strip, "low": min(best.lower, end), "high": min(best.upper, end)})
+            cut += [{"y": strip, "end": end}] if best.upper > end else []
+
+    def at(field: str) -> dict[str, Any]:
+        return {**x, "field": field}
+
+    def by_kind(bound: str, guess: str, claim: str) -> dict[str, Any]:
+        legend = {"symbolSize": 120, "symbolStrokeWidth": 2, "orient": "top", "columns": 1}
+        return nominal("kind", {_BOUND: bound, _GUESS: guess, _CLAIM: claim}, **legend)
+
+    lines = {"y": {**y, "field": "strip"}, "x": {"value": 0}, "x2": {"value": {"expr": "width"}}}
+    interval = {"color": ESTIMATE, "strokeWidth": 2}
+    arrow = {"shape": "triangle-right", "size": 70, "filled": True, "color": ESTIMATE, "opacity": 1}
+
+    return [
+        layer("rule", {"color": LINE, "strokeWidth": 1}, data=_texts(rows), **lines),
+        layer(
+            "bar",
+            {"height": 9},
+            data=bars,
+            y=y,
+            x=at("zero"),
+            x2={"field": "bound"},
+            color={"condition": {"test": "datum.refuted", "value": REFUTED}, "value": BOUND},
+            opacity={"condition": {"test": "datum.refuted", "value": 0.8}, "value": 0.28},
+        ),
+        layer("rule", interval, data=intervals, y=y, x=at("low"), x2={"field": "high"}),
+        layer("point", arrow, data=cut, y=y, x=at("end")),
+        layer(
+            "point",
+            {"size": 120, "strokeWidth": 2, "opacity": 1},
+            data=marks,
+            y=y,
+            x=at("epsilon"),
+            shape=by_kind("triangle-right", "circle", "M-0.12,-1.1L0.12,-1.1L0.12,1.1L-0.12,1.1Z"),
+            fill=by_kind(BOUND, PAPER, THEORY),
+            stroke=by_kind(BOUND, ESTIMATE, THEORY),
+            tooltip=[
+                {"field": "who", "type": "nominal", "title": "method"},
+                {"field": "kind", "type": "nominal", "title": "what it is"},
+                quantitative("epsilon", "ε", format=".3f"),
+            ],
+        ),
+    ]
+
+
+def _labels(headers: Sequence[Mapping[str, Any]], rows: Sequence[Row], y: Spec) -> list[dict[str, Any]]:
+    """Return the layers of texts: a header for each group, and a label and the numbers for each row."""
+    left = {"align": "left", "color": INK, "limit": {"expr": "width"}}
+    header, label, shown = ({"field": name, "type": "nominal"} for name in ("header", "label", "shown"))
+    return [
+        layer("text", {**left, "fontWeight": 600, "fontSize": 13}, data=headers, y=y, x={"value": 0}, text=header),
+        layer("text", {**left, "fontSize": 12}, data=_texts(rows), y=y, x={"value": 0}, text=label),
+        layer(
+            "text",
+            {"align": "right", "fontSize": 12, "color": MUTED},
+            data=_texts(rows),
+            transform={"calculate": f"width > {_WIDE} ? datum.numbers : ''", "as": "shown"},
+            y=y,
+            x={"value": {"expr": "width"}},
+            text=shown,
+        ),
+    ]
+
+
+def _texts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [
+        {"y": strip - 17, "label": result.adversary, "numbers": f"{result.method}: {_numbers(result)}", "strip": strip}
+        for strip, result in rows
+    ]
+
+
+def _how_to_read(groups: Sequence[Group], end: float) -> Iterator[str]:
     yield "One row per adversary, grouped by unit: only rows of the same group are comparable."
-    if any(_overshoots(result) for group in groups for result in group.results):
+    results = [result for group in groups for result in group.results]
+    if any(_overshoots(result) for result in results):
         yield "An estimate above the claim does not refute it; only a lower bound does."
-    if cut:
+    if any(result.best_guess is not None and (result.best_guess.upper or 0.0) > end for result in results):
         yield "An arrow at the right end means that the interval continues."
 
 
 def _overshoots(result: AuditResult) -> bool:
     """Whether the best guess exceeds the claim."""
-    claim, _, guess = _figures(result)
+    claim, _, guess = epsilons(result)
     return claim is not None and guess is not None and guess > claim
 
 
 def _end(groups: Sequence[Group]) -> float:
     """Return where the axis ends: all points are on it, long intervals are cut."""
-    values = [value for group in groups for result in group.results for value in _figures(result)]
+    values = [value for group in groups for result in group.results for value in epsilons(result)]
     return 1.06 * max([1.0, *(value for value in values if value is not None and math.isfinite(value))])
 
 
-def _figures(result: AuditResult) -> tuple[float | None, float | None, float | None]:
-    """Return the claim, the lower bound and the best guess of a result."""
-    return (
-        None if result.theory is None else result.theory.epsilon,
-        None if result.decisive is None else result.decisive.epsilon,
-        None if result.best_guess is None else result.best_guess.epsilon,
-    )
-
-
-def _on(data: Sequence[Mapping[str, Any]], mark: Mapping[str, Any], encoding: Mapping[str, Any]) -> dict[str, Any]:
-    return {"data": {"values": list(data)}, "mark": mark, "encoding": encoding}
-
-
 def _numbers(result: AuditResult) -> str:
-    claim, bound, guess = _figures(result)
+    claim, bound, guess = epsilons(result)
     parts = [("lower bound ≥", bound), ("best guess ≈", guess), ("claimed ≤", claim)]
     shown = [f"{words} {numbers.epsilon(value)}" for words, value in parts if value is not None]
-    return ("REFUTED: " if result.verdict is Verdict.REFUTED else "") + " · ".join(shown)
+    return ("REFUTED: " if result.refuted else "") + " · ".join(shown)
 
 
 def _described(result: AuditResult, group: Group) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coalmine.drawing import numbers
-from coalmine.drawing.charts import INSERTED, Figure, placed, unit
+from coalmine.drawing.charts import INSERTED, Figure, layer, placed, quantitative, unit
 from coalmine.drawing.html import joined, paragraphs, slug, table, tag
 from coalmine.drawing.sections import Section
 from coalmine.results.result import from_json
@@ -28,7 +28,8 @@ def training_section(name: str, training: Mapping[str, Any], *, alone: bool) -> 
     baseline = any(str(metric).endswith(_WITHOUT) for metric in metrics)
     columns = ["on test data", "with canaries", *(["without canaries"] if baseline else [])]
     rows = [
-        [str(metric), numbers.metric(metrics[metric]), *_baseline_cell(metrics, metric, baseline)] for metric in names
+        [metric, *(numbers.metric(metrics.get(f"{metric}{ending}", "–")) for ending in ("", _WITHOUT)[: 1 + baseline])]
+        for metric in names
     ]
     note = (
         "The table shows what the canaries cost in quality."
@@ -46,10 +47,6 @@ def training_section(name: str, training: Mapping[str, Any], *, alone: bool) -> 
     return Section(key=slug(name), title=title, short=name.replace("-", " "), body=body, figures=figures)
 
 
-def _baseline_cell(metrics: Mapping[str, Any], metric: str, baseline: bool) -> list[str]:
-    return [numbers.metric(metrics.get(f"{metric}{_WITHOUT}", "–"))] if baseline else []
-
-
 def _training_curves(history: Sequence[Mapping[str, Any]], name: str) -> list[Figure]:
     """Return the clients' training loss and the model's quality by round."""
     quality = next((m for m in ("accuracy", "recall@1") if any(m in h for h in history)), None)
@@ -62,20 +59,13 @@ def _curve(history: Sequence[Mapping[str, Any]], field: str, title: str, name: s
     points = [point for point in points if math.isfinite(point["value"])]
     if len(points) < 2:  # a single point is no curve, and the table has it
         return None
-    mark = {
-        "type": "line",
-        "color": INSERTED,
-        "strokeWidth": 2,
-        "point": len(points) < 30 and {"color": INSERTED, "size": 30},
-    }
-    encoding = {
-        "x": {"field": "round", "type": "quantitative", "title": "round", "axis": {"tickMinStep": 1}},
-        "y": {"field": "value", "type": "quantitative", "title": title, "scale": {"zero": False}},
-    }
+    style = {"color": INSERTED, "strokeWidth": 2, "point": len(points) < 30 and {"color": INSERTED, "size": 30}}
+    x = quantitative("round", "round", axis={"tickMinStep": 1})
+    y = quantitative("value", title, scale={"zero": False})
     return Figure(
         name=f"{slug(name)}-{'loss' if field == 'train_loss' else 'quality'}",
         title=f"{title[:1].upper()}{title[1:]}.",
         caption="By round, with canaries.",
         sentence=f"{title} by round: {points[0]['value']:.4g} at first, {points[-1]['value']:.4g} at the end.",
-        chart=unit(points, [{"mark": mark, "encoding": encoding}], height=180),
+        chart=unit(points, [layer("line", style, x=x, y=y)], height=180),
     )

@@ -58,18 +58,13 @@ def grouped(results: Sequence[AuditResult]) -> list[Group]:
     Of results that differ only in their variant, the most telling of each view is kept.
     """
     groups: dict[str, list[AuditResult]] = {}
-    for result in _most_telling(results):
+    for result in shown_results(results):
         special = result.training not in ("", "training")
         title = f"{result.unit.name} ({result.training})" if special else result.unit.name
         groups.setdefault(f"{title[:1].upper()}{title[1:]}", []).append(result)
     made = [Group(title=title, results=members) for title, members in groups.items()]
     order = list(Verdict)
     return sorted(made, key=lambda group: order.index(group.verdict))
-
-
-def shown_results(results: Sequence[AuditResult]) -> list[AuditResult]:
-    """Return the results to list: all, but of several variants only the most telling of each view."""
-    return _most_telling(results)
 
 
 def joint_confidence(results: Sequence[AuditResult]) -> float:
@@ -86,7 +81,8 @@ def share_of_claim(result: AuditResult) -> float:
     return bound.epsilon / theory.epsilon
 
 
-def _most_telling(results: Sequence[AuditResult]) -> list[AuditResult]:
+def shown_results(results: Sequence[AuditResult]) -> list[AuditResult]:
+    """Return the results to list: all, but of several variants only the most telling of each view."""
     kept: dict[tuple[str, ...], AuditResult] = {}
     for i, result in enumerate(results):
         variant = "" if result.variant else str(i)

@@ -165,9 +165,10 @@ def check_results(results: object, path: Path) -> None:
     for i, result in enumerate(results):
         if not isinstance(result, dict):
             raise InputError(f"{path}: result {i} is not an object")
-        for key, kinds in _NEEDED.items():
-            if not isinstance(result.get(key), kinds):
-                raise InputError(f"{path}: result {i} has no readable {key}")
+        for kind, keys in _NEEDED.items():
+            for key in keys:
+                if not isinstance(result.get(key), kind):
+                    raise InputError(f"{path}: result {i} has no readable {key}")
         if result["verdict"] not in list(Verdict):
             raise InputError(f"{path}: result {i} has an unknown verdict {result['verdict']!r:.40}")
         if len(result["side_names"]) != 2:
@@ -204,24 +205,12 @@ def _is_claim(theory: Mapping[str, Any]) -> bool:
 
 _LARGEST = 1e300  # an integer of hundreds of digits is not a float
 
-_NEEDED: dict[str, tuple[type, ...]] = {
-    "method": (str,),
-    "view": (str,),
-    "variant": (str,),
-    "training": (str,),
-    "unit": (str,),
-    "adversary": (str,),
-    "score_name": (str,),
-    "side_names": (list,),
-    "odds": (str,),
-    "seed": (int,),
-    "verdict": (str,),
-    "estimates": (list,),
-    "summary": (str,),
-    "metrics": (dict,),
-    "config": (dict,),
-    "details": (dict,),
-    "warnings": (list,),
+# What every reader of a result needs, by type.
+_NEEDED: dict[type, tuple[str, ...]] = {
+    str: ("method", "view", "variant", "training", "unit", "adversary", "score_name", "odds", "verdict", "summary"),
+    int: ("seed",),
+    list: ("side_names", "estimates", "warnings"),
+    dict: ("metrics", "config", "details"),
 }
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from coalmine.results import words
+from coalmine.results.groups import shown_results
+from coalmine.results.result import AuditResult
 from coalmine.stats import Estimate
 
 
@@ -34,6 +36,39 @@ class Table:
             for e in estimates
         ]
         return cls(title, ["method", "ε", "lower", "upper", "threshold", "what it is"], rows)
+
+    @classmethod
+    def of_results(cls, results: Sequence[AuditResult], title: str) -> Self:
+        """Return a run in one table: a row for each method and view."""
+        rows = [[r.method, r.label, r.unit.name, *evidence_cells(r)] for r in shown_results(results)]
+        return cls(title, ["method", "view", "unit", *EVIDENCE], rows)
+
+
+EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
+"""Columns of `evidence_cells`."""
+
+
+def evidence_cells(result: AuditResult) -> list[str]:
+    """Return the cells that say what a result shows, under the columns `EVIDENCE`."""
+    by = "" if result.best_guess is None else result.best_guess.method
+    return [*(fixed(value, 3) for value in epsilons(result)), by, result.verdict.value]
+
+
+def epsilons(result: AuditResult) -> tuple[float | None, float | None, float | None]:
+    """Return the claim, the lower bound and the best guess of a result."""
+    claim, bound, guess = (
+        None if source is None else source.epsilon for source in (result.theory, result.decisive, result.best_guess)
+    )
+    return claim, bound, guess
+
+
+def score_counts(result: AuditResult) -> str | None:
+    """Return how many scores each side has, or None if there are none."""
+    if result.scores is None:
+        return None
+    sides = (result.scores.members, result.scores.nonmembers)
+    counts = zip(sides, result.side_names, strict=True)
+    return ", ".join(f"{side.size:,} {name}" for side, name in counts if side is not None)
 
 
 def fixed(value: float | None, digits: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,11 @@ from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun
-from coalmine.results.summary import short
+from coalmine.results.tables import EVIDENCE, evidence_cells
 from coalmine.stats import Estimate
 
 SETTINGS_COLUMNS = ["setting"]
-COLUMNS = ["method", "view", "run", "claimed ε", "lower bound", "best guess", "by", "verdict", "against the first run"]
+COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
 
 _CONFIDENCE = 0.95
@@ -90,12 +90,7 @@ class Row:
     def cells(self) -> list[str]:
         """Return the cells of the table, under `COLUMNS`."""
         result = self.result
-        claim = None if result.theory is None else result.theory.epsilon
-        bound = None if result.decisive is None else result.decisive.epsilon
-        guess = result.best_guess
-        figures = [short(claim), short(bound), short(None if guess is None else guess.epsilon)]
-        method = "" if guess is None else guess.method
-        return [result.method, result.label, self.run, *figures, method, result.verdict.value, self.difference]
+        return [result.method, result.label, self.run, *evidence_cells(result), self.difference]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,27 +197,23 @@ def _shift(result: AuditResult) -> Shift | None:
 
 def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
     """Return a row for each setting that is not the same in all runs."""
-    flat = [_flat(run) for run in runs]
+    flat = [dict(_flat(_content(run))) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = [[key, *(settings.get(key, "-") for settings in flat)] for key in keys if key != "run.title"]
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
-def _flat(run: SavedRun) -> dict[str, str]:
-    if run.config is None:
-        return {}
+def _content(run: SavedRun) -> dict[str, Any]:
     try:
-        content = tomllib.loads(run.config)
+        return tomllib.loads(run.config or "")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{run.path / 'config.toml'} is not TOML: {error}") from None
-    flat: dict[str, str] = {}
 
-    def add(prefix: str, part: Mapping[str, Any]) -> None:
-        for key, value in part.items():
-            if isinstance(value, Mapping):
-                add(f"{prefix}{key}.", value)
-            else:
-                flat[f"{prefix}{key}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    add("", content)
-    return flat
+def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings of nested tables as texts, by their path."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)

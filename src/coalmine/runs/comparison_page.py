@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from importlib import resources
 
 from coalmine import __version__
 from coalmine.runs.comparison import COLUMNS, DIFFERS, SETTINGS_COLUMNS, Comparison
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1c1c; --paper: #ffffff; --line: #d0d0d0; --mark: #fff3cd; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #161616; --line: #444; --mark: #4a3f14; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 75rem; padding: 0 1rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .8rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-.number { text-align: right; white-space: nowrap; }
-.date { white-space: nowrap; }
-.marked { background: var(--mark); font-weight: 600; }
-footer { color: color-mix(in srgb, var(--ink) 70%, var(--paper)); font-size: .85rem; margin-top: 2rem; }
-"""
+STYLE = "\n" + (resources.files("coalmine.runs") / "page.css").read_text(encoding="utf-8")
 
 
 def page(title: str, body: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coalmine.config.toml import explained_table
+from coalmine.config import toml
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.runs.settings import run_from_mapping
@@ -147,19 +147,10 @@ def adapted(preset: Preset, answers: Mapping[str, str]) -> Preset:
     return Preset(about=preset.about, tables=tables)
 
 
-def _paths(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Yield the settings of a table, with dots between the parts of nested ones."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and key != "model_settings":
-            yield from _paths(value, f"{before}{key}.")
-        else:
-            yield before + key
-
-
 def written(preset: Preset) -> str:
     """Return the settings file: what is set with its meaning, all other settings as comments with their defaults."""
     settings = run_from_mapping(preset.tables)
     tables = {"run": settings.run, **settings.trainings, **settings.methods}
-    parts = [explained_table(name, tables[name], list(_paths(table))) for name, table in preset.tables.items()]
+    parts = [toml.table(name, tables[name], explained=True) for name in preset.tables]
     head = f"# {preset.about}\n# Run it with `coalmine run`; docs/config.md lists every setting.\n"
     return "\n".join([head, "\n\n".join(parts), ""])

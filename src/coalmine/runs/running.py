@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coalmine.simulation.rounds import Rounds
     from coalmine.simulation.settings import TrainingSettings
 
-_QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
+QUALITY = ("accuracy", "recall@1", "perplexity", "loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +125,16 @@ class _Run:
 
     def finished(self) -> Finished:
         """Run to the end and write the results."""
-        directory = self.directory
-        with nullcontext() if directory is None else directory.claimed(self.settings.to_toml()):
+        with nullcontext() if self.directory is None else self.directory.claimed(self.settings.to_toml()):
             methods, content = self._all_results()
-            if directory is not None:
-                write_content(content, directory.path)
-        return Finished(methods=methods, content=content, directory=None if directory is None else directory.path)
+            if self.path is not None:
+                write_content(content, self.path)
+        return Finished(methods=methods, content=content, directory=self.path)
+
+    @property
+    def path(self) -> Path | None:
+        """The run directory, or None if nothing is kept."""
+        return None if self.directory is None else self.directory.path
 
     def _groups(self) -> list[_Group]:
         """Return the jobs by the training they share."""
@@ -141,8 +145,7 @@ class _Run:
             assert method.job is not None
             table = self.settings.table_of(method)
             training = None if table is None else self.settings.trainings[table]
-            path = None if self.directory is None else self.directory.path
-            job = method.job(JobContext(settings=settings, training=training, directory=path, jobs=dict(jobs)))
+            job = method.job(JobContext(settings=settings, training=training, directory=self.path, jobs=dict(jobs)))
             if not job.needs_training:
                 table, training = None, None
             jobs[name] = job
@@ -181,7 +184,7 @@ class _Run:
         jobs = {name: job for group in groups for name, job in group.jobs.items()}
         parts = {name: part for name in jobs if (part := self._read(name, read_part)) is not None}
         needed = {read for name, job in jobs.items() if name not in parts for read in job.reads}
-        path = None if self.directory is None else self.directory.path
+        path = self.path
         return {
             name: MethodResults(
                 method=name,
@@ -207,9 +210,9 @@ class _Run:
             replace(result, training=table, timing=timing | dict(result.timing)) for result in method_results.results
         ]
         method_results = replace(method_results, method=name, results=results)
-        if self.directory is not None:
-            write_method_results(method_results, self.directory.path)
-            job.write(self.directory.path)
+        if self.path is not None:
+            write_method_results(method_results, self.path)
+            job.write(self.path)
         return method_results
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
@@ -219,19 +222,26 @@ class _Run:
         for job in group.jobs.values():
             splits = job.insert(splits)
         training = group.build(splits, audits=True)
-        self._train(training, group.table, _checkpoints(group.table))
+        self._train(training, group.table, "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}")
         metrics = quality(training)
         if self.settings.run.baseline:
             plain = group.build(group.splits(), audits=False)
             self._train(plain, f"{group.table} without canaries", f"baseline-{group.table}")
             metrics |= {f"{name} without canaries": value for name, value in quality(plain).items()}
-        return training, _about(training, metrics)
+        return training, {
+            "clients": len(training.data),
+            "parameters": training.dim,
+            "rounds": training.rounds,
+            "private": training.private,
+            "metrics": metrics,
+            "history": training.history,
+        }
 
     def _train(self, training: Rounds, what: str, checkpoints: str) -> None:
         """Train to the end, from a checkpoint where there is one."""
         from coalmine.simulation.checkpoint import holds_one  # torch
 
-        path = None if self.directory is None else self.directory.path / checkpoints
+        path = None if self.path is None else self.path / checkpoints
         start, resumed = time.perf_counter(), path is not None and holds_one(path)
         live: list[str] = []
         with reporting(what, training.rounds) as advance:
@@ -271,21 +281,4 @@ class _Run:
 def quality(training: Rounds) -> dict[str, float]:
     """Return the quality of the final model on test data."""
     last: Mapping[str, float] = training.history[-1] if training.history else {}
-    return {name: float(last[name]) for name in _QUALITY if name in last}
-
-
-def _checkpoints(table: str) -> str:
-    """Return the directory of a training's checkpoints."""
-    return "checkpoint" if table == TRAINING else f"checkpoint-{table}"
-
-
-def _about(trained: Rounds, metrics: Mapping[str, float]) -> dict[str, Any]:
-    """Return what results record of a training."""
-    return {
-        "clients": len(trained.data),
-        "parameters": trained.dim,
-        "rounds": trained.rounds,
-        "private": trained.private,
-        "metrics": dict(metrics),
-        "history": trained.history,
-    }
+    return {name: float(last[name]) for name in QUALITY if name in last}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,12 @@ def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunS
         line = None if set_by_option else toml.line_of(text, error.path)
         where = "--set" if set_by_option else source if line is None else f"{source}, line {line}"
         raise SettingError(f"{where}: {error}", error.path) from None
+
+
+def demo_settings(seed: int) -> RunSettings:
+    """Return the settings of the demo: two small trainings on bundled data, audited by five methods in a minute."""
+    text = (resources.files("coalmine.runs") / "demo.toml").read_text(encoding="utf-8")
+    return run_from_text(text, "the demo", [f"{table}.seed={seed}" for table in ("training", "text-training", "ldp")])
 
 
 def run_from_mapping(content: Mapping[str, Any]) -> RunSettings:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pydantic import BaseModel
-
 from coalmine.config import toml
 from coalmine.config.settings import Settings, accepted
 from coalmine.methods import registry
@@ -24,7 +22,7 @@ def reference() -> str:
     """Return the whole page."""
     parts = [_HEAD]
     for name in all_tables():
-        parts += _section(f"[{name}]", table_settings(name))
+        parts += _section("##", name, table_settings(name)())
     for method in registry.runnable():
         if method.training is not None and method.training_table != TRAINING:
             parts += _changed_defaults(method.name)
@@ -34,27 +32,25 @@ def reference() -> str:
 def _changed_defaults(method: str) -> Iterator[str]:
     """Yield the defaults of [training] that differ where a method with its own kind of training shares it."""
     yield f"## [training] with [{method}]\n\nDefaults that differ where {method} shares the training:\n"
-    changed = list(_differences(TrainingSettings(), table_settings(TRAINING, [method])(), ""))
-    yield _table(("key", "default"), [(f"`{key}`", default) for key, default in changed])
+    plain = {path: value for path, _, value in TrainingSettings().walk()}
+    special = table_settings(TRAINING, [method])()
+    changed = [(path, value) for path, _, value in special.walk() if path in plain and value != plain[path]]
+    yield _table(("key", "default"), [(f"`{path}`", _default(value)) for path, value in changed])
 
 
-def _section(title: str, group: type[Settings]) -> Iterator[str]:
-    yield f"## {title}\n\n{(group.__doc__ or '').strip()}\n"
-    defaults, rows, inner = group(), [], []
-    for key, field in group.model_fields.items():
-        content = getattr(defaults, key)
-        if isinstance(content, Settings):
-            inner.append((key, type(content), content))
-            continue
-        rows.append((f"`{key}`", accepted(field.annotation), _default(content), field.description or ""))
+def _section(level: str, name: str, defaults: Settings) -> Iterator[str]:
+    """Yield a table of settings, then its inner tables."""
+    fields = {key: getattr(defaults, key) for key in type(defaults).model_fields}
+    yield f"{level} [{name}]\n\n{(type(defaults).__doc__ or '').strip()}\n"
+    rows = [
+        (f"`{path}`", accepted(field.annotation), _default(value), field.description or "")
+        for path, field, value in defaults.walk()
+        if path in fields
+    ]
     yield _table(("key", "type", "default", "meaning"), rows)
-    for key, kind, content in inner:
-        fields = [
-            (f"`{name}`", accepted(field.annotation), _default(getattr(content, name)), field.description or "")
-            for name, field in kind.model_fields.items()
-        ]
-        yield f"### {title[:-1]}.{key}]\n\n{(kind.__doc__ or '').strip()}\n"
-        yield _table(("key", "type", "default", "meaning"), fields)
+    for key, value in fields.items():
+        if isinstance(value, Settings):
+            yield from _section(f"{level}#", f"{name}.{key}", value)
 
 
 def _default(content: object) -> str:
@@ -63,15 +59,6 @@ def _default(content: object) -> str:
     if isinstance(content, tuple) and len(content) == 1:
         content = content[0]
     return f"`{toml.value(content)}`"
-
-
-def _differences(plain: BaseModel, other: BaseModel, before: str) -> Iterator[tuple[str, str]]:
-    for key in type(plain).model_fields:
-        first, second = getattr(plain, key), getattr(other, key)
-        if isinstance(first, BaseModel):
-            yield from _differences(first, second, f"{before}{key}.")
-        elif first != second:
-            yield before + key, _default(second)
 
 
 def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -35,7 +35,7 @@ def test_several_adversaries_are_printed_as_json(run):
 
 
 def test_figures_are_written(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("coalmine.drawing.files.FORMATS", (".svg",))
+    monkeypatch.setattr("coalmine.drawing.files.FORMATS", {".svg": {}})
     settings = sets(*FAST, "trials=6", "pool_clients=3,5")
     code, _, err = run("audit", "canife", *settings, "--figures", str(tmp_path / "figures"))
     assert code == 0, err
