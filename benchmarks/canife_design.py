@@ -165,12 +165,12 @@ class Coalmine:
         """The seconds that each iteration takes."""
         ends = [time.process_time()]
 
-        def samples(values: list[Tensor]) -> tuple[Tensor, Tensor]:
-            return (values[0] if self.work.task.tokens is None else F.gumbel_softmax(values[0])), self.labels
+        def samples(values: Tensor) -> tuple[Tensor, Tensor]:
+            return (values if self.work.task.tokens is None else F.gumbel_softmax(values)), self.labels
 
         with one_thread():
             descend(
-                [self.canaries],
+                self.canaries,
                 samples,
                 self.gradients,
                 self.loss,

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss, MeanLoss
-from coalmine.methods.canife.design.numeric import design_samples
-from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design.samples import design_samples
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.mock_clients import pool_updates, updates
 from coalmine.methods.canife.score_direction import (
@@ -130,7 +129,7 @@ class Scene:
 
     def design(self, count: int, settings: DesignSettings, **options: object) -> tuple[DesignOutcome, float]:
         """Canaries, and the processor seconds that they took."""
-        make: Callable[..., DesignOutcome] = design_texts if self.text else design_samples
+        make: Callable[..., DesignOutcome] = design_samples
         start = time.process_time()
         found = make(
             self.model, self.pool, task=self.users.task, client=self.client, count=count, settings=settings, **options

@@ -200,9 +200,9 @@ def figure_3(context: Context) -> ReproducedTable:
         for kind, noise in enumerate(both[:1] if name == "resnet" else both):
             labels = [title, str(size.cohort), str(pool), f"{noise:g}"]
             rows.append(_row_3(labels, papers.get((name, noise), ("-", "-")), parts, name, kind))
-    cells_perfect = [_percent(perfect["metrics"]["accuracy"]), "-", "-"]
-    cells_perfect += [_percent(perfect["accuracy"]), _short(perfect["std"])]
-    rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", *cells_perfect, "-", "-"])
+    measured = [_percent(perfect["accuracy"]), _short(perfect["std"]), "-", "-"]
+    accuracy = _percent(perfect["metrics"]["accuracy"])
+    rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", accuracy, "-", "-", *measured])
     for pool in size.pools:
         for kind, cohort in enumerate(size.cohorts):
             rows.append(_row_3(["c", str(cohort), str(pool), "0"], ("-", "-"), parts, f"pool-{pool}", kind))

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from coalmine.arrays import Floats
 from coalmine.methods.canife.audit import Canife
-from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates, orthogonalize_directions
+from coalmine.methods.canife.canaries import CanaryMaker, CraftedUpdates, GivenUpdates, orthogonalize_directions
 from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss, Loss
-from coalmine.methods.canife.design.numeric import design_samples
-from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design.samples import design_samples
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.designed_canaries import ScoreName, Start
 from coalmine.methods.canife.mock_clients import pool_updates, updates
@@ -234,20 +231,17 @@ class Crafting:
 
     def design(self, target: Frozen, pool: Pool) -> DesignOutcome:
         """The samples or texts."""
-        task = target.mock.task
-        make = design_texts
-        if task.tokens is None:
-            make = partial(design_samples, valid=None if self.adversary.pixels == "free" else (0.0, 1.0))
         # The paper leaves the example that a canary starts from out of the pool. We start from mock clients beyond it.
         others = target.mock.subset(range(self.pool, len(target.mock))) if self.start == "pool" else None
-        return make(
+        return design_samples(
             target.model,
             pool,
-            task=task,
+            task=target.mock.task,
             client=target.client,
             count=self.count,
             settings=self.adversary.settings,
             start=others,
+            valid=None if self.adversary.pixels == "free" else (0.0, 1.0),
             seed=self.seed,
         )
 
@@ -269,34 +263,18 @@ class AttackRounds:
     score: ScoreName
 
 
-class PreparedCanary:
+class PreparedCanary(GivenUpdates):
     """A canary whose update and score direction are known already."""
 
-    count = 1
-
     def __init__(self, update: Vector, direction: ScoreDirection) -> None:
+        super().__init__(update)
         self._crafted = orthogonalize_directions(
             update[None], direction.vector[None].astype(np.float64), np.array([direction.effective_sigma])
         )
 
-    def design(self, model: Vector | None, *, clip_norm: float, round: int) -> Floats:
-        """Return no facts: the canary is designed elsewhere."""
-        return np.full((1, len(FACTS)), np.nan)
-
     def crafted(self, model: Vector | None, *, clip_norm: float) -> CraftedUpdates:
-        """What it sends."""
+        """Return the update as it is, with its direction."""
         return self._crafted
-
-    def described(self) -> list[dict[str, Any]]:
-        """Return nothing: the sample is described elsewhere."""
-        return []
-
-    def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return no state: nothing changes."""
-        return {}
-
-    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Do nothing: there is no state."""
 
 
 HoldRounds = Callable[..., Canife]

@@ -18,7 +18,7 @@ from coalmine.integrations.flower.mod import canary_request
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.updates import FAMILIES
-from coalmine.protocol import Audit, Contribution, Vector
+from coalmine.protocol import Audit, Contribution
 
 # What a held-out canary sends, in clip norms. Flower's clipping divides by the norm of an update, so it must not be 0.
 # Inserted canaries are shorter by twice as much, so that the two differ by no more than the clip norm.
@@ -207,7 +207,12 @@ class CanaryGrid(Grid):
             yield from self._hosted(asked, planted, step, timeout)
             return
         nudged = self._layout.nudged(_arrays(messages[0]), step)  # the same arrays for all held-out canaries
-        moved = {(audit, seat): self._moved(asked[audit, seat], update) for audit, seat, update in _updates(planted)}
+        scale = np.float32(self._length * self._shrink)
+        moved = {
+            (audit, seat): self._layout.moved(_arrays(asked[audit, seat]), update * scale)
+            for audit, contribution in planted.items()
+            for seat, update in contribution.one_by_one()
+        }
         for canary, message in asked.items():
             yield self._reply(message, moved.pop(canary, nudged))
 
@@ -222,9 +227,6 @@ class CanaryGrid(Grid):
             )
         self._shrink = 1 - 2 * step / unit
         return step
-
-    def _moved(self, message: Message, update: Vector) -> ArrayRecord:
-        return self._layout.moved(_arrays(message), update * np.float32(self._length * self._shrink))
 
     def _reply(self, message: Message, arrays: ArrayRecord) -> Message:
         """Return a reply as a client would send it, through the mods of the ClientApp."""
@@ -309,13 +311,6 @@ def _arrays(message: Message) -> ArrayRecord:
     if len(records) != 1:
         raise InputError(f"a message to a canary must hold one array record, the model, got {len(records)}")
     return records[0]
-
-
-def _updates(planted: Mapping[int, Contribution]) -> Iterator[tuple[int, int, Vector]]:
-    """Yield (audit, seat, update) of all inserted canaries."""
-    for audit, contribution in planted.items():
-        for seat, update in contribution.one_by_one():
-            yield audit, seat, update
 
 
 def _through(mod: Any, call: _Call) -> _Call:

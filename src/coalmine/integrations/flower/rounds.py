@@ -109,7 +109,7 @@ class AuditedRounds:
             raise InputError(f"the audits were made for {self.rounds} rounds, but the training has more")
         current = self.plan[self._at]
         if current.trial is None:
-            model = self._vector(arrays)
+            model = self.checked_layout.vector(arrays)
             self._release(current, model)
             self._before = model
         self._at, self._planted, self._divisor = self._at + 1, False, 0.0
@@ -118,10 +118,8 @@ class AuditedRounds:
     def record_frozen(self, arrays: ArrayRecord | None) -> None:
         """Show the acting audit the model that a frozen round leads to, None if the round was aborted."""
         assert self._before is not None
-        self._release(self.plan[self._at], self._before if arrays is None else self._vector(arrays))
-
-    def _vector(self, arrays: ArrayRecord) -> npt.NDArray[Any]:
-        return self.checked_layout.vector(arrays)
+        model = self._before if arrays is None else self.checked_layout.vector(arrays)
+        self._release(self.plan[self._at], model)
 
     @property
     def checked_layout(self) -> Layout:

@@ -181,7 +181,22 @@ def audit_opacus(
     """
     loading, audits = Loading.of(loader), list[Audit]()
     if canaries is not None:
-        audits += _gradient_audits(optimizer, loading, steps, canaries, views, participation, seed)
+        if not views:
+            raise InputError('views must name at least one view, such as "updates"')
+        first_model = canary_coordinates(optimizer)
+        initial = {view: None if view in ("final", "updates") else first_model for view in views}
+        planting = OneShot(
+            dim=dim_of(optimizer),
+            rounds=steps,
+            canaries=canaries,
+            view=views[0],
+            participation=loading.participation(steps) if participation is None else participation,
+            family="gaussian" if clips_by_layer(optimizer) else None,
+            initial=initial[views[0]],
+            seed=seed,
+        )
+        # One audit per view of the same random gradients; the first inserts them.
+        audits += [planting, *(planting.seen_by(view, initial=initial[view]) for view in views[1:])]
     if samples is not None:
         if model is None:
             raise InputError("samples need model=, the module that make_private returned, to compute their losses")
@@ -191,36 +206,6 @@ def audit_opacus(
             for view in sample_views
         ]
     return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps, length=length)
-
-
-def _gradient_audits(
-    optimizer: DPOptimizer,
-    loading: Loading,
-    steps: int,
-    canaries: int,
-    views: Sequence[str],
-    participation: str | Participation | None,
-    seed: int,
-) -> list[Audit]:
-    """Return one audit per view of the same random gradients; the first inserts them."""
-    if not views:
-        raise InputError('views must name at least one view, such as "updates"')
-    first_model = canary_coordinates(optimizer)
-
-    def initial(view: str) -> npt.NDArray[Any] | None:
-        return None if view in ("final", "updates") else first_model
-
-    planting = OneShot(
-        dim=dim_of(optimizer),
-        rounds=steps,
-        canaries=canaries,
-        view=views[0],
-        participation=loading.participation(steps) if participation is None else participation,
-        family="gaussian" if clips_by_layer(optimizer) else None,
-        initial=initial(views[0]),
-        seed=seed,
-    )
-    return [planting, *(planting.seen_by(view, initial=initial(view)) for view in views[1:])]
 
 
 def _plain_copy(model: nn.Module, optimizer: DPOptimizer) -> nn.Module:

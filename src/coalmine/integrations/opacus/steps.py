@@ -196,7 +196,12 @@ class AuditedSteps:
         seeing = [a for a in self.audits if any(v.kind == kind and v.shows(round, self.steps) for v in a.views)]
         if not seeing:
             return
-        vector, divisor = (self._update(), self._divisor()) if kind == "update" else (_flat(self.params), None)
+        if kind == "model":
+            vector, divisor = _flat(self.params), None
+        else:
+            batch = self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations
+            divisor = float(batch) if self.optimizer.loss_reduction == "mean" else 1.0
+            vector = -_flat([p.grad for p in self.params])
         vector, lost = finite_part(vector)
         if lost:
             self._note(f"step {round}: {lost} of {len(vector)} numbers are not finite and count as 0")
@@ -210,14 +215,6 @@ class AuditedSteps:
         scale = None if audit.family is None else self._layer_scale
         shown = np.array(vector) if scale is None else vector * scale
         audit.observe(Release(round=round, kind=kind, vector=shown, divisor=divisor))
-
-    def _update(self) -> Vector:
-        return -_flat([p.grad for p in self.params])
-
-    def _divisor(self) -> float:
-        if self.optimizer.loss_reduction != "mean":
-            return 1.0
-        return float(self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations)
 
     def finish(self) -> None:
         """End the training. Steps that were announced and not taken count as aborted rounds."""

@@ -87,11 +87,6 @@ class Pool:
         """The number of parameters."""
         return sum(block.shape.numel() for block in self.blocks)
 
-    @property
-    def bytes(self) -> int:
-        """Memory that the updates take."""
-        return sum(block.rows.nbytes for block in self.blocks)
-
     def check_fits(self, model: nn.Module) -> None:
         """Raise an error unless the model's trainable parameters are those of the updates."""
         shapes = [value.shape for value in model.parameters() if value.requires_grad]

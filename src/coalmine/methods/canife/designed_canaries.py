@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +15,6 @@ from coalmine.arrays import Array, Floats
 from coalmine.errors import InputError, check_kind, check_number, check_positive
 from coalmine.methods.canife.canaries import CraftedUpdates, check_clip_norm, orthogonalize_directions
 from coalmine.methods.canife.design.loop import (
-    DesignOutcome,
     DesignSettings,
     StartExamples,
     Target,
@@ -24,8 +22,7 @@ from coalmine.methods.canife.design.loop import (
     clients_of,
     step_size,
 )
-from coalmine.methods.canife.design.numeric import design_samples, valid_range
-from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design.samples import design_samples, valid_range
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.mock_clients import ClientUpdates, check_disjoint
 from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
@@ -162,10 +159,7 @@ class DesignedCanaries:
         self._pool = self._mock_updates(weights)
         self._flat.load(weights)
         seed = int(generator(self.seed, "design", round).integers(2**31))
-        design: Callable[..., DesignOutcome] = design_texts
-        if self.data.task.tokens is None:
-            design = partial(design_samples, valid=self.valid)
-        outcome = design(
+        outcome = design_samples(
             self._flat.module,
             self._pool,
             task=self.data.task,
@@ -174,6 +168,7 @@ class DesignedCanaries:
             settings=self.settings,
             start=self._start_examples(seed),
             target=self.target,
+            valid=self.valid,
             gradients_by=self._gradients_by,
             seed=seed,
         )

@@ -14,8 +14,14 @@ import numpy as np
 
 from coalmine.drawing.files import BOUND, ESTIMATE, SERIES, THEORY
 from coalmine.drawing.html import slug
-from coalmine.errors import InputError
-from coalmine.methods.canife.report_section import composed_by_method, crafted_samples
+from coalmine.methods.canife.report_section import (
+    bound_of,
+    composed_by_method,
+    crafted_samples,
+    estimate_of,
+    finite,
+    round_claim,
+)
 from coalmine.results.result import AuditResult, MethodResults, from_json
 
 _WIDTH, _HEIGHT = 560, 280
@@ -27,6 +33,8 @@ _SERIES = (
     ("best threshold (estimate, as published)", "best-threshold", ESTIMATE, "circle"),
     ("lower bound", None, BOUND, "triangle-up"),
 )
+_COLORS = {name: color for name, _, color, _ in _SERIES}
+_SHAPES = {name: shape for name, _, _, shape in _SERIES}
 _PANELS = 6
 _BINS = 24
 
@@ -61,9 +69,7 @@ def rounds(result: AuditResult) -> Any:
     import altair as alt
 
     rows, ceilings = _round_rows(result)
-    if not rows:
-        raise InputError("the result has no estimate of a single round to draw: use more trials")
-    claim = _claim(result)
+    claim = round_claim(result)
     shown = [row["epsilon"] for row in rows] + [row["epsilon"] for row in ceilings]
     shown += [row["upper"] for row in rows if row["upper"] is not None] + ([claim] if claim else [])
     top = 1.08 * max(value for value in shown if math.isfinite(value))
@@ -77,7 +83,7 @@ def rounds(result: AuditResult) -> Any:
             "figure:N",
             title=None,
             sort=names,
-            scale=_scale(alt, names, {name: color for name, _, color, _ in _SERIES}),
+            scale=_scale(alt, names, _COLORS),
             legend=alt.Legend(orient="top", labelLimit=300),
         ),
     )
@@ -89,7 +95,7 @@ def rounds(result: AuditResult) -> Any:
         base.mark_point(filled=True, size=65, opacity=1).encode(
             x="middle:Q",
             y="epsilon:Q",
-            shape=alt.Shape("figure:N", title=None, sort=names, scale=_scale(alt, names, _shapes())),
+            shape=alt.Shape("figure:N", title=None, sort=names, scale=_scale(alt, names, _SHAPES)),
             tooltip=["figure:N", "from:Q", "to:Q", *(_tooltip(alt, n) for n in ("epsilon", "lower", "upper"))],
         ),
         alt.Chart(alt.InlineData(values=ceilings))
@@ -163,7 +169,7 @@ def composed(result: AuditResult) -> Any:
     """Draw ε of the whole training by each way of composing rounds, next to its claim (figure 4c of the paper)."""
     import altair as alt
 
-    claim = _finite_epsilon(result.details["training_theory"])
+    claim = finite((result.details["training_theory"] or {}).get("epsilon"))
     rows: list[dict[str, Any]] = [
         {"from": "ceiling of rates" if name == "ceiling" else name, "way": way, "epsilon": value, "zero": 0}
         for name, values in composed_by_method(result).items()
@@ -213,8 +219,6 @@ def comparison(results: Sequence[AuditResult]) -> dict[str, Any]:
             if values:
                 sigma = float(np.median(values))
                 sigmas.append({"adversary": result.label, "round": design["round"], "sigma": sigma})
-    if not rows:
-        raise InputError("no adversary has an estimate of a single round to draw: use more trials")
     labels = [result.label for result in results]
     color = alt.Color(
         "adversary:N",
@@ -233,13 +237,13 @@ def comparison(results: Sequence[AuditResult]) -> dict[str, Any]:
             shape=alt.Shape(
                 "figure:N",
                 title=None,
-                scale=_scale(alt, names, _shapes()),
+                scale=_scale(alt, names, _SHAPES),
                 legend=alt.Legend(orient="top", columns=1, labelLimit=300),
             ),
             tooltip=["adversary:N", "figure:N", "from:Q", _tooltip(alt, "epsilon")],
         ),
     ]
-    claim = _claim(results[0])
+    claim = round_claim(results[0])
     if claim:
         layers += _labeled_line(alt, _claim_line(claim, max(row["to"] for row in rows)))
     chart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT)
@@ -271,8 +275,6 @@ def pictures(result: AuditResult) -> Any:
     import altair as alt
 
     images = [sample for sample in crafted_samples(result) if sample["kind"] == "image"]
-    if not images:
-        raise InputError("the canaries are not pictures: crafted_samples(result) returns them as texts")
     panels = [
         alt.Chart(alt.InlineData(values=[{"png": image["png"]}]))
         .mark_image(width=112, height=112)
@@ -288,12 +290,10 @@ def _round_rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[st
     """Return a row for each estimate drawn of each period, and one for each ceiling."""
     rows, ceilings = [], []
     for period in result.details["rounds"]:
-        by_method = {estimate["method"]: estimate for estimate in period["estimates"]}
-        bound = next((estimate for estimate in period["estimates"] if estimate["valid"]), None)
         first, last = period["round"], period["round"] + period["rounds"]
         span = {"from": first, "to": last}
         for place, (name, method, _, _) in enumerate(_SERIES):
-            estimate = bound if method is None else by_method.get(method)
+            estimate = bound_of(period) if method is None else estimate_of(period, method)
             if estimate is None:
                 continue
             interval = (None, None) if method is None else (estimate["lower"], estimate["upper"])
@@ -306,19 +306,6 @@ def _round_rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[st
             if period[name] is not None:
                 ceilings.append(span | {"epsilon": period[name], "text": f"ceiling {text}", "color": color})
     return rows, ceilings
-
-
-def _claim(result: AuditResult) -> float | None:
-    """Return the claimed ε of one round, None if it is missing or infinite."""
-    return None if result.theory is None or math.isinf(result.theory.epsilon) else result.theory.epsilon
-
-
-def _finite_epsilon(theory: Mapping[str, Any] | None) -> float | None:
-    return None if theory is None or theory["epsilon"] == "inf" else float(theory["epsilon"])
-
-
-def _shapes() -> dict[str, str]:
-    return {name: shape for name, _, _, shape in _SERIES}
 
 
 def _claim_line(epsilon: float, end: float) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def section(method: Method, method_results: MethodResults) -> Section:
 def rounds_figure(result: AuditResult, name: str) -> Figure:
     """Return ε of single rounds along the training: estimate with interval, bound, and the claim for one round."""
     rows = [_round_row(period) for period in result.details["rounds"]]
-    claim = None if result.theory is None else _finite(result.theory.epsilon)
+    claim = round_claim(result)
     # The margins keep marks at the first and last round, and at ε = 0, from being cut off.
     margin = max(1, rows[-1]["round"] - rows[0]["round"]) / 12
     values = [claim, *(row[field] for row in rows for field in ("high", "estimate", "bound"))]
@@ -97,14 +97,14 @@ def rounds_figure(result: AuditResult, name: str) -> Figure:
 
 def _round_row(period: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is drawn of a period; None for what is missing or infinite."""
-    best = _estimate(period, "best-threshold") or {}
-    bound = _bound(period) or {}
+    best = estimate_of(period, "best-threshold") or {}
+    bound = bound_of(period) or {}
     return {
         "round": period["round"],
-        "estimate": _finite(best.get("epsilon")),
-        "low": _finite(best.get("lower")),
-        "high": _finite(best.get("upper")),
-        "bound": _finite(bound.get("lower")),
+        "estimate": finite(best.get("epsilon")),
+        "low": finite(best.get("lower")),
+        "high": finite(best.get("upper")),
+        "bound": finite(bound.get("lower")),
     }
 
 
@@ -186,13 +186,13 @@ def tables(method_results: MethodResults) -> list[Table]:
 def _estimates_table(result: AuditResult) -> Table:
     rows = []
     for period in result.details["rounds"]:
-        bound, best = _bound(period), _estimate(period, "best-threshold")
+        bound, best = bound_of(period), estimate_of(period, "best-threshold")
         rows.append(
             [
                 _rounds(period),
                 "-" if bound is None else f"{_two_digits(bound['epsilon'])} of {_two_digits(period['ceiling'])}",
                 "-" if best is None else f"{_two_digits(best['epsilon'])} of {_two_digits(period['rate_ceiling'])}",
-                *(_two_digits((_estimate(period, name) or {}).get("epsilon")) for name in ("gdp", "gaussian-shift")),
+                *(_two_digits((estimate_of(period, name) or {}).get("epsilon")) for name in ("gdp", "gaussian-shift")),
             ]
         )
     columns = ["rounds", "lower bound", "best threshold", "if Gaussian", "Gaussian shift"]
@@ -202,7 +202,7 @@ def _estimates_table(result: AuditResult) -> Table:
 def _scores_table(result: AuditResult) -> Table:
     rows = []
     for period in result.details["rounds"]:
-        best, accuracy = _estimate(period, "best-threshold"), period["attack_accuracy"]
+        best, accuracy = estimate_of(period, "best-threshold"), period["attack_accuracy"]
         rows.append(
             [
                 _rounds(period),
@@ -227,12 +227,13 @@ def _rounds(period: Mapping[str, Any]) -> str:
     return str(first) if count == 1 else f"{first}–{first + count - 1}"
 
 
-def _bound(period: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def bound_of(period: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the first lower bound of a period."""
     return next((e for e in period["estimates"] if e["valid"]), None)
 
 
-def _estimate(period: Mapping[str, Any], method: str) -> Mapping[str, Any] | None:
+def estimate_of(period: Mapping[str, Any], method: str) -> Mapping[str, Any] | None:
+    """Return the estimate of a period by a method."""
     return next((e for e in period["estimates"] if e["method"] == method), None)
 
 
@@ -240,6 +241,12 @@ def _two_digits(value: float | str | None) -> str:
     return fixed(from_json(value), 2)
 
 
-def _finite(value: float | str | None) -> float | None:
+def round_claim(result: AuditResult) -> float | None:
+    """Return the claimed ε of one round, None if it is missing or infinite."""
+    return None if result.theory is None else finite(result.theory.epsilon)
+
+
+def finite(value: float | str | None) -> float | None:
+    """Return a number of a result file, None if it is missing or infinite."""
     number = from_json(value)
     return number if number is not None and math.isfinite(number) else None

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from coalmine.methods.canife.audit import Canife
     from coalmine.methods.canife.design.loop import DesignSettings, Target
-    from coalmine.methods.canife.design.loss import Loss
     from coalmine.simulation.data import FederatedData, Splits
     from coalmine.simulation.mechanisms.central import Weighting
     from coalmine.simulation.settings import TrainingSettings
@@ -55,20 +54,16 @@ class CanaryDesignSettings(Settings):
     def settings(self, iterations: int) -> DesignSettings:
         """Return these settings as `DesignSettings`."""
         from coalmine.methods.canife.design.loop import DesignSettings
+        from coalmine.methods.canife.design.loss import CovarianceLoss, LikelihoodRatioLoss, MeanLoss
 
+        losses = {"likelihood-ratio": LikelihoodRatioLoss, "covariance": CovarianceLoss, "mean": MeanLoss}
         return DesignSettings(
-            loss=self._loss(),
+            loss=losses[self.loss](),
             norm_constant=self.norm_constant,
             iterations=iterations,
             learning_rate=self.learning_rate,
             schedule=self.schedule,
         )
-
-    def _loss(self) -> Loss:
-        from coalmine.methods.canife.design.loss import CovarianceLoss, LikelihoodRatioLoss, MeanLoss
-
-        losses: dict[str, type[Loss]] = {"mean": MeanLoss, "covariance": CovarianceLoss}
-        return losses.get(self.loss, LikelihoodRatioLoss)()
 
     def target_class(self) -> Target:
         """Return the target as the design takes it."""

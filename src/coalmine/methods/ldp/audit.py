@@ -29,7 +29,7 @@ from coalmine.methods.ldp.estimates import (
 )
 from coalmine.methods.ldp.pair import Pair, gradient_of
 from coalmine.methods.ldp.trials import Crafted, Trials, white_box
-from coalmine.methods.ldp.views import BLACK_BOX, VIEWS, WHITE_BOX, adversary, score_name
+from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
 from coalmine.results.result import AuditResult
 from coalmine.results.units import REPORT
 from coalmine.simulation.client import loss_of, tensors
@@ -235,7 +235,7 @@ class LDPAudit:
             view=view,
             variant=variant,
             unit=REPORT,
-            adversary=adversary(view),
+            adversary=ADVERSARIES[view],
             score_name=score_name(view, rule_of(crafter)),
             side_names=("g₁ sent", "g₂ sent"),
             seed=self.seed,

@@ -18,7 +18,7 @@ import torch
 from coalmine.arrays import Bools, Floats
 from coalmine.methods.ldp.crafters import Rule
 from coalmine.methods.ldp.losses import ExampleLosses
-from coalmine.methods.ldp.trials import Crafted, Plane, Trials, is_memoryless, toss_coins
+from coalmine.methods.ldp.trials import Crafted, Plane, Trials, batches_of_one_gradient, is_memoryless, toss_coins
 from coalmine.progress import track
 from coalmine.protocol import Vector
 from coalmine.simulation.flat import parameter_vector
@@ -146,12 +146,7 @@ class PlainTrials:
         game, crafted, count = self._game, self._game.crafted, len(normals[0].values)
         sent_first, uniforms = game.toss(count)
         means, buffer = np.empty_like(normals[0].values), np.empty_like(normals[0].values)
-        if is_memoryless(game.mechanism):
-            boundary = int(sent_first.sum())
-            batches = [(crafted.first, 0, boundary), (crafted.second, boundary, count)]
-        else:
-            batches = [(crafted.first if first else crafted.second, i, i + 1) for i, first in enumerate(sent_first)]
-        for gradient, start, stop in batches:
+        for gradient, start, stop in batches_of_one_gradient(crafted, game.mechanism, sent_first):
             rows = normals[0].rows(start, stop)
             game.mechanism.sent(gradient, rows, uniforms[0][:, start:stop], out=means[start:stop])
         for gradient, rows, numbers in zip(crafted.others, normals[1:], uniforms[1:], strict=True):

@@ -26,6 +26,7 @@ from coalmine.stats import (
 
 _SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
 _ASSUMES = "a fair coin chose the gradient of each trial, and the guessing thresholds were fixed before the first trial"
+_SIMULATIONS = 400  # of guesses at random
 _SINGLE_THRESHOLD = "a guess at a single threshold shows all that the adversary learns"
 
 
@@ -81,7 +82,7 @@ def spread(epsilons: Floats) -> float:
     return float(epsilons.std(ddof=1)) if len(epsilons) > 1 else 0.0
 
 
-def blind_epsilon(trials: Sequence[Trials], delta: float, simulations: int = 400) -> float:
+def blind_epsilon(trials: Sequence[Trials], delta: float) -> float:
     """Return the mean ε_empirical of guessing g₁ equally often but at random: what it shows without any leak.
 
     ε_empirical is the larger of two log-ratios of counts, and so above 0 by chance alone.
@@ -91,8 +92,8 @@ def blind_epsilon(trials: Sequence[Trials], delta: float, simulations: int = 400
     for measurement in trials:
         counts = measurement.counts
         share = (counts.tp + counts.fp) / (counts.members + counts.nonmembers)
-        tpr = rng.binomial(counts.members, share, simulations) / counts.members
-        fpr = rng.binomial(counts.nonmembers, share, simulations) / counts.nonmembers
+        tpr = rng.binomial(counts.members, share, _SIMULATIONS) / counts.members
+        fpr = rng.binomial(counts.nonmembers, share, _SIMULATIONS) / counts.nonmembers
         epsilons = epsilon_from_rates(tpr, fpr, delta)
         finite = epsilons[np.isfinite(epsilons)]
         means.append(float(np.mean(finite)) if finite.size else 0.0)

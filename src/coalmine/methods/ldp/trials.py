@@ -152,6 +152,16 @@ def toss_coins(mechanism: LocalMechanism, trials: int, rng: np.random.Generator)
     return rng.random(trials) < 0.5
 
 
+def batches_of_one_gradient(
+    crafted: Crafted, mechanism: LocalMechanism, sent_first: Bools
+) -> list[tuple[Vector, int, int]]:
+    """Return the trials that are randomized in one call, in their order: the gradient, first trial, trial after it."""
+    if is_memoryless(mechanism):
+        boundary = int(sent_first.sum())
+        return [(crafted.first, 0, boundary), (crafted.second, boundary, len(sent_first))]
+    return [(crafted.first if first else crafted.second, i, i + 1) for i, first in enumerate(sent_first)]
+
+
 def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.random.Generator) -> dict[str, Trials]:
     """Return trials of a distinguisher who sees the report itself, for both white-box views.
 
@@ -160,12 +170,10 @@ def white_box(crafted: Crafted, mechanism: LocalMechanism, trials: int, rng: np.
     """
     plane, dim = Plane.of(crafted), crafted.dim
     sent_first = toss_coins(mechanism, trials, rng)
-    count = int(sent_first.sum())
-    if is_memoryless(mechanism):
-        batches = [(crafted.first, count), (crafted.second, trials - count)]
-    else:
-        batches = [(crafted.first if first else crafted.second, 1) for first in sent_first]
-    reports = np.concatenate([mechanism.coordinates(gradient, plane.basis, rng, size) for gradient, size in batches])
+    batches = batches_of_one_gradient(crafted, mechanism, sent_first)
+    reports = np.concatenate(
+        [mechanism.coordinates(gradient, plane.basis, rng, stop - start) for gradient, start, stop in batches]
+    )
     upper, lower = plane.thresholds(mechanism, dim, 1)
     return {
         "white-box": Trials(reports @ plane.contrast, sent_first),

@@ -12,23 +12,19 @@ VIEWS: tuple[LDPView, ...] = get_args(LDPView)
 
 WHITE_BOX, BLACK_BOX = {"white-box", "likelihood-ratio"}, {"black-box", "parameter-change"}
 
-_ADVERSARIES = {
+ADVERSARIES = {
     "white-box": "sees the report and compares its cosines with both gradients",
     "black-box": "sees the model before and after the update and applies the paper's test",
     "likelihood-ratio": "sees the report and knows how likely each gradient makes it",
     "parameter-change": "sees the model before and after the update and recovers the report from the change",
 }
+"""What the adversary of each view does, continuing "an adversary who ..."."""
 
 _BLACK_BOX_SCORES = {
     "loss-falls": "decrease of the loss of x₁",
     "larger-change": "difference of the loss changes of x₁ and x₂",
     "signs": "sum of the signs of the parameter change",
 }
-
-
-def adversary(view: str) -> str:
-    """Return what the adversary of a view does, continuing "an adversary who ..."."""
-    return _ADVERSARIES[view]
 
 
 def score_name(view: str, rule: str) -> str:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from coalmine.arrays import Bools
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.methods.canife.design.loop import DesignSettings, Target, clients_of
-from coalmine.methods.canife.design.numeric import design_samples, valid_range
+from coalmine.methods.canife.design.samples import design_samples, valid_range
 from coalmine.methods.canife.mock_clients import pool_updates
 from coalmine.seeds import generator
 from coalmine.simulation.client import LocalTraining

@@ -227,7 +227,7 @@ class Memorization:
         if copies is not None:
             entry["copies"] = int(copies[i])
         if self.whole_space is not None:
-            entry["rank_of_all"] = [self.whole_space[i].low, self.whole_space[i].high]
+            entry["rank_of_all"] = list(self.whole_space[i])
         if self.reference_losses is not None:
             entry["reference_log_perplexity"] = float(self.reference_losses[i])
         return entry

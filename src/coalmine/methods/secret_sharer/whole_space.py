@@ -15,30 +15,8 @@ from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.progress import track
 from coalmine.simulation.models.steps import State
 
-
-@dataclass(frozen=True)
-class RankInterval:
-    """An interval that is certain to hold the rank.
-
-    Args:
-        low: Smallest possible rank.
-        high: Largest possible rank.
-        space: Number of all phrases.
-    """
-
-    low: float
-    high: float
-    space: float
-
-    @property
-    def exact(self) -> bool:
-        """Whether the search finished."""
-        return self.low == self.high
-
-    @property
-    def exposure(self) -> tuple[float, float]:
-        """Interval of the exposure in bits."""
-        return math.log2(self.space) - math.log2(self.high), math.log2(self.space) - math.log2(self.low)
+RankInterval = tuple[float, float]
+"""The smallest and the largest possible rank; equal if the search finished."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +55,7 @@ def _rank(scorer: PhraseScorer, start: State, suffix: Ints, loss: float, budget:
     words, depth = scorer.language.words, len(suffix)
     space = float(len(words)) ** depth
     if loss == math.inf:
-        return RankInterval(space, space, space)  # nothing costs more
+        return space, space  # nothing costs more
     ahead, left = 0, budget
     stack: list[_WordBranch] = []
     batch_size = max(1, scorer.batch_size // 8)  # every state has one child per word of the vocabulary
@@ -122,4 +100,4 @@ def _rank(scorer: PhraseScorer, start: State, suffix: Ints, loss: float, budget:
         # its probability q is rounded, hence the slack.
         open_phrases += float(np.exp(np.minimum(below, loss + SLACK - branch.costs)).sum())
     low = 1.0 + ahead
-    return RankInterval(low, low if not stack else min(space, low + math.floor(open_phrases * (1 + 1e-9))), space)
+    return low, low if not stack else min(space, low + math.floor(open_phrases * (1 + 1e-9)))

@@ -121,13 +121,11 @@ class Vocabulary:
         Raises:
             InputError: If a word is outside a vocabulary that has no special tokens.
         """
-        if self.marks:
-            get = self._ids.get
-            return np.fromiter((get(word, UNKNOWN) for word in words), dtype=self.dtype, count=len(words))
-        for word in words:
-            if word not in self._ids:
-                raise InputError(f"{word!r} is not among the vocabulary's {len(self)} {self.level}")
-        return np.fromiter((self._ids[word] for word in words), dtype=self.dtype, count=len(words))
+        outside = None if self.marks else next((word for word in words if word not in self._ids), None)
+        if outside is not None:
+            raise InputError(f"{outside!r} is not among the vocabulary's {len(self)} {self.level}")
+        get = self._ids.get
+        return np.fromiter((get(word, UNKNOWN) for word in words), dtype=self.dtype, count=len(words))
 
     def encode(self, text: str) -> NDArray[Any]:
         """Return the token ids of a text's words or characters, without begin and end."""

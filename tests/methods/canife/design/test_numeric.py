@@ -11,11 +11,11 @@ from canary_models import CLIENT, random_pool
 from coalmine.errors import InputError
 from coalmine.methods.canife.design.loop import Canary, DesignSettings, step_size
 from coalmine.methods.canife.design.loss import CovarianceLoss
-from coalmine.methods.canife.design.numeric import design_samples, valid_range
+from coalmine.methods.canife.design.samples import design_samples, valid_range
 from coalmine.methods.canife.mock_clients import pool_updates, updates
 from coalmine.methods.canife.per_sample_gradients import sample_gradients
 from coalmine.simulation import SGD, Adam, LocalTraining
-from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.data.federated import FederatedData
 from federations import cnn, federation, mlp
 
 TASK = federation([1]).task
@@ -293,7 +293,6 @@ def test_a_pool_of_another_model_is_refused():
         ({"count": 0}, "count must be"),
         ({"count": 9, "start": federation([4]).client(0)}, "9 canaries cannot start from 4"),
         ({"client": LocalTraining(optimizer=Adam(learning_rate=0.1))}, "with SGD"),
-        ({"task": Task(input_shape=(5,), classes=3, tokens=9)}, "design_texts"),
     ],
 )
 def test_bad_arguments_raise_an_error(kwargs, message):

@@ -7,13 +7,13 @@ import pytest
 
 from canary_models import CLIENT, LABELED, lstm, model_and_texts
 from coalmine.errors import InputError
+from coalmine.methods.canife.design import samples
 from coalmine.methods.canife.design.loop import DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss
-from coalmine.methods.canife.design.numeric import design_samples
-from coalmine.methods.canife.design.texts import design_texts
+from coalmine.methods.canife.design.samples import design_samples
 from coalmine.methods.canife.mock_clients import pool_updates, updates
 from coalmine.simulation.data.federated import FederatedData, Task
-from federations import federation, mlp, texts
+from federations import texts
 
 
 def tweets(count, seed=0):
@@ -35,7 +35,7 @@ def test_a_text_is_valued_as_what_its_client_sends(name):
     data = tweets(8) if name == "labeled" else texts([3] * 8, positions=6, tokens=13)
     pool = pool_updates(module, data, CLIENT, 0.2)
     settings = DesignSettings(iterations=12, loss=CovarianceLoss())
-    made = design_texts(module, pool, task=task, client=CLIENT, count=2, settings=settings, draws=6)
+    made = design_samples(module, pool, task=task, client=CLIENT, count=2, settings=settings)
     for canary, sent in zip(made.canaries, updates(module, made.clients, CLIENT, 1e6), strict=True):
         b = pool.dots(sent[None].double() / sent.double().norm())[0] / 0.2
         norm = float(sent.double().norm()) / 0.2
@@ -50,9 +50,9 @@ def test_a_language_models_canary_is_one_text_without_padding():
     module, task = model_and_texts("characters")
     data = texts([3] * 8, positions=6, tokens=13)
     pool = pool_updates(module, data, CLIENT, 0.2)
-    kwargs = {"task": task, "client": CLIENT, "count": 3, "settings": DesignSettings(iterations=4), "draws": 4}
+    kwargs = {"task": task, "client": CLIENT, "count": 3, "settings": DesignSettings(iterations=4)}
     for start in (None, data):
-        for canary in design_texts(module, pool, start=start, **kwargs).canaries:
+        for canary in design_samples(module, pool, start=start, **kwargs).canaries:
             assert (canary.inputs != 0).all()
             assert (canary.targets != 0).all()
             np.testing.assert_array_equal(canary.inputs[1:], canary.targets[:-1])
@@ -61,7 +61,7 @@ def test_a_language_models_canary_is_one_text_without_padding():
 def test_design_makes_texts_better():
     module, task = model_and_texts("linear")
     pool = pool_updates(module, texts([3] * 30, positions=6, tokens=13), CLIENT, 0.1)
-    made = design_texts(
+    made = design_samples(
         module, pool, task=task, client=CLIENT, count=4, settings=DesignSettings(iterations=80, learning_rate=1.0)
     )
     assert np.mean([canary.health for canary in made.canaries]) > 0.3
@@ -69,25 +69,28 @@ def test_design_makes_texts_better():
 
 def test_a_labeled_canary_has_the_class_asked_for():
     pool = pool_updates(lstm(), tweets(6), CLIENT, 0.05)
-    made = design_texts(
+    made = design_samples(
         lstm(), pool, task=LABELED, client=CLIENT, count=4, target=1, settings=DesignSettings(iterations=3)
     )
     assert [int(canary.targets) for canary in made.canaries] == [1] * 4
 
 
-def test_more_draws_are_never_worse():
+def test_more_draws_are_never_worse(monkeypatch):
     data, module = tweets(10), lstm()
     pool = pool_updates(module, data, CLIENT, 0.05)
     kwargs = {"task": LABELED, "client": CLIENT, "settings": DesignSettings(iterations=20)}
-    few, many = (design_texts(module, pool, draws=draws, **kwargs).canaries[0].loss for draws in (1, 64))
-    assert many <= few * (1 + 1e-6)
+    losses = []
+    for draws in (1, 64):
+        monkeypatch.setattr(samples, "_DRAWS", draws)
+        losses.append(design_samples(module, pool, **kwargs).canaries[0].loss)
+    assert losses[1] <= losses[0] * (1 + 1e-6)
 
 
 def test_the_same_seed_gives_the_same_texts():
     data, module = tweets(6), lstm()
     pool = pool_updates(module, data, CLIENT, 0.05)
     kwargs = {"task": LABELED, "client": CLIENT, "count": 2, "settings": DesignSettings(iterations=6)}
-    first, again = (design_texts(module, pool, seed=5, **kwargs) for _ in range(2))
+    first, again = (design_samples(module, pool, seed=5, **kwargs) for _ in range(2))
     for canary, other in zip(first.canaries, again.canaries, strict=True):
         np.testing.assert_array_equal(canary.inputs, other.inputs)
 
@@ -99,7 +102,7 @@ def test_words_that_no_client_has_take_no_room_in_the_pool():
     module = lstm(task=task)
     pool = pool_updates(module, data, CLIENT, 0.05)
     assert pool.blocks[0].rows.shape == (5, 13 * 5)
-    design = design_texts(module, pool, task=task, client=CLIENT, settings=DesignSettings(iterations=5))
+    design = design_samples(module, pool, task=task, client=CLIENT, settings=DesignSettings(iterations=5))
     assert math.isfinite(design.canaries[0].loss)
 
 
@@ -107,25 +110,18 @@ def test_a_design_that_is_no_longer_finite_keeps_a_text():
     data, module = tweets(6), lstm()
     pool = pool_updates(module, data, CLIENT, 0.05)
     broken = DesignSettings(iterations=50, learning_rate=1e30, schedule="constant")
-    made = design_texts(module, pool, task=LABELED, client=CLIENT, settings=broken)
+    made = design_samples(module, pool, task=LABELED, client=CLIENT, settings=broken)
     assert math.isfinite(made.canaries[0].loss)
     assert made.canaries[0].loss <= made.canaries[0].initial_loss
 
 
-def test_numbers_and_tokens_are_not_mixed_up():
-    data, numbers = tweets(4), federation([3, 3])
-    pool = pool_updates(mlp(), numbers, CLIENT, 1.0)
-    with pytest.raises(InputError, match="design_samples"):
-        design_texts(mlp(), pool, task=numbers.task, client=CLIENT)
+def test_bad_arguments_raise_an_error():
+    data = tweets(4)
     pool = pool_updates(lstm(), data, CLIENT, 1.0)
-    with pytest.raises(InputError, match="design_texts"):
-        design_samples(lstm(), pool, task=data.task, client=CLIENT)
     for kwargs, message in [
         ({"target": 2}, r"0\.\.1"),
         ({"target": "x"}, "random or best"),
-        ({"temperature": 0}, "temperature"),
-        ({"draws": 0}, "draws"),
         ({"start": data.client(0), "count": 9}, "9 canaries cannot start from 3"),
     ]:
         with pytest.raises(InputError, match=message):
-            design_texts(lstm(), pool, task=data.task, client=CLIENT, **kwargs)
+            design_samples(lstm(), pool, task=data.task, client=CLIENT, **kwargs)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,7 +15,7 @@ from coalmine.arrays import Array, Floats
 from coalmine.errors import InputError, check_count, check_kind, check_number, check_positive
 from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, Loss, MeanLoss
 from coalmine.methods.canife.design_pool import Pool
-from coalmine.methods.canife.per_sample_gradients import SampleGradients, input_derivatives
+from coalmine.methods.canife.per_sample_gradients import SampleGradients, input_derivative
 from coalmine.progress import track
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
@@ -123,7 +122,6 @@ class DesignOutcome:
         canaries: The samples.
         task: The task they are examples of.
         losses: (iterations, canaries), what the optimizer saw.
-        seconds: Duration of the design.
         not_finite: Iteration, counted from 1, in which a loss or its derivative was not finite and the design stopped,
             or None. The canaries are the best before it.
         gradients_by: Which implementation of per-sample gradients was used; speeds up the next design.
@@ -132,7 +130,6 @@ class DesignOutcome:
     canaries: tuple[Canary, ...]
     task: Task
     losses: Floats
-    seconds: float
     not_finite: int | None
     gradients_by: str
 
@@ -157,25 +154,12 @@ def clients_of(inputs: Array, targets: Array, task: Task) -> FederatedData:
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Where a descent ended: the variables, the best of each canary, and the losses (iterations, k)."""
+    """Where a descent ended: the variable, the best of each canary, and the losses (iterations, k)."""
 
-    last: list[Tensor]
-    best: list[Tensor]
+    last: Tensor
+    best: Tensor
     losses: Floats
     not_finite: int | None
-
-    def outcome(
-        self, canaries: Sequence[Canary], task: Task, gradients: SampleGradients, began: float
-    ) -> DesignOutcome:
-        """Return the canaries with how the descent went; ``began`` is a value of ``time.perf_counter``."""
-        return DesignOutcome(
-            canaries=tuple(canaries),
-            task=task,
-            losses=self.losses,
-            not_finite=self.not_finite,
-            gradients_by=type(gradients).__name__,
-            seconds=time.perf_counter() - began,
-        )
 
 
 def check_settings(settings: DesignSettings | None, count: int, seed: int) -> DesignSettings:
@@ -242,53 +226,51 @@ def sample_losses(
 
 
 def descend(
-    variables: Sequence[Tensor],
-    samples: Callable[[list[Tensor]], tuple[Tensor, Tensor]],
+    variable: Tensor,
+    samples: Callable[[Tensor], tuple[Tensor, Tensor]],
     gradients: SampleGradients,
     loss: DesignLoss,
     settings: DesignSettings,
     *,
     default_rate: float,
-    project: Callable[[list[Tensor]], None],
+    project: Callable[[Tensor], None],
 ) -> Descent:
-    """Minimize the loss over variables from which samples are made.
+    """Minimize the loss over a variable from which samples are made.
 
     Canaries do not influence one another: Adam works element by element.
 
     Args:
-        variables: [(k, …), …], the starting point.
-        samples: Turns variables into inputs and targets.
+        variable: (k, …), the starting point.
+        samples: Turns the variable into inputs and targets.
         gradients: Computes per-sample gradients.
         loss: The loss as a function of these gradients.
         settings: Iterations, learning rate and stopping rule.
         default_rate: Learning rate if the settings give none.
-        project: Brings variables back into their valid range, in place.
+        project: Brings the variable back into its valid range, in place.
 
     Raises:
-        InputError: If the loss does not depend on the variables.
+        InputError: If the loss does not depend on the variable.
     """
-    now = [value.detach().clone() for value in variables]
-    best = [value.clone() for value in now]
-    lowest = torch.full((len(now[0]),), math.inf, dtype=torch.float64)
+    now = variable.detach().clone()
+    best = now.clone()
+    lowest = torch.full((len(now),), math.inf, dtype=torch.float64)
     history: list[Tensor] = []
     lowest_so_far: list[Tensor] = []
     state: OptimizerState = {}
     for iteration in track(range(settings.iterations), "designing canaries"):
-        leaves = [value.requires_grad_() for value in now]
-        rows = gradients.of(*samples(leaves))
+        rows = gradients.of(*samples(now.requires_grad_()))
         # Two stages: ∂L/∂g in closed form without a graph, then ∂⟨g(z), v⟩/∂z with v = ∂L/∂g held fixed.
         values = loss.derivative([row.detach() for row in rows])
-        steps = input_derivatives(rows, leaves, values.derivatives)
+        step = input_derivative(rows, now, values.derivatives)
         del rows
-        now = [value.detach() for value in now]
-        finite = bool(values.losses.isfinite().all()) and all(bool(step.isfinite().all()) for step in steps)
+        now = now.detach()
+        finite = bool(values.losses.isfinite().all()) and bool(step.isfinite().all())
         better = values.losses < lowest  # False for NaN
-        for kept, value in zip(best, now, strict=True):
-            kept[better] = value[better]
+        best[better] = now[better]
         lowest = torch.where(better, values.losses, lowest)
         history.append(values.losses)
         lowest_so_far.append(lowest)
-        if iteration == 0 and not any(bool(step.any()) for step in steps):
+        if iteration == 0 and not bool(step.any()):
             raise InputError(
                 "the model's gradient does not change with its inputs (are they rounded or compared?), so no sample "
                 "can be designed: set iterations to 0 to take samples as they are"
@@ -301,6 +283,6 @@ def descend(
                 break
         rate = settings.rate(iteration, default_rate)
         if rate > 0:
-            Adam(learning_rate=rate, epsilon=_ADAM_EPSILON).step(now, steps, state)
+            Adam(learning_rate=rate, epsilon=_ADAM_EPSILON).step([now], [step], state)
         project(now)
     return Descent(now, best, torch.stack(history).numpy() if history else np.zeros((0, len(lowest))), None)

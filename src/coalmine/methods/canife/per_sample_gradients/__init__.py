@@ -12,8 +12,8 @@ from coalmine.methods.canife.per_sample_gradients.interface import (
     Box,
     DoubleBackward,
     SampleGradients,
-    input_derivatives,
+    input_derivative,
 )
 from coalmine.methods.canife.per_sample_gradients.layerwise import LayerwiseGradients
 
-__all__ = ["Box", "DoubleBackward", "LayerwiseGradients", "SampleGradients", "input_derivatives", "sample_gradients"]
+__all__ = ["Box", "DoubleBackward", "LayerwiseGradients", "SampleGradients", "input_derivative", "sample_gradients"]

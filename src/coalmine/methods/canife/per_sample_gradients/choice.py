@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.errors import InputError
-from coalmine.methods.canife.per_sample_gradients.interface import DoubleBackward, SampleGradients, input_derivatives
+from coalmine.methods.canife.per_sample_gradients.interface import DoubleBackward, SampleGradients, input_derivative
 from coalmine.methods.canife.per_sample_gradients.layerwise import LayerwiseGradients
 from coalmine.simulation.flat import check_module
 
@@ -65,7 +65,7 @@ def _evaluate(implementation: SampleGradients, inputs: Tensor, targets: Tensor) 
     inputs = inputs.clone().requires_grad_()
     try:
         rows = implementation.of(inputs, targets)
-        (derivative,) = input_derivatives(rows, [inputs], [row.detach() for row in rows])
+        derivative = input_derivative(rows, inputs, [row.detach() for row in rows])
     except InputError:
         raise
     except RuntimeError as error:

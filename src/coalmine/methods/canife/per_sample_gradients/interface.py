@@ -36,23 +36,22 @@ class SampleGradients(Protocol):
         """
 
 
-def input_derivatives(rows: Sequence[Tensor], leaves: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return the derivative of Σ ⟨rows, weights⟩ with respect to each of ``leaves``, from which ``rows`` were computed.
+def input_derivative(rows: Sequence[Tensor], leaf: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Return the derivative of Σ ⟨rows, weights⟩ with respect to ``leaf``, from which ``rows`` were computed.
 
     Parameters whose gradient is the same for every sample, such as unused ones, contribute nothing.
     """
     dependent = [(row, weight) for row, weight in zip(rows, weights, strict=True) if row.requires_grad]
-    derivatives: Sequence[Tensor | None] = [None]
+    derivative = None
     if dependent:
         outputs, factors = zip(*dependent, strict=True)
-        derivatives = torch.autograd.grad(outputs, list(leaves), factors, allow_unused=True)
-    existing = [derivative for derivative in derivatives if derivative is not None]
-    if len(existing) < len(leaves):
+        (derivative,) = torch.autograd.grad(outputs, leaf, factors, allow_unused=True)
+    if derivative is None:
         raise InputError(
             "the model's loss does not depend on its inputs, or only through whole numbers, so no sample can be "
             "designed for it: use a model that is differentiable with respect to its inputs"
         )
-    return existing
+    return derivative
 
 
 def sample_losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,0 +1,271 @@
+"""Canaries made of numbers, above all images, and canaries made of tokens.
+
+Numbers are optimized themselves. Of texts a distribution is optimized, texts are drawn from it, and the best is kept.
+The relaxation is the Gumbel-softmax (Jang et al. 2017), which Guo et al. (2021) use to attack text models and which
+section 3.3 of the CANIFE paper refers to. Texts are compared by their loss as discrete texts: no client could send the
+gradient of a distribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coalmine.errors import InputError
+from coalmine.methods.canife.design.loop import (
+    Canary,
+    Descent,
+    DesignOutcome,
+    DesignSettings,
+    StartExamples,
+    Target,
+    best_labels,
+    check_settings,
+    descend,
+    sample_losses,
+    start_examples,
+    start_labels,
+)
+from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.per_sample_gradients import sample_gradients
+from coalmine.simulation.client import LocalTraining, tensors
+from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.workers import one_thread
+
+# Learning rates of Adam as a share of the valid range: the best ones we measured, for long and for short designs.
+_RATE, _SHORT_RATE, _SHORT = 0.1, 0.3, 100
+
+# Learning rate of Adam for the logits of texts.
+_TEXT_RATE = 1.0
+
+# Head start of the starting text's tokens, on top of the logit that makes each as likely as all others together.
+_START_LOGIT = 2.0
+
+# Texts drawn from each distribution.
+_DRAWS = 32
+
+Losses = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Returns the losses and norms (k,) of inputs and targets."""
+
+
+def design_samples(
+    model: nn.Module,
+    pool: Pool,
+    *,
+    task: Task,
+    client: LocalTraining,
+    count: int = 1,
+    settings: DesignSettings | None = None,
+    start: StartExamples = None,
+    target: Target = "random",
+    valid: tuple[float, float] | None = (0.0, 1.0),
+    gradients_by: str | None = None,
+    seed: int = 0,
+) -> DesignOutcome:
+    """Design samples of numbers, or texts, for the current model, all in one batch.
+
+    A labeled text has the class ``target``. In a language model each token is also the target of the tokens before it,
+    and is optimized as such. A canary made of tokens is the best of its starting text, the likeliest text and 32 texts
+    drawn from its distribution, by the loss of the discrete text.
+
+    Args:
+        model: The model at its current parameters.
+        pool: Updates of mock clients, from the same model.
+        task: What the model learns.
+        client: What a client does with its examples; the canary's client does the same and is clipped.
+        count: Number of canaries.
+        settings: How they are optimized.
+        start: Examples to start from, which keep their class if ``target`` is ``"random"``; None for random numbers or
+            tokens.
+        target: The canaries' class; it does not apply to language models.
+        valid: Range that numbers stay in (`valid_range` finds that of a data set); None leaves them free, as in the
+            paper.
+        gradients_by: ``gradients_by`` of an earlier design for the same module, which saves choosing again.
+        seed: Seed of the start, and of the Gumbel noise and the drawn texts.
+
+    Returns:
+        The canaries, the best first.
+
+    Raises:
+        InputError: If a setting is out of range, or the model's gradient does not depend on its inputs.
+
+    Example:
+        >>> from coalmine.methods.canife.mock_clients import pool_updates
+        >>> from coalmine.simulation import SGD, LocalTraining, models
+        >>> from coalmine.simulation.data import load
+        >>> digits = load("digits", partition="iid:60", pool_fraction=0.3)
+        >>> model, client = models.build("mlp", digits.train.task), LocalTraining(optimizer=SGD(learning_rate=0.5))
+        >>> pool = pool_updates(model, digits.pool, client, clip_norm=1.0, clients=digits.train)
+        >>> design = design_samples(
+        ...     model, pool, task=digits.train.task, client=client, settings=DesignSettings(iterations=20)
+        ... )
+        >>> design.canaries[0].health > 0.5
+        True
+    """
+    settings = check_settings(settings, count, seed)
+    pool.check_fits(model)
+    kind = _Numbers(task, count, start, valid, seed) if task.tokens is None else _Texts(task, count, start, seed)
+    targets = start_labels(target, kind.labels, task)
+    with one_thread():
+        gradients = sample_gradients(model, *kind.samples(kind.start, targets), implementation=gradients_by)
+        loss = settings.loss_for(pool, client, gradients)
+        if target == "best" and not task.per_position:
+            targets = best_labels(gradients, loss, kind.start, task.classes)
+        descent = descend(
+            kind.variable(),
+            lambda values: kind.samples(kind.relaxed(values), targets),
+            gradients,
+            loss,
+            settings,
+            default_rate=kind.rate(settings.iterations),
+            project=kind.project,
+        )
+        canaries = kind.canaries(descent, targets, partial(sample_losses, gradients, loss))
+    return DesignOutcome(
+        canaries=tuple(sorted(canaries, key=lambda canary: canary.loss)),
+        task=task,
+        losses=descent.losses,
+        not_finite=descent.not_finite,
+        gradients_by=type(gradients).__name__,
+    )
+
+
+def valid_range(data: FederatedData) -> tuple[float, float]:
+    """Return the range of a model's inputs: 0 to 1 for pixels, otherwise that of the numbers that occur."""
+    if data.inputs.dtype == np.uint8:
+        return 0.0, 1.0
+    return float(data.inputs.min()), float(data.inputs.max())
+
+
+class _Numbers:
+    """Samples of numbers, which are optimized themselves: ``start`` (k, *input_shape) with ``labels`` (k,)."""
+
+    def __init__(
+        self, task: Task, count: int, start: StartExamples, valid: tuple[float, float] | None, seed: int
+    ) -> None:
+        if valid is not None and not valid[0] < valid[1]:
+            raise InputError(f"valid must be a range (lowest, highest), got {valid}")
+        self._valid, draw = valid, np.random.default_rng(seed)
+        if start is None:
+            numbers = draw.uniform(*(valid or (0.0, 1.0)), (count, *task.input_shape)).astype(np.float32)
+            self.start, self.labels = (
+                torch.from_numpy(numbers),
+                torch.from_numpy(draw.integers(task.classes, size=count)),
+            )
+        else:
+            self.start, self.labels = tensors(start_examples(start, count, draw), task)
+        self.project(self.start)
+
+    def rate(self, iterations: int) -> float:
+        width = 1.0 if self._valid is None else self._valid[1] - self._valid[0]
+        return (_SHORT_RATE if iterations < _SHORT else _RATE) * width
+
+    def variable(self) -> Tensor:
+        return self.start
+
+    def relaxed(self, values: Tensor) -> Tensor:
+        return values
+
+    def project(self, values: Tensor) -> None:
+        """Bring numbers back into their valid range, in place."""
+        if self._valid is not None:
+            values.clamp_(*self._valid)
+
+    def samples(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return inputs, targets
+
+    def canaries(self, descent: Descent, targets: Tensor, losses: Losses) -> list[Canary]:
+        """Return the best samples of the descent."""
+        before, _ = losses(self.start, targets)
+        after, norms = losses(descent.best, targets)
+        return [
+            Canary(
+                inputs=descent.best[i].numpy(),
+                targets=targets[i].numpy(),
+                loss=float(after[i]),
+                initial_loss=float(before[i]),
+                norm=float(norms[i]),
+            )
+            for i in range(len(targets))
+        ]
+
+
+class _Texts:
+    """Texts, whose logits (k, positions, tokens) are optimized.
+
+    ``start`` holds the starting texts as distributions, one token longer for a language model; ``labels`` (k,) are
+    their classes.
+    """
+
+    def __init__(self, task: Task, count: int, start: StartExamples, seed: int) -> None:
+        assert task.tokens is not None
+        self._task, self._draw = task, torch.Generator().manual_seed(seed)
+        allowed = torch.ones(task.tokens, dtype=torch.bool)
+        if task.per_position and task.ignored is not None:
+            allowed[task.ignored] = False
+        self._forbidden = torch.zeros(task.tokens).masked_fill_(~allowed, -torch.inf)
+        draw = np.random.default_rng(seed)
+        self.labels = torch.from_numpy(draw.integers(task.classes, size=count))
+        length = task.input_shape[0] + int(task.per_position)
+        tokens = draw.choice(np.flatnonzero(allowed.numpy()), (count, length))
+        if start is not None:
+            examples = start_examples(start, count, draw)
+            texts = examples.inputs.astype(np.int64)
+            if task.per_position:
+                texts = np.concatenate([texts, examples.targets[:, -1:]], axis=1)
+            else:
+                self.labels = torch.from_numpy(examples.targets.astype(np.int64))
+            # Padding is replaced by random tokens: it would have no gradient.
+            tokens = np.where(allowed.numpy()[texts], texts, tokens)
+        self._tokens = torch.from_numpy(tokens.astype(np.int64))
+        self.start = self._one_hot(self._tokens)
+
+    def rate(self, iterations: int) -> float:
+        return _TEXT_RATE
+
+    def variable(self) -> Tensor:
+        return self.start * (_START_LOGIT + math.log(self.start.shape[-1]))
+
+    def relaxed(self, values: Tensor) -> Tensor:
+        """Return a draw of the Gumbel-softmax."""
+        noise = torch.empty_like(values).exponential_(generator=self._draw).log_()  # minus Gumbel noise
+        return (values + self._forbidden - noise).softmax(-1)
+
+    def project(self, values: Tensor) -> None:
+        """Do nothing: all logits are valid."""
+
+    def samples(self, texts: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of texts given as distributions over tokens."""
+        return (texts[:, :-1], texts[:, 1:]) if self._task.per_position else (texts, targets)
+
+    def canaries(self, descent: Descent, targets: Tensor, losses: Losses) -> list[Canary]:
+        """Return for each canary the best of its starting text, its likeliest text and texts drawn."""
+        probabilities = (descent.last + self._forbidden).softmax(-1)
+        drawn = torch.multinomial(probabilities.flatten(0, 1), _DRAWS, replacement=True, generator=self._draw)
+        drawn = drawn.view(*self._tokens.shape, _DRAWS).movedim(2, 1)
+        candidates = torch.cat([self._tokens[:, None], probabilities.argmax(-1)[:, None], drawn], 1)
+        canaries = []
+        for texts, label in zip(candidates, targets, strict=True):
+            values, norms = losses(*self.samples(self._one_hot(texts), label.expand(len(texts))))
+            best = int(values.argmin())
+            inputs, target = self.samples(texts[best : best + 1], label[None])
+            canaries.append(
+                Canary(
+                    inputs=inputs[0].numpy(),
+                    targets=target[0].numpy(),
+                    loss=float(values[best]),
+                    initial_loss=float(values[0]),
+                    norm=float(norms[best]),
+                )
+            )
+        return canaries
+
+    def _one_hot(self, tokens: Tensor) -> Tensor:
+        assert self._task.tokens is not None
+        return F.one_hot(tokens, self._task.tokens).float()
