@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from coalmine.methods.one_shot.participation import Participation as Participation
     from coalmine.methods.one_shot.participation import PoissonParticipation as PoissonParticipation
     from coalmine.methods.one_shot.participation import ScheduledParticipation as ScheduledParticipation
+    from coalmine.methods.one_shot.planning import Plan as Plan
+    from coalmine.methods.one_shot.planning import plan as plan
     from coalmine.methods.samples.audit import Samples as Samples
     from coalmine.methods.secret_sharer.audit import SecretSharer as SecretSharer
     from coalmine.methods.secret_sharer.memorization import Memorization as Memorization
@@ -82,6 +84,7 @@ __getattr__, __all__ = lazy_names(
             "PoissonParticipation",
             "ScheduledParticipation",
         ),
+        "coalmine.methods.one_shot.planning": ("Plan", "plan"),
         "coalmine.methods.samples.audit": ("Samples",),
         "coalmine.methods.secret_sharer.audit": ("SecretSharer",),
         "coalmine.methods.secret_sharer.memorization": (

@@ -29,6 +29,10 @@ class DataWarning(UserWarning):
     """Part of the data is not used. The message says how much, and why; the command line prints it."""
 
 
+class CanaryWarning(UserWarning):
+    """The canaries of an audit outweigh the training they join. The message says by how much, and what to do."""
+
+
 class NotApplicableError(InputError):
     """An estimator does not apply to these scores: an error if requested by name, skipped when running all of them."""
 

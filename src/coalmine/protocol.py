@@ -137,6 +137,14 @@ class Audit:
     notes: Sequence[str] = ()
     """Sentences about the training that the result repeats as warnings."""
 
+    def joins(self, *, clients: float | None, noise_multiplier: float = 0.0) -> None:
+        """Warn, before the first round, if the canaries outweigh the training that they join.
+
+        Args:
+            clients: Expected number of clients in a round, or None if canaries do not count in the divisor.
+            noise_multiplier: Noise standard deviation on the sum over the clip norm, if known.
+        """
+
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """Return what to add to a round's sum, or None.
 

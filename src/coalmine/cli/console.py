@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from coalmine.errors import DataWarning
+from coalmine.errors import CanaryWarning, DataWarning
 from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def show_warning(
     line: str | None = None,
 ) -> None:
     """Print our warnings as sentences, and others as Python does."""
-    if issubclass(category, DataWarning):
+    if issubclass(category, CanaryWarning | DataWarning):
         print(f"coalmine: {message}", file=sys.stderr)
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))

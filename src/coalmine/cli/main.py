@@ -15,6 +15,7 @@ from coalmine.cli import audit, console, runs, saved
 from coalmine.cli.account import account
 from coalmine.cli.estimate import estimate
 from coalmine.cli.exposure import exposure
+from coalmine.cli.plan import plan
 from coalmine.cli.reproduce import reproduce
 from coalmine.errors import InputError
 
@@ -38,6 +39,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     estimate,
     exposure,
     account,
+    plan,
     reproduce,
 )
 for command in _COMMANDS:

@@ -108,7 +108,10 @@ class Training(Rounds):
         )
         cohorts.check(len(data), rounds)
         if rounds:  # raises if the noise on counts uses up the whole noise multiplier
-            self.mechanism.update_noise(cohorts.expected(len(data), 0))
+            expected = cohorts.expected(len(data), 0)
+            noise_multiplier = self.mechanism.update_noise(expected)
+            for audit in self.audits:
+                audit.joins(clients=expected, noise_multiplier=noise_multiplier)
         self._weights = self.mechanism.weighting.weights(data.sizes)
         with one_thread():
             kernel = choose_kernel(model, data, self.client)

@@ -19,7 +19,7 @@ from coalmine.stats.single_run import GuessPower, guess_families
 from coalmine.stats.tradeoff import Curve
 
 # The rank-sum test is the sharpest for noise that is too small everywhere, the others see leaks in the tails.
-_RANK_SUM_SHARE = 0.5
+RANK_SUM_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +84,8 @@ class ClaimTests:
         """Return the p-value of a claim."""
         if self.dependent:
             return joint_p_value(guess_families(self.scores), claim)
-        rank_sum = self._rank_sum.p_value(self._statistic, claim) / _RANK_SUM_SHARE
-        at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - _RANK_SUM_SHARE)
+        rank_sum = self._rank_sum.p_value(self._statistic, claim) / RANK_SUM_SHARE
+        at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
         return min(1.0, rank_sum, at_ranks)
 
     def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
@@ -103,7 +103,7 @@ class ClaimTests:
         test = self._rank_sum
         if factor != 1:
             test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
-        return test.power(claim, truth, alpha * _RANK_SUM_SHARE)
+        return test.power(claim, truth, alpha * RANK_SUM_SHARE)
 
     @cached_property
     def _rank_sum(self) -> RankSum:

@@ -35,7 +35,7 @@ def test_a_run_has_one_result_per_view():
     ]  # fmt: skip
     assert all(r.theory.sampling == "poisson:0.5" and r.metrics["accuracy"] == 0.5 for r in results)
     assert results[0].config["rounds"] == 3
-    assert results[1].config["canaries"] == 100
+    assert results[1].config["canaries"] == 20
 
 
 @pytest.mark.parametrize(

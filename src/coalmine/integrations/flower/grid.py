@@ -16,6 +16,7 @@ from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.local import copied
 from coalmine.integrations.flower.mod import canary_request
 from coalmine.integrations.flower.rounds import AuditedRounds
+from coalmine.methods.one_shot.costs import warn_if_crowded
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.updates import FAMILIES
 from coalmine.protocol import Audit, Contribution
@@ -93,7 +94,7 @@ class CanaryGrid(Grid):
         self._mean_metrics: dict[str, Any] = {_EXAMPLES: 1}
         self._contexts: dict[int, Context] = {}
         self._pending: dict[str, Message] = {}
-        self._shrink = 1 - 2 * _STEP
+        self._shrink, self._balance_checked = 1 - 2 * _STEP, False
 
     @property
     def rounds(self) -> int:
@@ -152,8 +153,11 @@ class CanaryGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages to real nodes, and have canaries answer theirs at once."""
         to_canaries, to_clients = _apart(messages)
+        trains = _trains([*to_canaries, *to_clients])
+        if trains:
+            self._check_balance(len(to_canaries), len(to_clients))
         ids = list(self.inner.push_messages(to_clients))
-        if not _trains([*to_canaries, *to_clients]):
+        if not trains:
             return ids
         self.audited.answered(len(to_canaries) + len(to_clients), 0, 0, "")
         for reply in self._replies(to_canaries, [], self._current_clip_norm([*to_canaries, *to_clients])):
@@ -173,6 +177,7 @@ class CanaryGrid(Grid):
         to_canaries, to_clients = _apart(messages)
         if not _trains([*to_canaries, *to_clients]):
             return self.inner.send_and_receive(to_clients, timeout=timeout)
+        self._check_balance(len(to_canaries), len(to_clients))
         sent = len(to_canaries) + len(to_clients)
         self.audited.sampled(sent, len(list(self.inner.get_node_ids())) + len(self.audited.due()))
         clip_norm = self._current_clip_norm([*to_canaries, *to_clients])
@@ -184,6 +189,12 @@ class CanaryGrid(Grid):
         return replies
 
     # Canaries
+
+    def _check_balance(self, canaries: int, clients: int) -> None:
+        """Warn before the first round if most nodes are canaries: held-out ones count in the average as well."""
+        if not self._balance_checked:
+            warn_if_crowded(canaries, clients)
+        self._balance_checked = True
 
     def _node_id(self, audit: int, seat: int) -> int:
         return -1 - (seat * len(self.audited.audits) + audit)

@@ -82,6 +82,8 @@ class AuditedSteps:
         self._layer_scale = _layer_scale(optimizer)
         self.audits, self._stepped = tuple(audits), stepped
         self._check_audits()
+        for audit in self.audits:
+            audit.joins(clients=None, noise_multiplier=float(optimizer.noise_multiplier))
         self._extra_steps, self._finished = 0, False
         self._directions: dict[tuple[int, int], Vector] = {}
         if ghost:

@@ -26,6 +26,7 @@ from coalmine.methods.one_shot.checks import (
     check_vector,
     check_view,
 )
+from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
 from coalmine.methods.one_shot.evidence import Evidence, vector_norm
 from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
@@ -51,7 +52,8 @@ class OneShot(Audit):
     Args:
         dim: Number of trainable parameters.
         rounds: Number of training rounds.
-        canaries: Expected number of inserted canaries. The same number is held out.
+        canaries: Expected number of inserted canaries. The same number is held out. `coalmine.plan` shows how
+            many detect missing noise, and what they cost.
         view: What the adversary sees: ``"final"``, ``"final-change"``, ``"updates"``, ``"every:N"`` or
             ``"rounds:A,B"`` (see `parse_view`).
         participation: When canaries take part: ``"every-round"``, ``"poisson:Q"``, ``"fixed:SHARE"``, ``"epochs:N"``,
@@ -154,6 +156,33 @@ class OneShot(Audit):
         other._plants, other.plants_as = False, None
         other._watch(view, score, initial)
         return other
+
+    # Before the training
+
+    def joins(self, *, clients: float | None, noise_multiplier: float = 0.0) -> None:
+        """Warn if the canaries outnumber the clients of a round, or add more noise than the mechanism does.
+
+        The simulator and the integrations call it. In your own loop, call it before the first round.
+
+        Args:
+            clients: Expected number of clients in a round, or None if canaries do not count in the divisor.
+            noise_multiplier: Noise standard deviation on the sum over the clip norm, if known.
+
+        Example:
+            >>> import warnings
+            >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, participation="every-round")
+            >>> with warnings.catch_warnings(record=True) as caught:
+            ...     audit.joins(clients=50)
+            >>> str(caught[0].message)[:59]
+            '100 canaries beside 50 clients in a round: it moves the mod'
+        """
+        if not self._plants:
+            return
+        rates = (self.participation.rate(self._count, self.rounds, round) for round in range(self.rounds))
+        due = self.canaries * max(rates)
+        if clients is not None:
+            warn_if_crowded(due, clients)
+        warn_if_loud(due, dim=self.dim, noise_multiplier=noise_multiplier)
 
     # During the training
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from coalmine.accounting import theory
 from coalmine.errors import InputError
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.one_shot.audit import OneShot
-from coalmine.methods.one_shot.participation import PARTICIPATIONS
+from coalmine.methods.one_shot.participation import PARTICIPATIONS, parse_participation
+from coalmine.methods.one_shot.planning import AuditPower, default_canaries
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Audit
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from coalmine.simulation.data import Splits
     from coalmine.simulation.rounds import Rounds
     from coalmine.simulation.settings import TrainingSettings
+
+_ANY_NUMBER = 1000  # of canaries, where their number is not decided yet and hardly matters
 
 
 class OneShotJob(Job):
@@ -77,7 +82,7 @@ def build_audits(
     audit = OneShot(
         dim=start.size,
         rounds=training.rounds,
-        canaries=min(1000, max(100, population // 10)) if settings.canaries is None else settings.canaries,
+        canaries=_canaries(settings, training, population) if settings.canaries is None else settings.canaries,
         view=first,
         participation=_participation(settings, training, population),
         score=_score(settings, first),
@@ -91,6 +96,24 @@ def build_audits(
         audit.seen_by(view, score=_score(settings, view), initial=start if needs_initial(view) else None)
         for view in others
     ]
+
+
+def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int) -> int:
+    """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
+    participation, rounds = parse_participation(_participation(settings, training, population)), training.rounds
+    rates = [participation.rate(_ANY_NUMBER, rounds, round) for round in range(rounds)]
+    power = None
+    if training.noise_multiplier > 0 and rounds > 0:
+        with suppress(InputError):  # an ε beyond what accountants compute
+            claim = theory(
+                noise_multiplier=training.noise_multiplier,
+                sampling=participation.sampling(_ANY_NUMBER, rounds),
+                rounds=rounds,
+                delta=settings.delta,
+            )
+            power = AuditPower(theory=claim, view=settings.view[0], rate=float(np.mean(rates)))
+    clients = training.cohorts().expected(population, 0)
+    return default_canaries(power, clients=clients, rate=max(rates, default=1.0))
 
 
 def _score(settings: OneShotSettings, view: str) -> str | None:

@@ -1,0 +1,70 @@
+"""``coalmine plan``: how many canaries an audit needs, and what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coalmine.cli import console
+from coalmine.cli.options import AsJson, Confidence, Delta
+
+
+def plan(
+    noise: Annotated[
+        float,
+        typer.Option(
+            help="Claimed noise multiplier: standard deviation of a round's noise over the clip norm.",
+            show_default=False,
+        ),
+    ],
+    sampling: Annotated[
+        str,
+        typer.Option(help="How clients and canaries take part: poisson:Q, fixed:SIZE/POPULATION, epoch:ROUNDS, …"),
+    ] = "every-round",
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 1,
+    clients: Annotated[
+        float | None,
+        typer.Option(help="Expected clients per round, for what canaries cost.", show_default=False),
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(help="Number of parameters, for the noise that canaries add.", show_default=False)
+    ] = None,
+    view: Annotated[str, typer.Option(help="What the adversary sees, such as updates or final-change.")] = "updates",
+    delta: Delta = 1e-5,
+    confidence: Confidence = 0.95,
+    figure: Annotated[
+        Path | None,
+        typer.Option(help="Draw the power by number of canaries: a file .svg, .png or .html.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan an audit: how many canaries detect missing noise, and what they cost the training.
+
+    docs/one-shot.md explains the numbers.
+    """
+    import coalmine
+    from coalmine.results.files import envelope
+    from coalmine.results.tables import Table
+
+    with console.busy("computing the power of the audit"):
+        planned = coalmine.plan(
+            noise_multiplier=noise,
+            sampling=sampling,
+            rounds=rounds,
+            clients=clients,
+            dim=dim,
+            view=view,
+            delta=delta,
+            confidence=confidence,
+        )
+    if figure is not None:
+        planned.save_figure(figure)
+    if as_json:
+        theory = planned.theory.to_dict()
+        console.print_json(envelope([], theories=[theory], plan=planned.to_dict(), summary=planned.summary))
+        return
+    title = f"canaries that detect less than the claimed noise ({planned.test} test, view {planned.view})"
+    console.print_table(Table(title, *planned.cells()))
+    console.print_sentence(planned.summary)

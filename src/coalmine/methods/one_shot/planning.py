@@ -1,0 +1,483 @@
+"""Planning an audit with random updates: how many canaries detect missing noise, and what they cost the training.
+
+The power is that of the test of the claim (docs/claim-test.md) with scores as the strongest attack on a view has them.
+docs/one-shot.md explains the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coalmine import accounting
+from coalmine.accounting import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling, Theory, parse_sampling
+from coalmine.arrays import Floats
+from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
+from coalmine.methods.one_shot.costs import extra_noise, step_left
+from coalmine.methods.one_shot.views import parse_view
+from coalmine.stats.claim_p_value import RANK_SUM_SHARE
+from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.single_run import GuessPower
+from coalmine.stats.tradeoff import Curve, GaussianDP
+
+NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
+"""Shares of the claimed noise, and powers, that a plan is made for."""
+
+# Numbers of canaries that are tried: a tenth apart, which is about as exact as the simulated power is.
+_DIGITS = (10, 11, 12, 13, 15, 16, 18, 20, 22, 24, 27, 30, 33, 36, 39, 43, 47, 51, 56, 62, 68, 75, 82, 91)
+_TRIED = (5, 6, 7, 8, 9, *(digits * 10**decade for decade in range(4) for digits in _DIGITS))
+_TRIED_ONE_RUN = (20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000)
+_DRAWN = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+_DRAWS, _GUESS_DRAWS = 1_999, 100
+_FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
+
+# The default number of canaries: what costs a tenth of a round's average, but enough to detect half the noise.
+_AFFORDABLE_SHARE = 0.1
+_FEWEST, _MOST = 20, 1000
+_NOTICEABLE_SHARE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedNumber:
+    """How many canaries detect a share of the claimed noise, and what they cost.
+
+    Args:
+        noise: The share of the claimed noise that is really there.
+        power: Probability to refute the claim then.
+        canaries: Inserted canaries that the audit needs, by the test that it uses; None if more than were tried.
+        exact_null: Inserted canaries needed if the null distribution of the scores is known.
+        counted: Inserted canaries needed if as many held-out canaries are counted instead.
+        per_round: Expected number of them in a round.
+        share: Their share of a round's average; None if the number of clients is unknown.
+        extra_noise: By how much they make the noise larger, as a fraction; None if the dimension is unknown.
+    """
+
+    noise: float
+    power: float
+    canaries: int | None
+    exact_null: int | None
+    counted: int | None
+    per_round: float | None
+    share: float | None
+    extra_noise: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What an audit with random updates can detect, and what it costs. `plan` makes it.
+
+    Args:
+        theory: The claim.
+        view: What the adversary sees.
+        test: The test that the audit uses: ``"exact-null"`` or ``"one-run"``.
+        confidence: One minus the false-alarm rate of the test.
+        clients: Expected number of clients in a round, or None.
+        dim: Number of parameters, or None.
+        default: The number of canaries that `coalmine run` inserts if none is set; None without ``clients``.
+        rows: The numbers of canaries, for every share of the noise and every power.
+        powers: Triples (share of the noise, canaries, power) with an exact null, for the figure.
+        notes: Sentences on what the numbers do not cover.
+    """
+
+    theory: Theory
+    view: str
+    test: str
+    confidence: float
+    clients: float | None
+    dim: int | None
+    default: int | None
+    rows: tuple[PlannedNumber, ...]
+    powers: tuple[tuple[float, int, float], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """What is needed to detect half the noise, in a few sentences."""
+        row = next(row for row in self.rows if row.noise == min(NOISES) and row.power == min(POWERS))
+        claim = f"The claim is ε = {self.theory.epsilon:.3g} at δ = {self.theory.delta:g}."
+        if row.canaries is None:
+            most = (_TRIED_ONE_RUN if self.test == "one-run" else _TRIED)[-1]
+            needed = f"Half of its noise is not known to be detected with {row.power:.0%} power by {most:,} canaries."
+        else:
+            needed = f"{row.canaries:,} canaries detect half of its noise with {row.power:.0%} power."
+        parts = [claim, needed]
+        if row.share is not None:
+            cost = f"Expect {_short(row.per_round)} of them in a round, {row.share:.0%} of its average"
+            if row.share >= _NOTICEABLE_SHARE:
+                cost += (
+                    f": it moves the model {1 - row.share:.2g} times as far as without them, unless the server's "
+                    f"learning rate is multiplied by {1 / (1 - row.share):.2g}"
+                )
+            parts.append(f"{cost}.")
+        if self.default is not None:
+            parts.append(f"By default {self.default:,} are inserted.")
+        return " ".join([*parts, *self.notes])
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """Return the rows as a table of texts: its columns, and its cells."""
+        columns = ["noise", "power", "canaries", "exact null", "counted", "per round", "of the average", "extra noise"]
+        return columns, [
+            [
+                f"{row.noise:g}",
+                f"{row.power:.0%}",
+                *(_whole(count) for count in (row.canaries, row.exact_null, row.counted)),
+                _short(row.per_round),
+                "-" if row.share is None else f"{row.share:.0%}",
+                "-" if row.extra_noise is None else f"{row.extra_noise:.1%}",
+            ]
+            for row in self.rows
+        ]
+
+    def figure(self) -> Any:
+        """Return the power by number of canaries as an altair chart."""
+        import altair as alt
+
+        from coalmine.drawing.files import SERIES, THEORY
+
+        values = [{"noise": f"{noise:g}", "canaries": n, "power": power} for noise, n, power in self.powers]
+        x = alt.X(
+            "canaries:Q", title="inserted canaries", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~s")
+        )
+        y = alt.Y("power:Q", title="power", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
+        names = [f"{noise:g}" for noise in NOISES]
+        color = alt.Color(
+            "noise:N", title="share of the noise", scale=alt.Scale(domain=names, range=list(SERIES[: len(names)]))
+        )
+        lines = alt.Chart(alt.InlineData(values=values)).mark_line(point=True).encode(x=x, y=y, color=color)
+        wanted = alt.Chart(alt.InlineData(values=[{"power": min(POWERS)}])).mark_rule(color=THEORY, strokeDash=[4, 3])
+        return (lines + wanted.encode(y="power:Q")).properties(width=420, height=220)
+
+    def save_figure(self, path: Path | str) -> Path:
+        """Write the figure to a file that ends in .svg, .png or .html, and return its path."""
+        from coalmine.drawing.files import save
+
+        return save(self.figure(), Path(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan, ready for JSON."""
+        fields = {name: getattr(self, name) for name in ("view", "test", "confidence", "clients", "dim", "default")}
+        powers = [{"noise": noise, "canaries": n, "exact_null_power": power} for noise, n, power in self.powers]
+        return {**fields, "rows": [asdict(row) for row in self.rows], "powers": powers, "notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        columns, rows = self.cells()
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in (columns, *rows)]
+        return "\n".join([*lines, "", self.summary])
+
+
+def plan(
+    *,
+    noise_multiplier: float,
+    sampling: str | Sampling = "every-round",
+    rounds: int = 1,
+    clients: float | None = None,
+    dim: int | None = None,
+    view: str = "updates",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+) -> Plan:
+    """Plan an audit with random updates: how many canaries detect missing noise, and what they cost.
+
+    The power is that of the likelihood-ratio score for the view ``updates``, and of the cosine for views of models,
+    where a canary stands out of the noise of all rounds by q √rounds / noise, q being its share of the rounds. Both
+    leave out that the clients' own updates hide canaries a little, and that a server with momentum weighs rounds
+    differently. Of the test only the half that compares all ranks counts, so for large ε fewer canaries can be enough.
+
+    Args:
+        noise_multiplier: Claimed noise: standard deviation on a round's sum over the clip norm.
+        sampling: How clients and canaries take part, as text such as ``"poisson:0.01"`` or a `Sampling`.
+        rounds: Number of rounds.
+        clients: Expected number of clients in a round, for what canaries cost.
+        dim: Number of parameters, for the noise that canaries add.
+        view: What the adversary sees, as in `OneShot`.
+        delta: The δ at which ε is claimed.
+        confidence: One minus the false-alarm rate of the test.
+
+    Returns:
+        The plan. ``print`` shows it as a table.
+
+    Raises:
+        InputError: If an argument is out of range, or nothing is claimed because there is no noise.
+
+    Example:
+        >>> planned = plan(noise_multiplier=3.0, sampling="every-round", rounds=10, clients=50)
+        >>> [(row.noise, row.power, row.canaries) for row in planned.rows if row.noise == 0.5]
+        [(0.5, 0.8, 10), (0.5, 0.95, 18)]
+    """
+    parse_view(view)
+    scheme = parse_sampling(sampling) if isinstance(sampling, str) else sampling
+    check_kind("sampling", scheme, Sampling, "a text such as poisson:0.01 or a Sampling")
+    check_positive("noise_multiplier", noise_multiplier)
+    theory = accounting.theory(
+        noise_multiplier=noise_multiplier, sampling=scheme, rounds=check_count("rounds", rounds), delta=delta
+    )
+    power = AuditPower(theory=theory, view=view, rate=participation_rate(scheme, rounds), confidence=confidence)
+    clients = None if clients is None else check_positive("clients", clients)
+    dim = None if dim is None else check_count("dim", dim, least=2)
+    return Plan(
+        theory=theory,
+        view=view,
+        test=power.test,
+        confidence=confidence,
+        clients=clients,
+        dim=dim,
+        default=None if clients is None else default_canaries(power, clients=clients, rate=power.due),
+        rows=tuple(_row(power, noise, wanted, clients, dim) for noise in NOISES for wanted in POWERS),
+        powers=tuple((noise, n, power.exact_null(noise, n)) for noise in NOISES for n in _DRAWN),
+        notes=tuple(_notes(power)),
+    )
+
+
+def participation_rate(sampling: Sampling, rounds: int) -> float:
+    """Return the share of the rounds that a client takes part in.
+
+    Example:
+        >>> participation_rate(accounting.AtMost(5), rounds=20)
+        0.25
+    """
+    match sampling:
+        case OncePerEpoch():
+            return 1 / min(sampling.rounds_per_epoch, rounds)
+        case AtMost():
+            return min(1.0, sampling.times / rounds)
+        case _:
+            return 1.0 if sampling.rate is None else sampling.rate
+
+
+class AuditPower:
+    """The power of an audit's test of a claim, by share of the noise and number of canaries.
+
+    Args:
+        theory: The claim, with a noise multiplier.
+        view: What the adversary sees.
+        rate: Share of the rounds that a canary takes part in.
+        confidence: One minus the false-alarm rate of the test.
+
+    Example:
+        >>> claim = accounting.theory(noise_multiplier=3.0, sampling=accounting.EveryRound(), rounds=10, delta=1e-5)
+        >>> power = AuditPower(theory=claim, view="updates", rate=1.0)
+        >>> power.exact_null(0.5, 50) > 0.95, power.exact_null(1.0, 50) < 0.05
+        (True, True)
+    """
+
+    def __init__(self, *, theory: Theory, view: str, rate: float, confidence: float = 0.95) -> None:
+        self.theory, self.view, self.rate = theory, view, rate
+        self._alpha, self._sampling = 1 - check_confidence(confidence), parse_sampling(theory.sampling)
+        self._curve = cache(theory.curve)
+        self.exact_null, self.counted, self.one_run = (
+            cache(power) for power in (self._exact_null, self._counted, self._one_run)
+        )
+        self._secret_rounds = cache(
+            lambda noise: secret_rounds_curve(noise * (theory.noise_multiplier or 0.0), rate, theory.rounds)
+        )
+        self._rank_sum = cache(_rank_sum)
+        self._guesses = cache(lambda canaries: GuessPower(canaries, canaries, draws=_GUESS_DRAWS))
+
+    @property
+    def due(self) -> float:
+        """Expected share of the canaries in a round that has any: all of them, if they share a few rounds."""
+        return 1.0 if isinstance(self._sampling, AtMost) else self.rate
+
+    @property
+    def test(self) -> str:
+        """The test that `OneShot` uses: where canaries have several rounds of their own, only coin flips are left."""
+        match self._sampling:
+            case Poisson() | FixedSize():
+                secret = True
+            case OncePerEpoch():
+                secret = self._sampling.rounds_per_epoch < self.theory.rounds
+            case _:
+                secret = False
+        return "one-run" if self.view == "updates" and secret else "exact-null"
+
+    def truth(self, noise: float) -> Curve:
+        """Return the trade-off curve that the attack reaches if this share of the noise is there."""
+        if self.view == "updates" and isinstance(self._sampling, Poisson | FixedSize):
+            # The accountant's curve covers both directions of adding or removing a client, and the attack has only one.
+            return self._secret_rounds(noise)
+        if self.view == "updates":
+            return self._curve(noise)
+        # The model's change holds a canary's updates of K rounds and the noise of all of them: its score is shifted by
+        # K / (σ √rounds) standard deviations. With Poisson sampling K varies by rounds · q · (1 − q), which widens the
+        # members' scores; √(2 / (2 + variance)) keeps the area under the ROC curve.
+        sigma, variance = noise * (self.theory.noise_multiplier or 0.0), 0.0
+        if isinstance(self._sampling, Poisson):
+            variance = self.rate * (1 - self.rate) / sigma**2
+        return GaussianDP(self.rate * math.sqrt(self.theory.rounds) / sigma * math.sqrt(2 / (2 + variance)))
+
+    def needed(self, of: Callable[[float, int], float], noise: float, power: float) -> int | None:
+        """Return the number of canaries from which on ``of`` reaches a power, or None if none does."""
+        check_probability("power", power)
+        tried: Sequence[int] = _TRIED_ONE_RUN if of is self.one_run else _TRIED
+        if of(noise, tried[-1]) < power:
+            return None
+        low, high = -1, len(tried) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if of(noise, tried[middle]) >= power else (middle, high)
+        return tried[high]
+
+    def _exact_null(self, noise: float, canaries: int) -> float:
+        test = self._rank_sum(canaries, None)
+        return test.power(self._curve(1.0), self.truth(noise), self._alpha * RANK_SUM_SHARE)
+
+    def _counted(self, noise: float, canaries: int) -> float:
+        test = self._rank_sum(canaries, canaries)
+        return test.power(self._curve(1.0), self.truth(noise), self._alpha * RANK_SUM_SHARE)
+
+    def _one_run(self, noise: float, canaries: int) -> float:
+        return float(self._guesses(canaries).of(self._curve(1.0), self.truth(noise), self._alpha))
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedCurve:
+    """The trade-off curve of an attack, from simulated scores.
+
+    Args:
+        members: Scores of inserted canaries, shape (m,).
+        nonmembers: Scores of held-out canaries, shape (n,).
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> curve = SimulatedCurve(rng.normal(1, 1, 10_000), rng.normal(0, 1, 10_000))
+        >>> round(float(curve.tpr(np.array(0.1))), 1), round(float(curve.fpr(np.array(0.5))), 2)
+        (0.4, 0.16)
+    """
+
+    members: Floats
+    nonmembers: Floats
+
+    @cached_property
+    def _points(self) -> tuple[Floats, Floats]:
+        """TPR and FPR at the score of each member, ascending."""
+        size = self.members.size
+        above = np.searchsorted(np.sort(self.nonmembers), np.sort(self.members), side="left")[::-1]
+        return (np.arange(size) + 0.5) / size, 1 - above / self.nonmembers.size
+
+    def tpr(self, fpr: Floats) -> Floats:
+        """Return the TPR at each ``fpr``."""
+        tprs, fprs = self._points
+        return np.asarray(np.interp(fpr, fprs, tprs))
+
+    def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
+        """Return the TPR from ln FPR."""
+        return self.tpr(np.exp(log_fpr))
+
+    def fpr(self, tpr: Floats) -> Floats:
+        """Return the FPR at each ``tpr``."""
+        return np.asarray(np.interp(tpr, *self._points))
+
+    @property
+    def kink(self) -> float:
+        """FPR of the median member."""
+        return float(self.fpr(np.array(0.5)))
+
+
+def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> SimulatedCurve:
+    """Return the curve of the likelihood-ratio score for canaries that take part in each round with a probability.
+
+    Args:
+        noise_multiplier: Noise standard deviation on the sum over the clip norm.
+        rate: The probability.
+        rounds: Number of rounds, all of which the adversary sees.
+
+    Example:
+        >>> curve = secret_rounds_curve(1.0, rate=1.0, rounds=1)  # the Gaussian mechanism: Φ(−1) = 0.1587
+        >>> round(float(curve.fpr(np.array(0.5))), 2)
+        0.16
+    """
+    rng = np.random.default_rng(0)
+    draws = int(np.clip(_MOST_NUMBERS / rounds, _FEWEST_SCORES, _MOST_SCORES))
+    sides = np.zeros((2, draws))
+    # Seen from one canary, a round releases N(0, σ²), or N(1, σ²) if it takes part (`LikelihoodRatio`).
+    for _ in range(rounds):
+        observed = rng.normal(0.0, noise_multiplier, (2, draws))
+        observed[0] += rng.random(draws) < rate
+        with np.errstate(divide="ignore"):
+            sides += np.logaddexp(np.log1p(-rate), np.log(rate) + (observed - 0.5) / noise_multiplier**2)
+    return SimulatedCurve(*sides)
+
+
+def default_canaries(power: AuditPower | None, *, clients: float, rate: float) -> int:
+    """Return the number of canaries to insert if none is set.
+
+    As many as are a tenth of a round's average. If more are needed to detect half the claimed noise with 80% power, as
+    many as that, unless they outnumber the clients. Between 20 and 1,000 in any case.
+
+    Args:
+        power: The power of the audit, or None if nothing is claimed.
+        clients: Expected number of clients in a round.
+        rate: Expected share of the canaries in a round.
+
+    Example:
+        >>> default_canaries(None, clients=100, rate=0.1), default_canaries(None, clients=10, rate=1.0)
+        (111, 20)
+    """
+    affordable = clients * _AFFORDABLE_SHARE / (1 - _AFFORDABLE_SHARE) / rate
+    needed = 0
+    if power is not None and affordable < _MOST:
+        # Coin flips alone can take thousands of canaries. Counting them is the least that is worth paying for.
+        of = power.counted if power.test == "one-run" else power.exact_null
+        needed = power.needed(of, min(NOISES), min(POWERS)) or 0
+    if needed * rate > clients:
+        needed = 0
+    return int(min(_MOST, max(_FEWEST, affordable, needed)))
+
+
+def _rank_sum(members: int, nonmembers: int | None) -> RankSum:
+    return RankSum(members, nonmembers, np.random.default_rng(0), draws=_DRAWS)
+
+
+def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, dim: int | None) -> PlannedNumber:
+    """Return the number of canaries for a share of the noise and a power, and what they cost."""
+    exact_null = power.needed(power.exact_null, noise, wanted)
+    canaries = power.needed(power.one_run, noise, wanted) if power.test == "one-run" else exact_null
+    per_round = None if canaries is None else canaries * power.due
+    noise_multiplier = power.theory.noise_multiplier or 0.0
+    return PlannedNumber(
+        noise=noise,
+        power=wanted,
+        canaries=canaries,
+        exact_null=exact_null,
+        counted=power.needed(power.counted, noise, wanted),
+        per_round=per_round,
+        share=None if per_round is None or clients is None else 1 - step_left(per_round, clients),
+        extra_noise=None
+        if per_round is None or dim is None
+        else extra_noise(per_round, dim=dim, noise_multiplier=noise_multiplier),
+    )
+
+
+def _notes(power: AuditPower) -> list[str]:
+    """Return what to know about the numbers."""
+    notes = []
+    if power.test == "one-run":
+        notes.append(
+            "Canaries with rounds of their own are tested by coin flips alone (one-run). Canaries that share a few "
+            "rounds, participation last:N, have an exact null and need far fewer: plan for at-most:N."
+        )
+    if power.view == "updates" and power.theory.sampling.startswith(OncePerEpoch.name):
+        notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
+    if power.view.startswith(("every", "rounds")):
+        notes.append(f"The numbers are for final-change; {power.view} is scored by its largest cosine and needs more.")
+    if power.view == "final":
+        notes.append("The initial weights hide canaries in the final model: final-change needs fewer.")
+    return notes
+
+
+def _short(number: float | None) -> str:
+    """Format a number of canaries that need not be whole."""
+    if number is None:
+        return "-"
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def _whole(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
