@@ -185,25 +185,23 @@ class _Evidence:
         factor = 1.0
         while self._tests.members * factor <= _MOST_CANARIES:
             factor *= 1.25
-            if self._power(half, factor) >= POWER:
+            if self._power(half, factor, benefit_of_doubt=2.0) >= POWER:
                 needed = self._tests.members * factor
                 digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
                 return math.ceil(needed / digits) * digits
         return None
 
-    def _power(self, power: int, factor: float = 1.0) -> float:
+    def _power(self, power: int, factor: float = 1.0, benefit_of_doubt: float = 0.0) -> float:
         """Return the probability to detect a share with this attack, on ``factor`` times as many canaries.
 
-        The attack would separate the scores by the same fraction of what the noise allows as it does now.
+        The attack would separate the scores by the same fraction of what the noise allows as it does now, or by so many
+        standard errors more: few scores that happen to overlap do not make a weak attack.
         """
-        truth = GaussianDP(self._efficiency * _separation(self.curve(power)))
-        return self._tests.power(self.curve(0), truth, self._alpha, factor)
-
-    @cached_property
-    def _efficiency(self) -> float:
-        """How far the attack separates the scores, relative to the best attack on the claimed noise, at most 1."""
         allowed = _separation(self.curve(0))
-        return min(1.0, self._tests.separation / allowed) if allowed > 0 else 0.0
+        observed = self._tests.separation + benefit_of_doubt * self._tests.standard_error
+        efficiency = min(1.0, observed / allowed) if allowed > 0 else 0.0
+        truth = GaussianDP(efficiency * _separation(self.curve(power)))
+        return self._tests.power(self.curve(0), truth, self._alpha, factor)
 
     @cached_property
     def _likeliest(self) -> int:

@@ -80,6 +80,11 @@ class ClaimTests:
             least = 1 / (2 * self.members * self.scores.observed.size)
         return max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
 
+    @property
+    def standard_error(self) -> float:
+        """Standard error of `separation`, roughly."""
+        return math.sqrt(1 / self.members + (0 if self.nonmembers is None else 1 / self.nonmembers))
+
     def p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim."""
         if self.dependent:
