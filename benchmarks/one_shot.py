@@ -4,6 +4,7 @@
     python benchmarks/one_shot.py memory             # extra memory at d = 4,000,000, 1,000 canaries
     python benchmarks/one_shot.py bugs [--seeds 50]  # trainers with and without a bug (examples/own_loop.py)
     python benchmarks/one_shot.py scores             # bounds and estimates by score
+    python benchmarks/one_shot.py accuracy           # what canaries cost in accuracy, by their number per client
 
 Costs are shares of the same run, since absolute times vary between machines.
 """
@@ -18,6 +19,7 @@ import argparse
 import sys
 import time
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,11 +27,14 @@ import numpy as np
 import torch
 
 from coalmine import OneShot
+from coalmine.errors import CanaryWarning
+from coalmine.methods.one_shot.costs import step_left
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Release
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
 from coalmine.simulation.data import FederatedData, Task
 from coalmine.simulation.flat import parameter_vector
+from coalmine.simulation.settings import TrainingSettings
 
 
 def sentences(clients: int, per_client: int = 40, positions: int = 20, tokens: int = 10_000) -> FederatedData:
@@ -162,10 +167,52 @@ def _simulated(participation: str, view: str, score: str | None, seed: int, dim:
     return audit
 
 
+def accuracy(seeds: int) -> None:
+    """Print the quality of the bundled digits training by its number of canaries, with and without longer steps."""
+    warnings.simplefilter("ignore", CanaryWarning)
+    settings = [TrainingSettings(seed=seed) for seed in range(seeds)]
+    print(
+        f"digits, {settings[0].rounds} rounds, noise multiplier {settings[0].noise_multiplier}, mean of {seeds} seeds"
+    )
+    print(f"{'canaries':>8}{'per round':>11}{'clients':>9}{'accuracy':>10}{'loss':>7}   with a scaled learning rate")
+    for canaries in (0, 6, 12, 25, 50, 100, 250, 1000):
+        as_set, scaled = ([_digits(each, canaries, make_up=make_up) for each in settings] for make_up in (False, True))
+        clients, due = as_set[0]["expected_clients"], as_set[0]["expected_canaries"]
+        means = [np.mean([run[name] for run in runs]) for runs in (as_set, scaled) for name in ("accuracy", "loss")]
+        print(
+            f"{canaries:>8}{due:>11.1f}{clients:>9.1f}{means[0]:>10.3f}{means[1]:>7.2f}{means[2]:>13.3f}{means[3]:>7.2f}",
+            flush=True,
+        )
+
+
+def _digits(settings: TrainingSettings, canaries: int, *, make_up: bool) -> dict[str, float]:
+    """Return the final metrics of a training whose server may make up for the shorter steps beside canaries."""
+    splits = settings.splits()
+    module = settings.module(splits)
+    start = parameter_vector(module).numpy()
+    clients = settings.cohorts().expected(len(splits.train), 0)
+    rate = clients / len(splits.train)
+    if make_up:
+        server = settings.server
+        longer = server.learning_rate / step_left(rate * canaries, clients)
+        settings = settings.model_copy(update={"server": server.model_copy(update={"learning_rate": longer})})
+    audits = []
+    if canaries:
+        audits = [
+            OneShot(
+                dim=start.size, rounds=settings.rounds, canaries=canaries, view="final-change",
+                participation=f"poisson:{rate}", initial=start, seed=settings.seed,
+            )
+        ]  # fmt: skip
+    training = settings.training(splits, module, audits)
+    training.run()
+    return {**training.state.history[-1], "expected_clients": clients, "expected_canaries": rate * canaries}
+
+
 def main() -> None:
     """Run the measurement named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("overhead", "memory", "bugs", "scores"))
+    parser.add_argument("what", choices=("overhead", "memory", "bugs", "scores", "accuracy"))
     parser.add_argument("--seeds", type=int, default=50)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -176,6 +223,8 @@ def main() -> None:
             memory()
         case "bugs":
             bugs(arguments.seeds)
+        case "accuracy":
+            accuracy(min(arguments.seeds, 3))
         case _:
             scores(min(arguments.seeds, 20))
 

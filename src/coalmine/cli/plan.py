@@ -45,9 +45,12 @@ def plan(
     docs/one-shot.md explains the numbers.
     """
     import coalmine
+    from coalmine.drawing.files import check_format
     from coalmine.results.files import envelope
     from coalmine.results.tables import Table
 
+    if figure is not None:
+        check_format(figure)
     with console.busy("computing the power of the audit"):
         planned = coalmine.plan(
             noise_multiplier=noise,

@@ -21,10 +21,15 @@ FORMATS: dict[str, dict[str, Any]] = {".html": {"inline": True}, ".svg": {}, ".p
 """How a figure is written, by the file's ending; an .html file opens offline."""
 
 
-def save(chart: Any, path: Path) -> Path:
-    """Write a figure in the format of the file's ending: .svg, .png, or .html that opens offline."""
+def check_format(path: Path) -> None:
+    """Raise if a figure cannot be written to a file with this ending."""
     if path.suffix not in FORMATS:
         raise InputError(f"a figure file must end in {', '.join(FORMATS)}, got {path.name!r}")
+
+
+def save(chart: Any, path: Path) -> Path:
+    """Write a figure in the format of the file's ending: .svg, .png, or .html that opens offline."""
+    check_format(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     chart.save(str(path), **FORMATS[path.suffix])
     return path

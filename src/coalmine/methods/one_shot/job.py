@@ -82,7 +82,7 @@ def build_audits(
     audit = OneShot(
         dim=start.size,
         rounds=training.rounds,
-        canaries=_canaries(settings, training, population) if settings.canaries is None else settings.canaries,
+        canaries=settings.canaries or _canaries(settings, training, population, start.size),
         view=first,
         participation=_participation(settings, training, population),
         score=_score(settings, first),
@@ -98,7 +98,7 @@ def build_audits(
     ]
 
 
-def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int) -> int:
+def _canaries(settings: OneShotSettings, training: TrainingSettings, population: int, dim: int) -> int:
     """Return the default number of canaries: what the training can afford, but enough to detect half its noise."""
     participation, rounds = parse_participation(_participation(settings, training, population)), training.rounds
     rates = [participation.rate(_ANY_NUMBER, rounds, round) for round in range(rounds)]
@@ -113,7 +113,7 @@ def _canaries(settings: OneShotSettings, training: TrainingSettings, population:
             )
             power = AuditPower(theory=claim, view=settings.view[0], rate=float(np.mean(rates)))
     clients = training.cohorts().expected(population, 0)
-    return default_canaries(power, clients=clients, rate=max(rates, default=1.0))
+    return default_canaries(power, clients=clients, rate=max(rates, default=1.0), dim=dim)
 
 
 def _score(settings: OneShotSettings, view: str) -> str | None:

@@ -37,8 +37,9 @@ _DRAWN = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _DRAWS, _GUESS_DRAWS = 1_999, 100
 _FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
 
-# The default number of canaries: what costs a tenth of a round's average, but enough to detect half the noise.
-_AFFORDABLE_SHARE = 0.1
+# The default number of canaries is a quarter of a round's average: up to a half cost no accuracy where it was measured
+# (docs/one-shot.md), and a step three quarters as long is within what learning rates are tuned to.
+_AFFORDABLE_SHARE = 0.25
 _FEWEST, _MOST = 20, 1000
 _NOTICEABLE_SHARE = 0.05
 
@@ -228,10 +229,10 @@ def plan(
         confidence=confidence,
         clients=clients,
         dim=dim,
-        default=None if clients is None else default_canaries(power, clients=clients, rate=power.due),
+        default=None if clients is None else default_canaries(power, clients=clients, rate=power.due, dim=dim),
         rows=tuple(_row(power, noise, wanted, clients, dim) for noise in NOISES for wanted in POWERS),
         powers=tuple((noise, n, power.exact_null(noise, n)) for noise in NOISES for n in _DRAWN),
-        notes=tuple(_notes(power)),
+        notes=power.notes,
     )
 
 
@@ -296,6 +297,25 @@ class AuditPower:
             case _:
                 secret = False
         return "one-run" if self.view == "updates" and secret else "exact-null"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the power does not cover."""
+        notes = []
+        if self.test == "one-run":
+            notes.append(
+                "Canaries with rounds of their own are tested by coin flips alone (one-run). Canaries that share a few "
+                "rounds, participation last:N, have an exact null and need far fewer: plan for at-most:N."
+            )
+        if self.view == "updates" and isinstance(self._sampling, OncePerEpoch):
+            notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
+        if self.view.startswith(("every", "rounds")):
+            notes.append(
+                f"The numbers are for final-change; {self.view} is scored by its largest cosine, and needs more."
+            )
+        if self.view == "final":
+            notes.append("The initial weights hide canaries in the final model: final-change needs fewer.")
+        return tuple(notes)
 
     def truth(self, noise: float) -> Curve:
         """Return the trade-off curve that the attack reaches if this share of the noise is there."""
@@ -405,20 +425,22 @@ def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> Si
     return SimulatedCurve(*sides)
 
 
-def default_canaries(power: AuditPower | None, *, clients: float, rate: float) -> int:
+def default_canaries(power: AuditPower | None, *, clients: float, rate: float, dim: int | None = None) -> int:
     """Return the number of canaries to insert if none is set.
 
-    As many as are a tenth of a round's average. If more are needed to detect half the claimed noise with 80% power, as
-    many as that, unless they outnumber the clients. Between 20 and 1,000 in any case.
+    As many as are a quarter of a round's average. If more are needed to detect half the claimed noise with 80% power,
+    as many as that, unless they outnumber the clients. Between 20 and 1,000 in any case, and at most a quarter of the
+    dimensions, beyond which canaries disturb each other.
 
     Args:
         power: The power of the audit, or None if nothing is claimed.
         clients: Expected number of clients in a round.
         rate: Expected share of the canaries in a round.
+        dim: Number of parameters, if known.
 
     Example:
         >>> default_canaries(None, clients=100, rate=0.1), default_canaries(None, clients=10, rate=1.0)
-        (111, 20)
+        (333, 20)
     """
     affordable = clients * _AFFORDABLE_SHARE / (1 - _AFFORDABLE_SHARE) / rate
     needed = 0
@@ -428,7 +450,8 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float) -
         needed = power.needed(of, min(NOISES), min(POWERS)) or 0
     if needed * rate > clients:
         needed = 0
-    return int(min(_MOST, max(_FEWEST, affordable, needed)))
+    count = int(min(_MOST, max(_FEWEST, affordable, needed)))
+    return count if dim is None else max(1, min(count, dim // 4))
 
 
 def _rank_sum(members: int, nonmembers: int | None) -> RankSum:
@@ -453,23 +476,6 @@ def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, 
         if per_round is None or dim is None
         else extra_noise(per_round, dim=dim, noise_multiplier=noise_multiplier),
     )
-
-
-def _notes(power: AuditPower) -> list[str]:
-    """Return what to know about the numbers."""
-    notes = []
-    if power.test == "one-run":
-        notes.append(
-            "Canaries with rounds of their own are tested by coin flips alone (one-run). Canaries that share a few "
-            "rounds, participation last:N, have an exact null and need far fewer: plan for at-most:N."
-        )
-    if power.view == "updates" and power.theory.sampling.startswith(OncePerEpoch.name):
-        notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
-    if power.view.startswith(("every", "rounds")):
-        notes.append(f"The numbers are for final-change; {power.view} is scored by its largest cosine and needs more.")
-    if power.view == "final":
-        notes.append("The initial weights hide canaries in the final model: final-change needs fewer.")
-    return notes
 
 
 def _short(number: float | None) -> str:

@@ -25,8 +25,8 @@ class OneShotSettings(Settings):
         None,
         examples=[100],
         ge=1,
-        description="expected number of inserted canaries; the same number is held out. By default as many as are a "
-        "tenth of a round's average, or detect half the noise; from 20 to 1,000 (`coalmine plan`)",
+        description="expected number of inserted canaries; the same number is held out. By default a quarter of a "
+        "round's average, or more if half the noise would go undetected; from 20 to 1,000 (`coalmine plan`)",
     )
     view: Annotated[tuple[str, ...], BeforeValidator(_split_views)] = Field(
         ("final",), description=f"what the adversary sees, one or several: {', '.join(VIEWS)}"

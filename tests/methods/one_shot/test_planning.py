@@ -1,0 +1,270 @@
+"""Plans of an audit: the power against simulated audits and closed forms, and the default number of canaries."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import coalmine
+from coalmine.accounting import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson, theory
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.job import build_audits
+from coalmine.methods.one_shot.planning import (
+    AuditPower,
+    default_canaries,
+    participation_rate,
+    plan,
+    secret_rounds_curve,
+)
+from coalmine.methods.one_shot.settings import OneShotSettings
+from coalmine.simulation.settings import TrainingSettings
+from coalmine.stats import NormalNull, Scores
+from coalmine.stats.claim_p_value import ClaimTests
+
+
+def power_of(noise_multiplier, sampling, rounds, view="updates", accountant=None):
+    claim = theory(
+        noise_multiplier=noise_multiplier, sampling=sampling, rounds=rounds, delta=1e-5, accountant=accountant
+    )
+    return AuditPower(theory=claim, view=view, rate=participation_rate(sampling, rounds))
+
+
+@pytest.fixture(scope="module")
+def every_round():
+    return power_of(3.0, EveryRound(), 10)
+
+
+def area(curve):
+    """Return the area under the ROC curve."""
+    return 1 - float(np.mean(curve.fpr((np.arange(4000) + 0.5) / 4000)))
+
+
+def likelihood_ratios(rng, members, nonmembers, sigma, q, rounds):
+    """Return scores of canaries in secret rounds, written out independently of the project."""
+
+    def side(count, inserted):
+        seen = rng.normal(0, sigma, (count, rounds)) + inserted * rng.binomial(1, q, (count, rounds))
+        densities = [stats.norm.pdf(seen, mean, sigma) for mean in (0, 1)]
+        return np.log((1 - q) + q * densities[1] / densities[0]).sum(axis=1)
+
+    return side(members, 1), side(nonmembers, 0)
+
+
+def share_refuted(audits, scores, claim, **design):
+    """Return how many simulated audits refute the claim."""
+    return np.mean([ClaimTests(scores(), **design).p_value(claim) <= 0.05 for _ in range(audits)])
+
+
+# The power is a lower limit of the share of refutations: 100 audits fall 3 standard errors (0.12) below 0.8 in 0.1%.
+
+
+def test_the_planned_number_detects_half_the_noise_with_an_exact_null(every_round):
+    canaries = every_round.needed(every_round.exact_null, 0.5, 0.8)
+    rng, mu = np.random.default_rng(0), math.sqrt(10) / 1.5
+    refuted = share_refuted(
+        100, lambda: Scores(rng.normal(mu, 1, canaries), None, NormalNull()), every_round.theory.curve()
+    )
+    assert refuted > 0.8 - 0.12
+
+
+def test_the_planned_number_detects_half_the_noise_by_counting(every_round):
+    canaries = every_round.needed(every_round.counted, 0.5, 0.8)
+    rng, mu = np.random.default_rng(1), math.sqrt(10) / 1.5
+    scores = lambda: Scores(rng.normal(mu, 1, canaries), rng.normal(0, 1, canaries))  # noqa: E731
+    assert share_refuted(100, scores, every_round.theory.curve()) > 0.8 - 0.12
+
+
+def test_the_power_of_secret_rounds_is_that_of_simulated_audits():
+    power = power_of(1.0, Poisson(0.05), 60)
+    claim, rng = power.theory.curve(), np.random.default_rng(2)
+    canaries = power.needed(power.counted, 0.5, 0.8)
+    scores = lambda: Scores(*likelihood_ratios(rng, canaries, canaries, 0.5, 0.05, 60))  # noqa: E731
+    assert power.test == "one-run"
+    assert share_refuted(100, scores, claim) > 0.8 - 0.12
+
+
+def test_one_run_power_of_secret_rounds_is_that_of_simulated_audits():
+    power = power_of(1.0, Poisson(0.05), 60)
+    claim, rng = power.theory.curve(), np.random.default_rng(3)
+    scores = lambda: Scores(*likelihood_ratios(rng, 100, 100, 0.5, 0.05, 60))  # noqa: E731
+    refuted = share_refuted(50, scores, claim, design="coin-flips", dependent=True)
+    # Both are simulated, with 50 and 100 audits: 0.26 is 3 standard errors of the difference, exceeded in 0.3%.
+    assert refuted == pytest.approx(power.one_run(0.5, 100), abs=0.26)
+    assert 0.2 < refuted < 1
+
+
+def test_a_true_claim_is_hardly_ever_refuted(every_round):
+    # 1,999 simulated audits at a level of 2.5%: the estimate exceeds 4% with probability below 1e-4.
+    for power in (every_round, power_of(2.0, Poisson(0.5), 40), power_of(2.0, Poisson(0.5), 40, "final-change")):
+        assert max(power.exact_null(1.0, 100), power.counted(1.0, 100)) < 0.04
+
+
+def test_the_attack_on_secret_rounds_comes_close_to_what_the_accountant_allows_and_not_above():
+    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.3), rounds=20, delta=1e-5)
+    for noise in (1.0, 0.5):
+        reached, allowed = area(secret_rounds_curve(noise, 0.3, 20)), area(claim.curve(noise))
+        assert allowed - 0.03 < reached < allowed + 0.01  # 20,000 scores: standard error below 0.003
+
+
+def test_views_of_models_show_a_canary_in_the_noise_of_all_rounds():
+    q, rounds, sigma = 0.3, 50, 1.0
+    curve = power_of(sigma, Poisson(q), rounds, "final-change").truth(1.0)
+    times = np.arange(rounds + 1)
+    exact = np.sum(stats.binom.pmf(times, rounds, q) * special.ndtr(times / (sigma * np.sqrt(2 * rounds))))
+    assert area(curve) == pytest.approx(exact, abs=0.002)
+    known = power_of(sigma, EveryRound(), rounds, "final-change").truth(1.0)
+    assert known.mu == pytest.approx(math.sqrt(rounds) / sigma)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "view", "test"),
+    [
+        (EveryRound(), "updates", "exact-null"),
+        (AtMost(3), "updates", "exact-null"),
+        (OncePerEpoch(20), "updates", "exact-null"),
+        (OncePerEpoch(5), "updates", "one-run"),
+        (Poisson(0.1), "updates", "one-run"),
+        (FixedSize(5, 50), "updates", "one-run"),
+        (Poisson(0.1), "final-change", "exact-null"),
+        (FixedSize(5, 50), "final", "exact-null"),
+    ],
+)
+def test_the_test_is_the_one_that_the_audit_uses(sampling, view, test):
+    assert power_of(1.0, sampling, 20, view, "rdp").test == test
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rate"), [(EveryRound(), 1), (AtMost(5), 0.25), (AtMost(50), 1), (OncePerEpoch(4), 0.25),
+                           (OncePerEpoch(100), 0.05), (Poisson(0.1), 0.1), (FixedSize(5, 50), 0.1)]
+)  # fmt: skip
+def test_the_share_of_the_rounds(sampling, rate):
+    assert participation_rate(sampling, 20) == rate
+
+
+def test_a_plan_grows_with_what_it_asks_for():
+    planned = plan(noise_multiplier=3.0, rounds=10, clients=50, dim=10_000)
+    assert planned.test == "exact-null"
+    assert [(row.noise, row.power) for row in planned.rows[:2]] == [(0.9, 0.8), (0.9, 0.95)]
+    needed = [row.exact_null for row in planned.rows]
+    assert needed[0] > needed[2] > needed[4]
+    assert all(row.canaries == row.exact_null < row.counted for row in planned.rows)
+    assert all(needed[i] < needed[i + 1] for i in (0, 2, 4))
+    row = planned.rows[4]
+    assert row.per_round == row.canaries
+    assert row.share == pytest.approx(row.canaries / (row.canaries + 50))
+    assert row.extra_noise == pytest.approx(math.sqrt(1 + row.canaries / 90_000) - 1)
+    assert f"{row.canaries} canaries detect half" in planned.summary
+    assert str(planned).count("\n") == 8
+
+
+def test_costs_are_unknown_without_clients_and_dimensions():
+    planned = plan(noise_multiplier=3.0, rounds=10)
+    assert planned.default is None
+    assert all(row.share is None and row.extra_noise is None for row in planned.rows)
+    assert "average" not in planned.summary
+
+
+def test_shared_rounds_have_all_canaries_at_once():
+    power = power_of(1.0, AtMost(4), 100)
+    assert power.rate == 0.04
+    assert power.due == 1.0
+
+
+@pytest.mark.parametrize(
+    ("sampling", "view", "words"),
+    [
+        (Poisson(0.9), "updates", "at-most:N"),
+        (OncePerEpoch(20), "updates", '"sum"'),
+        (EveryRound(), "every:2", "largest cosine"),
+        (EveryRound(), "final", "initial weights"),
+    ],
+)
+def test_notes_say_what_the_numbers_do_not_cover(sampling, view, words):
+    (note,) = power_of(1.0, sampling, 20, view, "rdp").notes
+    assert words in note
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"noise_multiplier": 1.0, "clients": 0}, "clients"),
+        ({"noise_multiplier": 1.0, "dim": 1}, "dim"),
+        ({"noise_multiplier": 1.0, "rounds": 0}, "rounds"),
+        ({"noise_multiplier": 1.0, "view": "update"}, "updates"),
+        ({"noise_multiplier": 1.0, "sampling": "poisson"}, "poisson"),
+        ({"noise_multiplier": 1.0, "sampling": 3}, "sampling"),
+        ({"noise_multiplier": 1.0, "confidence": 2}, "confidence"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, words):
+    with pytest.raises(InputError, match=words):
+        coalmine.plan(**arguments)
+
+
+# The default
+
+
+def test_the_default_is_a_quarter_of_the_average_between_20_and_1000():
+    assert default_canaries(None, clients=90, rate=0.5) == 60
+    assert default_canaries(None, clients=9, rate=1.0) == 20
+    assert default_canaries(None, clients=1e6, rate=0.01) == 1000
+    assert default_canaries(None, clients=1e6, rate=0.01, dim=500) == 125
+
+
+def test_the_default_detects_half_the_noise_if_the_clients_are_enough():
+    power = power_of(10.0, EveryRound(), 1)  # ε = 0.34
+    needed = power.needed(power.exact_null, 0.5, 0.8)
+    assert needed > 500
+    assert default_canaries(power, clients=needed, rate=1.0) == needed
+    assert default_canaries(power, clients=needed - 1, rate=1.0) == int((needed - 1) / 3)
+
+
+def test_an_audit_without_a_number_gets_the_default():
+    def canaries(cohort, number=None):
+        training = TrainingSettings(rounds=4, cohort=cohort)
+        return build_audits(OneShotSettings(canaries=number), training, np.zeros(5000), population=60)[0].canaries
+
+    power = power_of(2.0, Poisson(0.5), 4, "final")
+    needed = power.needed(power.exact_null, 0.5, 0.8)
+    assert 20 < needed <= 60
+    assert canaries("poisson:0.5") == needed
+    assert canaries("fixed:30") == 20  # a quarter of the average; half the noise cannot be detected
+    assert canaries("poisson:0.5", 33) == 33
+
+
+def test_the_default_needs_no_claim():
+    training = TrainingSettings(rounds=4, cohort="poisson:0.1", noise_multiplier=0.0)
+    assert build_audits(OneShotSettings(), training, np.zeros(50_000), population=9000)[0].canaries == 1000
+    weak = TrainingSettings(rounds=4000, cohort="poisson:0.5", noise_multiplier=0.001)  # no accountant computes its ε
+    assert build_audits(OneShotSettings(), weak, np.zeros(50_000), population=90)[0].canaries == 30
+
+
+# The command
+
+
+def test_the_command_prints_a_table_or_json_and_draws_a_figure(run, tmp_path):
+    arguments = ("plan", "--noise", "3", "--rounds", "10", "--clients", "50")
+    code, out, err = run(*arguments)
+    assert (code, err) == (0, "")
+    assert "80%" in out
+    code, in_json, _ = run(*arguments, "--figure", tmp_path / "p.svg", "--json")
+    content = json.loads(in_json)
+    assert code == 0
+    assert (tmp_path / "p.svg").read_text().startswith("<svg")
+    assert content["results"] == []
+    assert content["theories"][0]["rounds"] == 10
+    assert [row["noise"] for row in content["plan"]["rows"]] == [0.9, 0.9, 0.8, 0.8, 0.5, 0.5]
+    assert content["summary"] in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--noise", "0"), ("--noise", "1", "--view", "x"), ("--noise", "1", "--figure", "p.doc"), ()]
+)
+def test_bad_input_to_the_command_is_a_sentence(run, arguments):
+    code, out, err = run("plan", *arguments)
+    assert code == 2
+    assert out == ""
+    assert "Traceback" not in err
