@@ -2,6 +2,7 @@
 
 import logging
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
 from coalmine import Canife, ObservedParticipation, OneShot
-from coalmine.errors import InputError
+from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid, canary_mod
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.protocol import Release
@@ -125,6 +126,15 @@ def test_flower_gives_the_scores_of_a_plain_loop():
         np.testing.assert_allclose(theirs, ours, atol=2e-5)
     np.testing.assert_allclose(Layout.of(first_model()).vector(result.arrays), model, atol=1e-6)
     assert flower.notes == ()
+
+
+def test_more_canary_nodes_than_clients_cause_one_warning():
+    with pytest.warns(CanaryWarning, match=f"12 canaries beside {CLIENTS} clients") as caught:
+        train(server_side(CLIENTS + 12), one_shot())
+    assert len([warning for warning in caught if warning.category is CanaryWarning]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CanaryWarning)
+        train(server_side(CLIENTS + 4), one_shot(canaries=2))
 
 
 def test_long_canaries_are_clipped_like_any_update():

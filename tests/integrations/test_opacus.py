@@ -14,7 +14,7 @@ from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer
 from coalmine import Canife, OneShot
 from coalmine.accounting import scheduled_epsilon, theory
 from coalmine.accounting.sampling import EveryRound, Poisson
-from coalmine.errors import InputError
+from coalmine.errors import CanaryWarning, InputError
 from coalmine.integrations.opacus import OpacusAudit, SampleCanaries
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.one_shot.updates import update_canaries
@@ -377,3 +377,13 @@ def test_passes_before_a_checkpoint_count():
     after.restore(after.state())  # interrupted again before any step
     then.train()
     assert str(after.loading.sampling) == "at-most:3"
+
+
+def test_canaries_louder_than_the_noise_cause_a_warning_before_the_training():
+    quiet = Private(noise=0.2)  # in DIM dimensions as loud as 0.04 · DIM canaries
+    canaries = int(0.04 * DIM) + 1
+    with pytest.warns(CanaryWarning, match=f"{canaries} canaries in .* dimensions"):
+        quiet.audit(BATCHES, canaries=canaries, participation="every-round")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CanaryWarning)
+        Private(noise=0.2).audit(BATCHES, canaries=canaries - 1, participation="every-round")

@@ -156,7 +156,9 @@ def test_a_plan_grows_with_what_it_asks_for():
     assert row.share == pytest.approx(row.canaries / (row.canaries + 50))
     assert row.extra_noise == pytest.approx(math.sqrt(1 + row.canaries / 90_000) - 1)
     assert f"{row.canaries} canaries detect half" in planned.summary
-    assert str(planned).count("\n") == 8
+    table, sentences = str(planned).splitlines()[:7], " ".join(str(planned).splitlines()[7:])
+    assert len({len(line) for line in table}) == 1
+    assert sentences == planned.summary
 
 
 def test_costs_are_unknown_without_clients_and_dimensions():

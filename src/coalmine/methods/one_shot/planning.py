@@ -7,6 +7,7 @@ docs/one-shot.md explains the numbers.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
@@ -31,7 +32,7 @@ NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
 
 # Numbers of canaries that are tried: a tenth apart, which is about as exact as the simulated power is.
 _DIGITS = (10, 11, 12, 13, 15, 16, 18, 20, 22, 24, 27, 30, 33, 36, 39, 43, 47, 51, 56, 62, 68, 75, 82, 91)
-_TRIED = (5, 6, 7, 8, 9, *(digits * 10**decade for decade in range(4) for digits in _DIGITS))
+_TRIED: tuple[int, ...] = (5, 6, 7, 8, 9, *(digits * 10**decade for decade in range(4) for digits in _DIGITS))
 _TRIED_ONE_RUN = (20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000)
 _DRAWN = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _DRAWS, _GUESS_DRAWS = 1_999, 100
@@ -103,8 +104,7 @@ class Plan:
         row = next(row for row in self.rows if row.noise == min(NOISES) and row.power == min(POWERS))
         claim = f"The claim is ε = {self.theory.epsilon:.3g} at δ = {self.theory.delta:g}."
         if row.canaries is None:
-            most = (_TRIED_ONE_RUN if self.test == "one-run" else _TRIED)[-1]
-            needed = f"Half of its noise is not known to be detected with {row.power:.0%} power by {most:,} canaries."
+            needed = f"{self._most:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
         else:
             needed = f"{row.canaries:,} canaries detect half of its noise with {row.power:.0%} power."
         parts = [claim, needed]
@@ -120,6 +120,11 @@ class Plan:
             parts.append(f"By default {self.default:,} are inserted.")
         return " ".join([*parts, *self.notes])
 
+    @property
+    def _most(self) -> int:
+        """The largest number of canaries that was tried for the audit's own test."""
+        return (_TRIED_ONE_RUN if self.test == "one-run" else _TRIED)[-1]
+
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the rows as a table of texts: its columns, and its cells."""
         columns = ["noise", "power", "canaries", "exact null", "counted", "per round", "of the average", "extra noise"]
@@ -127,7 +132,8 @@ class Plan:
             [
                 f"{row.noise:g}",
                 f"{row.power:.0%}",
-                *(_whole(count) for count in (row.canaries, row.exact_null, row.counted)),
+                _whole(row.canaries, self._most),
+                *(_whole(count, _TRIED[-1]) for count in (row.exact_null, row.counted)),
                 _short(row.per_round),
                 "-" if row.share is None else f"{row.share:.0%}",
                 "-" if row.extra_noise is None else f"{row.extra_noise:.1%}",
@@ -170,7 +176,7 @@ class Plan:
         columns, rows = self.cells()
         widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
         lines = ["  ".join(map(str.rjust, row, widths)) for row in (columns, *rows)]
-        return "\n".join([*lines, "", self.summary])
+        return "\n".join([*lines, textwrap.fill(self.summary, 118, break_on_hyphens=False)])
 
 
 def plan(
@@ -485,5 +491,5 @@ def _short(number: float | None) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def _whole(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
+def _whole(count: int | None, most: int) -> str:
+    return f">{most:,}" if count is None else f"{count:,}"
