@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, NotApplicableError, check_count, check_number, check_positive
+from coalmine.stats.symmetry import symmetry_p_value
 
 
 class Null(Protocol):
@@ -54,6 +55,19 @@ class Null(Protocol):
     @property
     def std(self) -> float:
         """Standard deviation of a non-member's score."""
+        ...
+
+
+@runtime_checkable
+class DependentNull(Protocol):
+    """A null of scores that are independent only given a random quantity that all of them share."""
+
+    def given_shared(self) -> list[tuple[float, Null]]:
+        """Return a partition of the shared quantity: the probability of each part, and the null given that part."""
+        ...
+
+    def proved_p_value(self, scores: Floats) -> float:
+        """Return a p-value for scores that tell nothing, which holds even if this null is only an approximation."""
         ...
 
 
@@ -156,6 +170,90 @@ class CosineNull:
                 tail = np.where(far, front - np.log(_fraction(a, 0.5, np.where(far, x, 0.0))), tail)
         result: Floats = tail
         return result
+
+
+@dataclass(frozen=True)
+class OrthogonalCosineNull(CosineNull):
+    """Cosines of orthonormal canaries with a vector, each after removing the vector's components along the others.
+
+    For canaries in a uniformly random orientation, or a vector in one, these cosines are gᵢ / √(gᵢ² + r²) with
+    independent standard normal gᵢ and *one* r, the length of what is orthogonal to all canaries, χ-distributed with
+    ``dim`` − 1 degrees of freedom. Each cosine alone follows `CosineNull`. All together share r, and are independent
+    only given r, so tests at ranks average over it (`given_shared`).
+
+    For canaries whose orientation is not uniform, only their random signs are certain. A test rejects nothing that
+    these alone do not reject (`proved_p_value`), so the false-alarm rate for scores that tell nothing is certain too.
+
+    Args:
+        dim: Dimensions that the other canaries leave free, at least 2.
+
+    Raises:
+        InputError: If ``dim`` is not a whole number of at least 2, or a score is outside [-1, 1].
+
+    Example:
+        >>> null = OrthogonalCosineNull(5000)
+        >>> weights, nulls = zip(*null.given_shared())
+        >>> tails = [float(np.exp(each.log_sf(0.03))) for each in nulls]
+        >>> print(f"{np.dot(weights, tails):.4f}, exactly {np.exp(null.log_sf(0.03)):.4f}")
+        0.0171, exactly 0.0169
+    """
+
+    def given_shared(self) -> list[tuple[float, Null]]:
+        """Return a partition of the values of r: the probability of each part, and the null given that r is in it."""
+        edges = np.arange(-_WIDEST, _WIDEST + _STEP / 2, _STEP)
+        # χ² quantiles from the nearer tail: the interesting ones are far out.
+        freedom = (self.dim - 1) / 2
+        squares = 2 * np.where(
+            edges < 0,
+            special.gammaincinv(freedom, special.ndtr(edges)),
+            special.gammainccinv(freedom, special.ndtr(-edges)),
+        )
+        lengths = np.concatenate([[0.0], np.sqrt(squares), [np.inf]])
+        weights = np.diff(special.ndtr(edges), prepend=0.0, append=1.0)
+        return [
+            (float(weight), _GivenLength(float(least), float(most)))
+            for weight, least, most in zip(weights, lengths[:-1], lengths[1:], strict=True)
+        ]
+
+    def proved_p_value(self, scores: Floats) -> float:
+        """Return the p-value of the signs alone: given the magnitudes, each score is as often negative as positive."""
+        return symmetry_p_value(scores)
+
+
+# The partition of r: steps and reach in standard deviations. What is beyond has a probability of 1e-15.
+_STEP, _WIDEST = 0.25, 8.0
+
+
+@dataclass(frozen=True)
+class _GivenLength:
+    """The cosine g / √(g² + r²) given r in [least, most], or rather an upper bound on its tails: the worse end of r."""
+
+    least: float
+    most: float
+
+    mean = 0.0
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the cosine, about 1 / r."""
+        return 1 / self.least
+
+    def log_sf(self, score: ArrayLike) -> Floats:
+        """Return ln P(null ≥ score)."""
+        result: Floats = special.log_ndtr(-self._normal(score))
+        return result
+
+    def log_cdf(self, score: ArrayLike) -> Floats:
+        """Return ln P(null < score)."""
+        result: Floats = special.log_ndtr(self._normal(score))
+        return result
+
+    def _normal(self, score: ArrayLike) -> Floats:
+        """Return what a standard normal g must exceed for the cosine to exceed a score."""
+        t = np.asarray(score, dtype=float)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            tangent = t / np.sqrt((1 - t) * (1 + t))
+            return np.where(t == 0, 0.0, tangent * np.where(t > 0, self.least, self.most))
 
 
 class _NoMoments:

@@ -125,7 +125,6 @@ class OneShot(Audit):
         self._initial = check_initial(initial, view, self.dim)
         self._evidence = Evidence(
             self._updates,
-            self.members,
             participation=self.participation,
             shared_rounds=self._all_share_rounds(),
             view=self.views[0],
