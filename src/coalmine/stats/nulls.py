@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -62,8 +63,16 @@ class Null(Protocol):
 class DependentNull(Protocol):
     """A null of scores that are independent only given a random quantity that all of them share."""
 
-    def given_shared(self) -> list[tuple[float, Null]]:
-        """Return a partition of the shared quantity: the probability of each part, and the null given that part."""
+    def given_shared(self, score: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        """Return tail probabilities given the shared quantity, whose values are divided into parts.
+
+        Args:
+            score: Scores, (n,).
+
+        Returns:
+            Probabilities of the parts, (parts,); ln P(null ≥ score) and ln P(null < score) given each part, or upper
+            and lower bounds on them, (n, parts).
+        """
         ...
 
     def proved_p_value(self, scores: Floats) -> float:
@@ -192,68 +201,38 @@ class OrthogonalCosineNull(CosineNull):
 
     Example:
         >>> null = OrthogonalCosineNull(5000)
-        >>> weights, nulls = zip(*null.given_shared())
-        >>> tails = [float(np.exp(each.log_sf(0.03))) for each in nulls]
-        >>> print(f"{np.dot(weights, tails):.4f}, exactly {np.exp(null.log_sf(0.03)):.4f}")
-        0.0171, exactly 0.0169
+        >>> shares, log_sf, _ = null.given_shared([0.03])
+        >>> print(f"{np.exp(log_sf[0]) @ shares:.4f}, exactly {np.exp(null.log_sf(0.03)):.4f}")
+        0.0170, exactly 0.0169
     """
 
-    def given_shared(self) -> list[tuple[float, Null]]:
-        """Return a partition of the values of r: the probability of each part, and the null given that r is in it."""
-        edges = np.arange(-_WIDEST, _WIDEST + _STEP / 2, _STEP)
-        # χ² quantiles from the nearer tail: the interesting ones are far out.
-        freedom = (self.dim - 1) / 2
-        squares = 2 * np.where(
-            edges < 0,
-            special.gammaincinv(freedom, special.ndtr(edges)),
-            special.gammainccinv(freedom, special.ndtr(-edges)),
-        )
-        lengths = np.concatenate([[0.0], np.sqrt(squares), [np.inf]])
-        weights = np.diff(special.ndtr(edges), prepend=0.0, append=1.0)
-        return [
-            (float(weight), _GivenLength(float(least), float(most)))
-            for weight, least, most in zip(weights, lengths[:-1], lengths[1:], strict=True)
-        ]
+    def given_shared(self, score: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        """Return the probabilities of short intervals of r, and tail probabilities for the worse end of each."""
+        shares, lengths = _intervals_of_chi(self.dim - 1)
+        t = np.asarray(score, dtype=float)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # A cosine of t takes g = r · t/√(1 − t²). Of an interval, the end that makes this likelier counts.
+            needed = t / np.sqrt((1 - t) * (1 + t)) * np.where(t > 0, lengths[:-1], lengths[1:])
+        needed = np.where(t == 0, 0.0, needed)
+        return shares, special.log_ndtr(-needed), special.log_ndtr(needed)
 
     def proved_p_value(self, scores: Floats) -> float:
         """Return the p-value of the signs alone: given the magnitudes, each score is as often negative as positive."""
         return symmetry_p_value(scores)
 
 
-# The partition of r: steps and reach in standard deviations. What is beyond has a probability of 1e-15.
-_STEP, _WIDEST = 0.25, 8.0
-
-
-@dataclass(frozen=True)
-class _GivenLength:
-    """The cosine g / √(g² + r²) given r in [least, most], or rather an upper bound on its tails: the worse end of r."""
-
-    least: float
-    most: float
-
-    mean = 0.0
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the cosine, about 1 / r."""
-        return 1 / self.least
-
-    def log_sf(self, score: ArrayLike) -> Floats:
-        """Return ln P(null ≥ score)."""
-        result: Floats = special.log_ndtr(-self._normal(score))
-        return result
-
-    def log_cdf(self, score: ArrayLike) -> Floats:
-        """Return ln P(null < score)."""
-        result: Floats = special.log_ndtr(self._normal(score))
-        return result
-
-    def _normal(self, score: ArrayLike) -> Floats:
-        """Return what a standard normal g must exceed for the cosine to exceed a score."""
-        t = np.asarray(score, dtype=float)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            tangent = t / np.sqrt((1 - t) * (1 + t))
-            return np.where(t == 0, 0.0, tangent * np.where(t > 0, self.least, self.most))
+@lru_cache(maxsize=16)
+def _intervals_of_chi(freedom: int) -> tuple[Floats, Floats]:
+    """Return the probabilities of intervals of a χ variable, a tenth of a standard deviation each, and their ends."""
+    ends = np.linspace(-8, 8, 161)  # beyond are 1e-15 of the probability
+    # Quantiles from the nearer tail, where probabilities are accurate.
+    halves = np.where(
+        ends < 0,
+        special.gammaincinv(freedom / 2, special.ndtr(ends)),
+        special.gammainccinv(freedom / 2, special.ndtr(-ends)),
+    )
+    shares = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
+    return shares, np.concatenate([[0.0], np.sqrt(2 * halves), [np.inf]])
 
 
 class _NoMoments:

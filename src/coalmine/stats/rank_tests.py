@@ -102,18 +102,12 @@ class KnownNullThresholds:
         members = scores.members.size
         rank = member_ranks(members)
         thresholds = scores.members[members - rank]
-        parts, floor = [(1.0, null)], 0.0
         if isinstance(null, DependentNull):
-            parts, floor = null.given_shared(), null.proved_p_value(scores.members) / rank.size
-        return cls(
-            thresholds,
-            rank,
-            members,
-            np.stack([part.log_sf(thresholds) for _, part in parts], axis=1),
-            np.stack([part.log_cdf(thresholds) for _, part in parts], axis=1),
-            np.array([share for share, _ in parts]),
-            floor,
-        )
+            shares, log_fpr, log_tnr = null.given_shared(thresholds)
+            floor = null.proved_p_value(scores.members) / rank.size
+            return cls(thresholds, rank, members, log_fpr, log_tnr, shares, floor)
+        log_fpr, log_tnr = null.log_sf(thresholds)[:, None], null.log_cdf(thresholds)[:, None]
+        return cls(thresholds, rank, members, log_fpr, log_tnr, np.ones(1))
 
     def p_values(self, claim: Curve, indices: Ints) -> Floats:
         """Return the p-values of the tests at ``indices``."""
