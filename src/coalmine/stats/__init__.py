@@ -23,7 +23,7 @@ from coalmine.stats.gaussian import (
     threshold_epsilon_between_gaussians,
 )
 from coalmine.stats.normality import AndersonDarling, anderson_darling
-from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null
+from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null, OrthogonalCosineNull
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.rates import (
     Counts,
@@ -61,6 +61,7 @@ __all__ = [
     "LikelihoodRatioNull",
     "NormalNull",
     "Null",
+    "OrthogonalCosineNull",
     "Scores",
     "anderson_darling",
     "best_threshold",

@@ -14,6 +14,7 @@ from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
+from coalmine.stats.nulls import DependentNull, Null
 from coalmine.stats.ranks import balanced, both_tails, member_ranks
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.scores import Scores
@@ -83,20 +84,40 @@ class ObservedThresholds:
 
 @dataclass(frozen=True)
 class KnownNullThresholds:
-    """The same tests with an exact false positive rate; the p-value is P(Beta(v, m−v+1) ≤ curve(FPR))."""
+    """The same tests with an exact false positive rate; the p-value is P(Beta(v, m−v+1) ≤ curve(FPR)).
+
+    If scores share a random quantity, FPR and TNR have one column for each part of its values, and the p-value is the
+    mean over these parts, of probabilities ``shares``. No p-value is below ``floor``: a p-value that holds even if the
+    null is only an approximation, divided by the number of tests, which together reject no more than it does.
+    """
 
     thresholds: Floats
     rank: Ints
     members: int
     log_fpr: Floats
     log_tnr: Floats
+    shares: Floats
+    floor: float = 0.0
     weight: float = 1.0
+
+    @classmethod
+    def at(cls, scores: Scores, null: Null) -> Self:
+        """Return the tests at the ranks of `member_ranks`."""
+        members = scores.members.size
+        rank = member_ranks(members)
+        thresholds = scores.members[members - rank]
+        if isinstance(null, DependentNull):
+            shares, log_fpr, log_tnr = null.given_shared(thresholds)
+            floor = null.proved_p_value(scores.members) / rank.size
+            return cls(thresholds, rank, members, log_fpr, log_tnr, shares, floor)
+        log_fpr, log_tnr = null.log_sf(thresholds)[:, None], null.log_cdf(thresholds)[:, None]
+        return cls(thresholds, rank, members, log_fpr, log_tnr, np.ones(1))
 
     def p_values(self, claim: Curve, indices: Ints) -> Floats:
         """Return the p-values of the tests at ``indices``."""
         allowed = claim.tpr_at_tails(self.log_fpr[indices], self.log_tnr[indices])
-        v = self.rank[indices]
-        result: Floats = special.betainc(v, self.members - v + 1, allowed)
+        v = self.rank[indices, None]
+        result: Floats = np.maximum(special.betainc(v, self.members - v + 1, allowed) @ self.shares, self.floor)
         return result
 
     def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
@@ -106,14 +127,7 @@ class KnownNullThresholds:
 
 def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
     """Return the tests at single thresholds, at the ranks of `member_ranks`."""
-    if scores.null is None:
-        return ObservedThresholds.at(scores)
-    members = scores.members.size
-    rank = member_ranks(members)
-    thresholds = scores.members[members - rank]
-    return KnownNullThresholds(
-        thresholds, rank, members, scores.null.log_sf(thresholds), scores.null.log_cdf(thresholds)
-    )
+    return ObservedThresholds.at(scores) if scores.null is None else KnownNullThresholds.at(scores, scores.null)
 
 
 @dataclass(frozen=True)
