@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.errors import InputError
+from coalmine.stats.epsilon import COIN_FLIPS, INDEPENDENT
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.rank_sum import RankSum
 from coalmine.stats.rank_tests import Design, check_coin_flips
@@ -57,6 +58,13 @@ class ClaimTests:
             raise InputError("dependent scores need observed non-members and the design 'coin-flips'")
         if self.scores.null is None and self.design == "coin-flips":
             check_coin_flips(self.scores.members.size, self.scores.observed.size)
+
+    @property
+    def assumes(self) -> str:
+        """What must hold for the p-value to be valid, in words."""
+        if self.dependent:
+            return COIN_FLIPS
+        return INDEPENDENT if self.scores.null is None else f"{INDEPENDENT}; their null distribution is exact"
 
     @property
     def members(self) -> int:
