@@ -286,6 +286,12 @@ class GuessTests:
         rows = [Guesses(canaries, int(r), int(v)) for r, v in zip(guesses, right, strict=True)]
         return cls(thresholds, rows, weight)
 
+    def p_values(self, claim: Curve, indices: Ints) -> Floats:
+        """Return the p-values of the tests at ``indices``; the claim must be an `ApproximateDP`."""
+        if not isinstance(claim, ApproximateDP):
+            raise TypeError(f"p-values of guesses about one run are for (ε, δ)-DP, got {claim}")
+        return np.array([one_run_p_value(self.rows[i], claim.epsilon, claim.delta) for i in indices])
+
     def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
         """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
         return np.array([_rejects(self.rows[i], claim, level) for i in indices], dtype=bool)
