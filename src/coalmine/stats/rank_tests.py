@@ -192,7 +192,7 @@ def curve_tail_probability(guesses: Ints, right: Ints, canaries: int, claim: Cur
     wrong = np.clip(_fpr_of_both_tails(claim, v) / v, 0, 1)
     needed, others = np.maximum(correct, 1)[..., None], (total - correct + 1)[..., None]
     tail = np.where(correct[..., None] > 0, special.betaincc(others, needed, wrong), 1.0)
-    result = np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2
+    result: Floats = np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2
     return np.clip(result, 0.0, 1.0)
 
 

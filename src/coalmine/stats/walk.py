@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -47,15 +47,17 @@ class Walk:
     """One test of (ε, δ)-DP: does the walk of right guesses reach its boundary at any of the numbers of guesses?
 
     The boundary consists of the counts for which a test at one number of guesses, at significance ``level``, would give
-    as large a bound on ε as the best of the observed counts. It does not depend on the claim, which makes the test
-    valid for all claims together (docs/simultaneous-bound.md, Theorem 3).
+    as large a bound on ε as the best of the observed counts ``right``. It does not depend on the claim, which makes the
+    test valid for all claims together (docs/simultaneous-bound.md, Theorem 2).
     """
 
     thresholds: Floats
     guesses: Ints
-    boundary: Ints
+    right: Ints
     canaries: int
     design: Design
+    level: float
+    delta: float
     weight: float = TWO_TAILS_WEIGHT
 
     @classmethod
@@ -64,43 +66,74 @@ class Walk:
         members, nonmembers, kept = guessing_scores(scores, design)
         canaries = members.size + nonmembers.size
         thresholds, guesses, right = both_tails(members, nonmembers, int(_MAX_SHARE[design] * canaries), _RATIO)
+        # The score to report: at the number of guesses that bounds ε best, leaving δ aside.
+        rate = np.where(right > 0, special.betaincinv(np.maximum(right, 1), guesses - right + 1, level), 0.0)
+        best = np.argsort(-rate, kind="stable")[:1]
+        return cls(thresholds[best], guesses, right, canaries, design, level, delta, TWO_TAILS_WEIGHT * kept)
+
+    @cached_property
+    def boundary(self) -> Ints:
+        """Number of right guesses that counts as a crossing, for each number of guesses."""
 
         def rejects_somewhere(epsilon: float) -> bool:
-            return bool(np.any(_single_p_values(guesses, right, canaries, ApproximateDP(epsilon, delta)) <= level))
+            claim = ApproximateDP(epsilon, self.delta)
+            return bool(np.any(_single_p_values(self.guesses, self.right, self.canaries, claim) <= self.level))
 
         # Rounded down, which moves the boundary down and the p-value up.
         best = largest(rejects_somewhere, relative=1e-4)
-        boundary = _least_rejected(guesses, canaries, ApproximateDP(best, delta), level)
+        boundary = _least_rejected(self.guesses, self.canaries, ApproximateDP(best, self.delta), self.level)
         # If no count rejects even ε = 0, every walk counts as a crossing, and the p-value is 1.
-        boundary = boundary if np.any(right >= boundary) else np.zeros_like(boundary)
-        at = np.flatnonzero(right >= boundary)[:1]
-        return cls(thresholds[at], guesses, boundary, canaries, design, TWO_TAILS_WEIGHT * kept)
+        return boundary if np.any(self.right >= boundary) else np.zeros_like(boundary)
 
     def p_values(self, claim: Curve, indices: Ints) -> Floats:
         """Return the p-value for each of ``indices``; the claim must be an `ApproximateDP`."""
         if not isinstance(claim, ApproximateDP):
             raise TypeError(f"the walk tests (ε, δ)-DP only, got {claim}")
-        q = float(special.expit(claim.epsilon))
-        given_away, mass = binomial_steps(self.canaries, claim.delta)
-        cost = np.ones(self.guesses.size)
-        if self.design == "fixed":
-            cost = fixed_numbers_factor(self.canaries, self.guesses, np.zeros(1), q, most=self.guesses[-1])
-            mass = mass * self._given_away_factor(given_away, q)
-        first = first_crossings(self.guesses, self.boundary, q, given_away, mass)
-        return np.full(indices.size, min(1.0, float(first @ cost)))
+        return np.full(
+            indices.size, crossing_probability(self.guesses, self.boundary, self.canaries, self.design, claim)
+        )
 
     def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
         """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
+        # A crossing is at least as likely as each count alone, so most claims need no look at the whole walk.
+        if isinstance(claim, ApproximateDP):
+            alone = tail_probability(self.guesses, self.right, self.canaries, claim)
+            if float(np.min(alone, initial=1.0)) > level:
+                return np.zeros(indices.size, dtype=bool)
         return self.p_values(claim, indices) <= level
 
-    def _given_away_factor(self, given_away: Floats, q: float) -> Floats:
-        """Bound κ of g canaries given away over κ of none: B(y − g)/B(y), where y = N − 4q(1−q)·R is smallest.
 
-        B is log-convex, so the ratio is largest at the largest R. Beyond y nothing better than 1/P(K = n) is known.
-        """
-        least = self.canaries - 4 * q * (1 - q) * float(self.guesses[-1])
-        ratio = central_probability(np.maximum(least - given_away, 0)) / central_probability(np.array(least))
-        return np.where(given_away <= least, ratio, 1 / central_probability(np.array(float(self.canaries))))
+def crossing_probability(guesses: Ints, boundary: Ints, canaries: int, design: Design, claim: ApproximateDP) -> float:
+    """Bound the probability that the right guesses reach a boundary under (ε, δ)-DP (Theorem 2).
+
+    Args:
+        guesses: Numbers of guesses, increasing, shape (k,).
+        boundary: Number of right guesses that counts as a crossing, for each number of guesses.
+        canaries: Number of canaries.
+        design: How members were chosen; if ``"fixed"``, half of the canaries are members.
+        claim: The claim.
+
+    Returns:
+        The probability that the walk is on or above its boundary at any of the numbers of guesses, at most 1.
+    """
+    q = float(special.expit(claim.epsilon))
+    given_away, mass = binomial_steps(canaries, claim.delta)
+    cost = np.ones(guesses.size)
+    if design == "fixed":
+        cost = fixed_numbers_factor(canaries, guesses, np.zeros(1), q, most=float(guesses[-1]))
+        mass = mass * _given_away_factor(canaries, float(guesses[-1]), given_away, q)
+    return min(1.0, float(first_crossings(guesses, boundary, q, given_away, mass) @ cost))
+
+
+def _given_away_factor(canaries: int, guesses: float, given_away: Floats, q: float) -> Floats:
+    """Bound κ with g canaries given away over κ with none: B(y − g)/B(y), where y = N − 4q(1−q)·R.
+
+    B is log-convex, so the ratio is largest at the largest number of guesses. For g > y nothing better than
+    1/P(K = n) is known.
+    """
+    least = np.array(canaries - 4 * q * (1 - q) * guesses)
+    ratio = central_probability(np.maximum(least - given_away, 0)) / central_probability(least)
+    return np.where(given_away <= least, ratio, 1 / central_probability(np.array(float(canaries))))
 
 
 def first_crossings(guesses: Ints, boundary: Ints, q: float, given_away: Floats, mass: Floats) -> Floats:
