@@ -33,9 +33,6 @@ from coalmine.stats.tradeoff import ApproximateDP, Curve
 
 # Finer grids gain nothing: neighboring counts are almost the same.
 _RATIO = 2**0.25
-# The largest share of the canaries that are guessed about. With fixed numbers of members, the price of guessing about
-# nearly all canaries exceeds its use (Theorem 2, κ).
-_MAX_SHARE: dict[Design, float] = {"fixed": 0.75, "coin-flips": 1.0}
 # Mass far below the boundary that is counted as a crossing, to keep the number of states small.
 _NEGLIGIBLE = 1e-16
 # From this size on, a convolution by the fast Fourier transform is quicker than a direct one, at an error below 1e-16.
@@ -65,7 +62,7 @@ class Walk:
         """Return the test, with the boundary of (·, delta)-DP at significance ``level``."""
         members, nonmembers, kept = guessing_scores(scores, design)
         canaries = members.size + nonmembers.size
-        thresholds, guesses, right = both_tails(members, nonmembers, int(_MAX_SHARE[design] * canaries), _RATIO)
+        thresholds, guesses, right = both_tails(members, nonmembers, canaries // 2, _RATIO)
         # The score to report: at the number of guesses that bounds ε best, leaving δ aside.
         rate = np.where(right > 0, special.betaincinv(np.maximum(right, 1), guesses - right + 1, level), 0.0)
         best = np.argsort(-rate, kind="stable")[:1]
