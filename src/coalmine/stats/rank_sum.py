@@ -1,6 +1,6 @@
 """The rank-sum test of a claim: do members outrank non-members more often than the claimed curve allows?
 
-Theorem 3 of docs/claim-test.md: under any pair of score distributions that a claim allows, the members beat the
+Theorem 3 of docs/simultaneous-bound.md: under any pair of score distributions that a claim allows, the members beat the
 non-members no more often than under one least favorable pair, in every comparison at once. So any statistic that grows
 with the comparisons won can be calibrated by drawing from that pair. This one counts them all, which makes it the
 sharpest test of the curve as a whole; tests at single thresholds (`rank_tests`) see leaks in the tails.
