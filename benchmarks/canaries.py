@@ -1,11 +1,15 @@
 """Time scores and sums of update canaries against regenerating one canary at a time. Prints Markdown tables.
 
 python benchmarks/canaries.py [--quick] [--repeats 5]
+python benchmarks/canaries.py --false-alarms 2000 [--dims 8191,8192] [--canaries 1024]
 
 Everything runs in turns in one process with one thread at d = 10⁶; a ratio is the median over the turns. The baseline
 seeds a generator for every canary, draws a normal vector, normalizes it, and takes its dot product with the update or
 adds it to a sum. It runs for 50 canaries and is scaled up to the number it is compared with. coalmine's canaries run in
 full, except with --quick.
+
+With --false-alarms nothing is timed: Hadamard canaries are audited against releases that ignore them, and the table has
+the share of audits whose exact-null bound exceeds 0 (95% confidence, so at most 5%).
 """
 
 from __future__ import annotations
@@ -18,13 +22,17 @@ import argparse
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from coalmine.methods.one_shot.evidence import cosine_null, cosines, vector_norm
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
+from coalmine.methods.one_shot.updates import draw_members
+from coalmine.stats import ApproximateDP, Scores
+from coalmine.stats.rank_tests import threshold_tests
 
 DIM, NAIVE, SEED = 10**6, 50, 0
 
@@ -150,12 +158,64 @@ def memory() -> None:
             print(f"| {family.__name__} {what} | {peak:.1f} MiB{'' if peak < 64 else ', missed'} |", flush=True)
 
 
+def _few_rows(draw: np.random.Generator, dim: int) -> np.ndarray:
+    """Return an update of an embedding: energy in a fiftieth of the rows of 16 coordinates."""
+    rows = draw.permutation(-(-dim // 16))
+    return draw.standard_normal(dim) * (rows < max(1, len(rows) // 50))[np.arange(dim) // 16]
+
+
+RELEASES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+    "half of the coordinates": lambda draw, dim: (np.arange(dim) < dim // 2).astype(float),
+    "one coordinate": lambda draw, dim: np.eye(1, dim, draw.integers(dim))[0],
+    "1% of the coordinates": lambda draw, dim: draw.standard_normal(dim) * (draw.permutation(dim) < max(1, dim // 100)),
+    "constant": lambda draw, dim: np.ones(dim),
+    "few embedding rows": _few_rows,
+    "normal": lambda draw, dim: draw.standard_normal(dim),
+    "heavy-tailed": lambda draw, dim: draw.standard_t(1.2, dim),
+}
+
+
+def false_alarms(dim: int, canaries: int, audits: int, release: str) -> np.ndarray:
+    """Return the share of audits with a bound above 0: (fixed, coin flips) × (by the null alone, as quoted)."""
+    alarms = np.zeros((2, 2))
+    for seed in range(audits):
+        update = RELEASES[release](np.random.default_rng([seed, dim]), dim).astype(np.float32)
+        updates = HadamardCanaries(dim=dim, count=2 * canaries, seed=seed)
+        scores, null = cosines(updates, update, vector_norm(update)), cosine_null(updates)
+        for i, design in enumerate(("fixed", "coin-flips")):
+            members = draw_members(canaries, design=design, seed=seed)
+            tests = threshold_tests(Scores(scores[members], null=null))
+            alone = replace(tests, floor=0.0).p_values(ApproximateDP(0.0, 1e-5), np.arange(tests.rank.size)).min()
+            alarms[i] += np.array([alone, max(alone, tests.floor)]) <= 0.05 / tests.rank.size
+    return alarms / audits
+
+
+def print_false_alarms(dims: list[int], canaries: list[int], audits: int) -> None:
+    """Print the table of false alarms, for as many canaries as fit a dimension."""
+    columns = ("dim", "inserted", "release", "null alone: fixed", "coin flips", "quoted: fixed", "coin flips")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for dim in dims:
+        for count in (count for count in canaries if 4 * count <= dim):
+            for release in RELEASES:
+                rates = false_alarms(dim, count, audits, release).T.ravel()
+                print(
+                    f"| {dim:,} | {count:,} | {release} | {' | '.join(f'{rate:.1%}' for rate in rates)} |", flush=True
+                )
+
+
 def main() -> None:
-    """Measure and print both tables."""
+    """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--quick", action="store_true", help="100 Gaussian canaries instead of 1,000")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--false-alarms", type=int, metavar="AUDITS", help="measure false alarms instead of speed")
+    parser.add_argument("--dims", default="100,1000,1009,1023,1025,1536,1945,8191,8192,8193,8209,15565")
+    parser.add_argument("--canaries", default="25,64,256,1024", help="numbers of inserted canaries")
     options = parser.parse_args()
+    if options.false_alarms:
+        numbers = [[int(number) for number in text.split(",")] for text in (options.dims, options.canaries)]
+        print_false_alarms(*numbers, audits=options.false_alarms)
+        return
     torch.set_num_threads(1)
     speed(100 if options.quick else 1000, options.repeats)
     memory()

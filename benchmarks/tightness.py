@@ -1,4 +1,6 @@
-"""Compare the mean lower bounds of coalmine and of jax-privacy on the same scores. Prints a Markdown table.
+"""Compare the mean lower bounds of coalmine, of textbook methods and of jax-privacy on the same scores.
+
+Prints a Markdown table.
 
 python benchmarks/tightness.py [--audits 100]
 """
@@ -6,15 +8,62 @@ python benchmarks/tightness.py [--audits 100]
 from __future__ import annotations
 
 import argparse
+import math
 from concurrent.futures import ProcessPoolExecutor
 
 import jax_privacy.auditing as peer
 import numpy as np
 
-from coalmine.stats import Scores, epsilon_gdp, gdp, one_run, one_run_fdp, simultaneous, split
+from coalmine.stats import (
+    ApproximateDP,
+    Scores,
+    best_threshold,
+    epsilon_from_counts,
+    epsilon_from_rates,
+    epsilon_gdp,
+    gdp,
+    one_run,
+    one_run_fdp,
+    simultaneous,
+    split,
+)
+from coalmine.stats.rank_tests import threshold_tests, two_tailed_tests
+from coalmine.stats.simultaneous_bound import largest_rejected
 
 DELTA, ALPHA = 1e-5, 0.05
 GAUSSIAN_ONLY = "valid for Gaussian mechanisms only"
+
+
+def without_walk(scores: Scores) -> float:
+    """Return the simultaneous bound with a union bound over the two-tailed tests, at ranks a factor of 2 apart."""
+    families = [two_tailed_tests(scores, "fixed"), threshold_tests(scores)]
+    return largest_rejected(families, ALPHA, lambda epsilon: ApproximateDP(epsilon, DELTA))[0]
+
+
+def dkw(scores: Scores) -> float:
+    """Return the largest ε over all thresholds from confidence bands around the two distribution functions.
+
+    One-sided bands of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, half of the significance each.
+    """
+    _, tp, fp = scores.all_counts
+    m, n = scores.members.size, scores.observed.size
+    reach = math.sqrt(math.log(2 / ALPHA) / 2)
+    tpr, fpr = np.maximum(tp / m - reach / math.sqrt(m), 0), np.minimum(fp / n + reach / math.sqrt(n), 1)
+    return float(np.max(epsilon_from_rates(tpr, fpr, DELTA)))
+
+
+def k_fold(scores: Scores, seed: int, folds: int = 5) -> float:
+    """Return the best Clopper–Pearson bound of all folds, each at the threshold that is best on the other folds."""
+    rng = np.random.default_rng(seed)
+    members = np.array_split(rng.permutation(scores.members), folds)
+    nonmembers = np.array_split(rng.permutation(scores.observed), folds)
+    bounds = []
+    for k in range(folds):
+        others = Scores(*(np.concatenate(side[:k] + side[k + 1 :]) for side in (members, nonmembers)))
+        threshold = best_threshold(others, delta=DELTA).threshold or 0.0
+        counts = Scores(members[k], nonmembers[k]).counts(threshold)
+        bounds.append(epsilon_from_counts(counts, delta=DELTA, confidence=1 - ALPHA / folds).lower or 0.0)
+    return max(bounds)
 
 
 def bounds(n: int, mu: float, audits: int) -> dict[str, tuple[str, float]]:
@@ -33,8 +82,11 @@ def bounds(n: int, mu: float, audits: int) -> dict[str, tuple[str, float]]:
         record(
             "coalmine simultaneous, coin flips", "valid", simultaneous(scores, delta=DELTA, design="coin-flips").lower
         )
+        record("coalmine without the walk", "valid", without_walk(scores))
         record("coalmine split", "valid", split(scores, delta=DELTA, seed=seed).lower)
         record("coalmine one-run", "valid", one_run(scores, delta=DELTA).lower)
+        record("DKW bands", "valid", dkw(scores))
+        record("5-fold, CP", "valid", k_fold(scores, seed))
         record("jax-privacy CP, Bonferroni", "valid", theirs.epsilon_clopper_pearson(ALPHA, DELTA))
         record(
             "jax-privacy CP, split",
@@ -53,6 +105,7 @@ def bounds(n: int, mu: float, audits: int) -> dict[str, tuple[str, float]]:
         )
         record("jax-privacy one-run, Bonferroni", "unproved", theirs.epsilon_one_run(ALPHA, DELTA))
         record("coalmine gdp", GAUSSIAN_ONLY, gdp(scores, delta=DELTA).lower)
+        record("coalmine gdp, coin flips", GAUSSIAN_ONLY, gdp(scores, delta=DELTA, design="coin-flips").lower)
         record("jax-privacy GDP", GAUSSIAN_ONLY, theirs.epsilon_from_gdp(ALPHA, DELTA))
         record("coalmine one-run f-DP", GAUSSIAN_ONLY, one_run_fdp(scores, delta=DELTA).lower)
         record(

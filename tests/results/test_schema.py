@@ -27,7 +27,7 @@ COMMANDS = {
     "estimate-counts": ["estimate", "--counts", "9,1,1,9"],
     "account": ["account", "--noise-multiplier", "1"],
     "plan": ["plan", "--noise", "3", "--rounds", "10", "--clients", "50"],
-    "plan-one-run": ["plan", "--noise", "2", "--sampling", "poisson:0.5", "--rounds", "2", "--dim", "100"],
+    "plan-counted": ["plan", "--noise", "2", "--sampling", "poisson:0.5", "--rounds", "2", "--dim", "100"],
     "exposure": ["exposure", "examples/losses.csv"],
     "audit-exposure": ["audit", "exposure", "--file", "examples/losses.csv"],
     "audit-one-shot": ["audit", "one-shot", *FAST, "--view", "final-change", "--view", "updates"],

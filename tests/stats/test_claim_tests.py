@@ -305,7 +305,7 @@ def test_the_noise_in_effect_is_bounded_and_estimated():
     claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     for share in (0.4, 0.8, 1.0, 1.5):
         test = check_claim(normal_scores(200, 1 / share), normal_scores(200, 0.0), claim)
-        assert test.noise_estimate == pytest.approx(share, rel=0.03)
+        assert test.noise_estimate == pytest.approx(share, rel=0.045)  # shares are 3% apart
         assert share < test.noise_at_most < 1.6 * share
         assert test.refuted is (test.noise_at_most <= 1)
         # Shares from the bound on are rejected, smaller ones are not: they contain the truth as often as the test says.

@@ -71,6 +71,7 @@ def canary_evidence(
     delta: float,
     confidence: float,
     theory: Theory | None,
+    independent: bool = True,
 ) -> CanaryEvidence:
     """Return every estimate that applies, and the test of the claim.
 
@@ -86,6 +87,8 @@ def canary_evidence(
         delta: The δ at which ε is stated.
         confidence: Confidence of bounds and intervals.
         theory: The claimed guarantee, or None.
+        independent: Whether the claim test may assume that canaries do not influence one another's scores, as random
+            directions hardly do. The quoted bound assumes it only where a null distribution is known.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -109,7 +112,9 @@ def canary_evidence(
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     ordered = [estimates[name] for name in _ORDER if name in estimates]
     estimates_at_levels = with_stricter_bound(ordered, members, nonmembers, null=null, design=design)
-    test = claim_test(theory, estimates_at_levels, members, nonmembers, null=null, design=design)
+    test = claim_test(
+        theory, estimates_at_levels, members, nonmembers, null=null, design=design, independent=independent
+    )
     scores = Scores(members, nonmembers)
     return CanaryEvidence(estimates=estimates_at_levels, scores=scores, ceiling=top, claim_test=test)
 
@@ -123,8 +128,9 @@ def claim_test(
     null: Null | None = None,
     design: Design = "fixed",
     copies: int = 1,
+    independent: bool = True,
 ) -> ClaimTest | None:
-    """Return the test of a claim that assumes no more than the quoted bound does.
+    """Return the test of a claim, with the null distribution if the quoted bound uses one.
 
     Args:
         theory: The claimed guarantee, or None.
@@ -134,6 +140,7 @@ def claim_test(
         null: Null distribution of the scores, if it is known.
         design: How members were chosen.
         copies: How often each canary was inserted.
+        independent: Whether canaries do not influence one another's scores.
 
     Returns:
         The test, or None without a claim or a bound.
@@ -149,7 +156,7 @@ def claim_test(
         null=null if uses_null else None,
         confidence=quoted.confidence,
         design="fixed" if uses_null else design,
-        dependent=quoted.method == "one-run",
+        dependent=not (independent or uses_null),
         copies=copies,
     )
     if not test.refuted and refutes(quoted.epsilon, quoted.delta, theory):

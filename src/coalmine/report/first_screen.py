@@ -10,6 +10,7 @@ from coalmine.drawing.charts import Figure, placed
 from coalmine.drawing.html import Html, framed, joined, paragraphs, slug, tag
 from coalmine.report.picture import picture
 from coalmine.results import words
+from coalmine.results.claim_test import ClaimTest
 from coalmine.results.groups import Group, joint_confidence
 from coalmine.results.result import AuditResult
 from coalmine.results.tables import epsilons
@@ -17,8 +18,8 @@ from coalmine.results.verdict import Verdict
 
 _HEADLINES = {
     Verdict.REFUTED: "Refuted: more leaks than the claim allows.",
-    Verdict.SUSPICIOUS: "Suspicious: the best guess lies above the claim, but no lower bound refutes it.",
-    Verdict.TOO_WEAK: "Too weak: this audit could not have refuted the claim.",
+    Verdict.SUSPICIOUS: "Suspicious: the evidence points above the claim, but no test refutes it.",
+    Verdict.TOO_WEAK: "Too weak: half the claimed noise could have gone unnoticed.",
     Verdict.NOT_REFUTED: "Not refuted. This is not a proof of privacy.",
     Verdict.NO_CLAIM: "No claim was stated, so none was tested.",
 }
@@ -60,6 +61,8 @@ def sentence(group: Group) -> str:
     text = " ".join([_claimed(group), *_notes(group)])
     if strongest is None or strongest.decisive is None:
         return f"{text} No lower bound is available, only estimates."
+    if strongest.claim_test is not None:
+        text += _tested(strongest.claim_test)
     if not strongest.decisive.epsilon:
         return f"{text} No adversary shows any leak."
     bound = f"{numbers.at_least(strongest.decisive.epsilon)} ({_confident(strongest)})"
@@ -69,6 +72,15 @@ def sentence(group: Group) -> str:
     if strongest.verdict is Verdict.REFUTED:
         return f"{text}. Look for missing noise, skipped clipping or an accountant that assumes other sampling."
     return f"{text}."
+
+
+def _tested(test: ClaimTest) -> str:
+    """Return what the test of the claim says beyond the verdict, with a space before it."""
+    if test.verdict is Verdict.REFUTED and test.p_value is not None:
+        return f" The scores refute it, {words.p_value_text(test.p_value)}.{words.noise_sentence(test)}"
+    if test.verdict is Verdict.TOO_WEAK:
+        return words.needed_sentence(test)
+    return words.power_sentence(test)
 
 
 def in_short(group: Group) -> str:
@@ -188,8 +200,9 @@ def _why_less_of_more(groups: Sequence[Group]) -> str:
 
 def _table(groups: Sequence[Group]) -> Html:
     """Return every result in numbers, under its unit."""
-    columns = ["method: view", "an adversary who", "claimed", "lower bound", "best guess", "estimator", "verdict"]
-    numeric = {"claimed", "lower bound", "best guess"}
+    columns = ["method: view", "an adversary who", "claimed", "lower bound", "best guess", "estimator", "p-value"]
+    columns += ["verdict"]
+    numeric = {"claimed", "lower bound", "best guess", "p-value"}
 
     def attributes(column: str) -> dict[str, str]:
         return {"class": "number"} if column in numeric else {"class": "who"} if column == columns[1] else {}
@@ -200,6 +213,7 @@ def _table(groups: Sequence[Group]) -> Html:
             result.adversary,
             *("–" if value is None else f"{sign} {numbers.epsilon(value)}" for sign, value in signed),
             "–" if result.best_guess is None else result.best_guess.method,
+            _p_value(result),
             result.verdict.value,
         ]
         return tag(
@@ -220,6 +234,11 @@ def _table(groups: Sequence[Group]) -> Html:
         for group in groups
     ]
     return framed("Every adversary in numbers", tag("thead", None, head), *bodies)
+
+
+def _p_value(result: AuditResult) -> str:
+    p_value = None if result.claim_test is None else result.claim_test.p_value
+    return "–" if p_value is None else f"{p_value:.2g}"
 
 
 def _confidence(groups: Sequence[Group]) -> str:

@@ -19,7 +19,7 @@ GLOSSARY = [
     (
         "lower bound",
         "What the audit shows: ε is at least this, except in the few audits in a hundred that the confidence allows. A "
-        "lower bound above the claim refutes the claim.",
+        "lower bound above the claim contradicts it.",
     ),
     (
         "best guess, estimate",
@@ -29,8 +29,20 @@ GLOSSARY = [
     (
         "verdict",
         "Refuted: a valid test rejects the claim. Suspicious: not rejected, but an estimate's interval lies "
-        "entirely above the claim. Too weak: the audit could hardly have found anything. Not refuted: nothing found, "
-        "which is not a proof of privacy. No claim: none was stated.",
+        "entirely above the claim. Too weak: nothing found, and half the claimed noise could have gone unnoticed. Not "
+        "refuted: nothing found, and half the noise would have been noticed four times in five; that is no proof of "
+        "privacy. No claim: none was stated.",
+    ),
+    (
+        "test of the claim, p-value",
+        "A claim allows each false positive rate only so high a true positive rate. The test compares the scores with "
+        "that whole curve, so it notices missing noise long before a lower bound exceeds the claimed ε. The p-value is "
+        "the probability of such scores, at most, if the claim is true.",
+    ),
+    (
+        "noise in effect",
+        "How much of the noise that the claim assumes the scores are compatible with: the largest share that the test "
+        "does not reject. A share below 1 refutes the claim.",
     ),
     (
         "canary",

@@ -44,6 +44,7 @@ class ClaimTest:
         verdict: One of the five verdicts.
         p_value: Probability of such evidence, or an upper limit on it, if the claim is true.
         confidence: One minus the false-alarm rate at which ``verdict`` was reached.
+        assumes: What the test assumes about the scores; it assumes nothing about the mechanism.
         noise_at_most: Upper bound, at that confidence, on the share of the claimed noise that the training adds;
             None if the claim states no noise multiplier or no share can be excluded.
         noise_estimate: Estimate of that share, as seen by this attack: a weak attack makes it too large.
@@ -58,6 +59,7 @@ class ClaimTest:
     verdict: Verdict
     p_value: float | None = None
     confidence: float | None = None
+    assumes: str = ""
     noise_at_most: float | None = None
     noise_estimate: float | None = None
     detectable_noise: float | None = None
@@ -143,6 +145,7 @@ def check_claim(
         verdict=verdict,
         p_value=p_value,
         confidence=confidence,
+        assumes=tests.assumes,
         noise_at_most=evidence.noise_at_most if theory.has_noise else None,
         noise_estimate=evidence.noise_estimate if theory.has_noise else None,
         detectable_noise=detectable,

@@ -67,7 +67,7 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
             p_value = "" if test.p_value is None else f" ({p_value_text(test.p_value)})"
             return (
                 f"Refuted{p_value}: {claim} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
-                "clipping or an accountant that assumes other sampling."
+                f"clipping or an accountant that assumes other sampling.{assumption_sentence(test)}"
             )
         case Verdict.SUSPICIOUS if best_guess is not None:
             return (
@@ -75,10 +75,8 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
                 f"{power_sentence(test)}"
             )
         case Verdict.TOO_WEAK:
-            needed = ""
-            if test.canaries_needed is not None:
-                needed = f" About {test.canaries_needed:,} inserted canaries would detect it (80% power)."
-            return f"Too weak to test {claim.rstrip(',')}: half the noise could go unnoticed.{needed}"
+            weak = f"Too weak to test {claim.rstrip(',')}: half the noise could go unnoticed."
+            return f"{weak}{needed_sentence(test)}"
         case _:
             return (
                 f"Not refuted: we found no evidence against {claim.rstrip(',')}.{power_sentence(test)} This is not a "
@@ -95,11 +93,23 @@ def noise_sentence(test: ClaimTest) -> str:
     return f" At most {at_most:.3g} of that noise is there ({100 * test.confidence:g}% confidence{estimate})."
 
 
+def assumption_sentence(test: ClaimTest) -> str:
+    """Say what a test assumes, with a space before it; empty if that is unknown."""
+    return f" The test is valid for every mechanism if {test.assumes}." if test.assumes else ""
+
+
 def power_sentence(test: ClaimTest) -> str:
     """Say what the test would have detected, with a space before it; empty if that is unknown."""
     if test.detectable_noise is None:
         return ""
     return f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
+
+
+def needed_sentence(test: ClaimTest) -> str:
+    """Say how many canaries would have been enough, with a space before it; empty if that is unknown."""
+    if test.canaries_needed is None:
+        return ""
+    return f" About {test.canaries_needed:,} inserted canaries would detect it (80% power)."
 
 
 def p_value_text(p_value: float) -> str:

@@ -23,7 +23,7 @@ from coalmine.stats.gaussian import (
     threshold_epsilon_between_gaussians,
 )
 from coalmine.stats.normality import AndersonDarling, anderson_darling
-from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null
+from coalmine.stats.nulls import CosineNull, LargestOfNull, LikelihoodRatioNull, NormalNull, Null, OrthogonalCosineNull
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.rates import (
     Counts,
@@ -35,7 +35,7 @@ from coalmine.stats.rates import (
 )
 from coalmine.stats.same_data import best_threshold, published_lower_bound
 from coalmine.stats.scores import Scores
-from coalmine.stats.simultaneous_bound import ceiling, gdp, refutes, simultaneous, split
+from coalmine.stats.simultaneous_bound import ceiling, gdp, p_value, refutes, simultaneous, split
 from coalmine.stats.single_run import (
     Guesses,
     one_run,
@@ -61,6 +61,7 @@ __all__ = [
     "LikelihoodRatioNull",
     "NormalNull",
     "Null",
+    "OrthogonalCosineNull",
     "Scores",
     "anderson_darling",
     "best_threshold",
@@ -84,6 +85,7 @@ __all__ = [
     "one_run_fdp_from_guesses",
     "one_run_from_guesses",
     "one_run_p_value",
+    "p_value",
     "plug_in",
     "published_lower_bound",
     "rate_bounds",

@@ -11,6 +11,8 @@ import numpy as np
 from scipy import special
 
 from coalmine.errors import InputError
+from coalmine.stats.epsilon import COIN_FLIPS, INDEPENDENT
+from coalmine.stats.nulls import DependentNull
 from coalmine.stats.rank_sum import RankSum
 from coalmine.stats.rank_tests import Design, check_coin_flips
 from coalmine.stats.scores import Scores
@@ -58,6 +60,13 @@ class ClaimTests:
             check_coin_flips(self.scores.members.size, self.scores.observed.size)
 
     @property
+    def assumes(self) -> str:
+        """What must hold for the p-value to be valid, in words."""
+        if self.dependent:
+            return COIN_FLIPS
+        return INDEPENDENT if self.scores.null is None else f"{INDEPENDENT}; their null distribution is exact"
+
+    @property
     def members(self) -> int:
         """Number of members."""
         return self.scores.members.size
@@ -89,9 +98,9 @@ class ClaimTests:
         """Return the p-value of a claim."""
         if self.dependent:
             return joint_p_value(guess_families(self.scores), claim)
-        rank_sum = self._rank_sum.p_value(self._statistic, claim) / RANK_SUM_SHARE
+        rank_sum = self._rank_sum.p_value_of(self.scores, claim) / RANK_SUM_SHARE
         at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
-        return min(1.0, rank_sum, at_ranks)
+        return max(self._floor, min(1.0, rank_sum, at_ranks))
 
     def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
         """Return a lower limit on the probability to reject ``claim`` if the scores overlap like ``truth``.
@@ -116,8 +125,10 @@ class ClaimTests:
         return RankSum.of(self.scores)
 
     @cached_property
-    def _statistic(self) -> float:
-        return self._rank_sum.statistic(self.scores)
+    def _floor(self) -> float:
+        """A p-value for scores that tell nothing, which holds even if the null is only an approximation."""
+        null = self.scores.null
+        return null.proved_p_value(self.scores.members) if isinstance(null, DependentNull) else 0.0
 
     @cached_property
     def _guess_power(self) -> Callable[[int, int], GuessPower]:

@@ -307,7 +307,7 @@ def _applicable(
     if copies > 1:
         return methods  # the others would bound the ε of all copies together
     on_scores: dict[str, Callable[..., Estimate]] = {
-        "gdp": gdp,
+        "gdp": partial(gdp, design=design),
         "gaussian-shift": gaussian_shift,
         "gaussian-fit": gaussian_fit,
         "published-lower-bound": published_lower_bound,

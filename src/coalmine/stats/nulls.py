@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +17,7 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, NotApplicableError, check_count, check_number, check_positive
+from coalmine.stats.symmetry import symmetry_p_value
 
 
 class Null(Protocol):
@@ -54,6 +56,27 @@ class Null(Protocol):
     @property
     def std(self) -> float:
         """Standard deviation of a non-member's score."""
+        ...
+
+
+@runtime_checkable
+class DependentNull(Protocol):
+    """A null of scores that are independent only given a random quantity that all of them share."""
+
+    def given_shared(self, score: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        """Return tail probabilities given the shared quantity, whose values are divided into parts.
+
+        Args:
+            score: Scores, (n,).
+
+        Returns:
+            Probabilities of the parts, (parts,); ln P(null ≥ score) and ln P(null < score) given each part, or upper
+            and lower bounds on them, (n, parts).
+        """
+        ...
+
+    def proved_p_value(self, scores: Floats) -> float:
+        """Return a p-value for scores that tell nothing, which holds even if this null is only an approximation."""
         ...
 
 
@@ -156,6 +179,60 @@ class CosineNull:
                 tail = np.where(far, front - np.log(_fraction(a, 0.5, np.where(far, x, 0.0))), tail)
         result: Floats = tail
         return result
+
+
+@dataclass(frozen=True)
+class OrthogonalCosineNull(CosineNull):
+    """Cosines of orthonormal canaries with a vector, each after removing the vector's components along the others.
+
+    For canaries in a uniformly random orientation, or a vector in one, these cosines are gᵢ / √(gᵢ² + r²) with
+    independent standard normal gᵢ and *one* r, the length of what is orthogonal to all canaries, χ-distributed with
+    ``dim`` − 1 degrees of freedom. Each cosine alone follows `CosineNull`. All together share r, and are independent
+    only given r, so tests at ranks average over it (`given_shared`).
+
+    For canaries whose orientation is not uniform, only their random signs are certain. A test rejects nothing that
+    these alone do not reject (`proved_p_value`), so the false-alarm rate for scores that tell nothing is certain too.
+
+    Args:
+        dim: Dimensions that the other canaries leave free, at least 2.
+
+    Raises:
+        InputError: If ``dim`` is not a whole number of at least 2, or a score is outside [-1, 1].
+
+    Example:
+        >>> null = OrthogonalCosineNull(5000)
+        >>> shares, log_sf, _ = null.given_shared([0.03])
+        >>> print(f"{np.exp(log_sf[0]) @ shares:.4f}, exactly {np.exp(null.log_sf(0.03)):.4f}")
+        0.0170, exactly 0.0169
+    """
+
+    def given_shared(self, score: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        """Return the probabilities of short intervals of r, and tail probabilities for the worse end of each."""
+        shares, lengths = _intervals_of_chi(self.dim - 1)
+        t = np.asarray(score, dtype=float)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # A cosine of t takes g = r · t/√(1 − t²). Of an interval, the end that makes this likelier counts.
+            needed = t / np.sqrt((1 - t) * (1 + t)) * np.where(t > 0, lengths[:-1], lengths[1:])
+        needed = np.where(t == 0, 0.0, needed)
+        return shares, special.log_ndtr(-needed), special.log_ndtr(needed)
+
+    def proved_p_value(self, scores: Floats) -> float:
+        """Return the p-value of the signs alone: given the magnitudes, each score is as often negative as positive."""
+        return symmetry_p_value(scores)
+
+
+@lru_cache(maxsize=16)
+def _intervals_of_chi(freedom: int) -> tuple[Floats, Floats]:
+    """Return the probabilities of intervals of a χ variable, a tenth of a standard deviation each, and their ends."""
+    ends = np.linspace(-8, 8, 161)  # beyond are 1e-15 of the probability
+    # Quantiles from the nearer tail, where probabilities are accurate.
+    halves = np.where(
+        ends < 0,
+        special.gammaincinv(freedom / 2, special.ndtr(ends)),
+        special.gammainccinv(freedom / 2, special.ndtr(-ends)),
+    )
+    shares = np.diff(special.ndtr(ends), prepend=0.0, append=1.0)
+    return shares, np.concatenate([[0.0], np.sqrt(2 * halves), [np.inf]])
 
 
 class _NoMoments:

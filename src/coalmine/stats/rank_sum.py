@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from coalmine.arrays import Floats, Ints
+from coalmine.stats.nulls import DependentNull
 from coalmine.stats.ranks import random_choice
 from coalmine.stats.scores import Scores
 from coalmine.stats.tradeoff import ApproximateDP, Curve
@@ -39,7 +40,7 @@ class RankSum:
         >>> rng = np.random.default_rng(0)
         >>> test = RankSum(100, 100, rng)
         >>> scores = Scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-        >>> test.p_value(test.statistic(scores), GaussianDP(1.0)), test.p_value(test.statistic(scores), GaussianDP(3.0))
+        >>> test.p_value_of(scores, GaussianDP(1.0)), test.p_value_of(scores, GaussianDP(3.0))
         (0.0002, 1.0)
     """
 
@@ -55,13 +56,28 @@ class RankSum:
             return cls(scores.members.size, None, random_choice(scores.members, scores.members[:0]))
         return cls(scores.members.size, scores.observed.size, random_choice(scores.members, scores.observed))
 
+    def p_value_of(self, scores: Scores, claim: Curve) -> float:
+        """Return the p-value of a claim from these scores.
+
+        If they share a random quantity (`DependentNull`), it is the mean over the parts of its values.
+        """
+        if isinstance(scores.null, DependentNull):
+            shares, log_fpr, _ = scores.null.given_shared(self._at_even_ranks(scores))
+            p_values = [self.p_value(1 - float(lost), claim) for lost in np.mean(np.exp(log_fpr), axis=0)]
+            return float(shares @ p_values)
+        return self.p_value(self.statistic(scores), claim)
+
     def statistic(self, scores: Scores) -> float:
         """Return the share of comparisons that members win; ties count as lost."""
-        members = scores.members[self.members - _even_ranks(self.members)]
+        members = self._at_even_ranks(scores)
         if scores.null is not None:
             return 1 - float(np.mean(np.exp(scores.null.log_sf(members))))
         nonmembers = scores.observed[scores.observed.size - _even_ranks(scores.observed.size)]
         return float(np.mean(members[:, None] > nonmembers))
+
+    def _at_even_ranks(self, scores: Scores) -> Floats:
+        """Return the members' scores that are compared."""
+        return scores.members[self.members - _even_ranks(self.members)]
 
     def drawn(self, curve: Curve) -> Floats:
         """Return the statistic of every draw from the least favorable pair of a curve, shape (draws,)."""
@@ -139,5 +155,4 @@ def seem_inverted(scores: Scores, level: float = 0.001) -> bool:
     if scores.null is not None:
         return False
     negated = Scores(-scores.members, -scores.observed)
-    test = RankSum.of(negated)
-    return test.p_value(test.statistic(negated), ApproximateDP(0.0, 0.0)) <= level
+    return RankSum.of(negated).p_value_of(negated, ApproximateDP(0.0, 0.0)) <= level

@@ -32,6 +32,11 @@ def member_ranks(members: int) -> Ints:
     return ranks[ranks > 0]
 
 
+def magnitude_ranks(scores: int) -> Ints:
+    """Return how many of the largest magnitudes to look at: m, m/2, m/4, …"""
+    return np.unique(np.append(_falling(scores, _MIN_MEMBERS, 2), scores))
+
+
 def both_tails(members: Floats, nonmembers: Floats, most: int, ratio: float = 2) -> Tails:
     """Count right guesses of "member" for the top r scores and "non-member" for the bottom r, for a grid of 2r ≤ most.
 

@@ -1,8 +1,8 @@
 """Lower bounds on ε that hold for all of their thresholds at once. Proofs are in docs/simultaneous-bound.md.
 
-A claim (a trade-off curve) is put to a small family of tests at ranks that were fixed before the scores were seen. Each
-test has an exact p-value under the least favorable pair of score distributions that the claim allows. The significance
-is divided among the tests, and the bound is the largest claim that any of them rejects.
+A claim (a trade-off curve) is put to a few tests at ranks that were fixed before the scores were seen. Each has an
+exact p-value under the least favorable pair of score distributions that the claim allows. The significance is divided
+among the tests, and the bound is the largest claim that any of them rejects.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from coalmine.errors import (
 )
 from coalmine.stats.epsilon import COIN_FLIPS, GAUSSIAN, INDEPENDENT, Estimate
 from coalmine.stats.gaussian import epsilon_gdp
-from coalmine.stats.rank_tests import Design, Tests, threshold_tests, two_tailed_tests
+from coalmine.stats.rank_tests import Design, Tests, threshold_tests, two_tailed_curve_test, two_tailed_tests
 from coalmine.stats.ranks import halves
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_parameters
+from coalmine.stats.walk import Walk
+
+# The walk's boundary is that of single tests at this share of the whole significance. A lower level would favor larger
+# numbers of guesses over smaller ones. Chosen by simulation; the test is valid for any value.
+_BOUNDARY_LEVEL = 0.4
 
 _ASSUMES: dict[Design, str] = {"fixed": INDEPENDENT, "coin-flips": f"{INDEPENDENT}; {COIN_FLIPS}"}
 
@@ -48,7 +53,7 @@ def simultaneous(
         delta: The δ at which ε is stated, in [0, 1).
         confidence: Confidence of the bound, in [0.5, 1).
         design: How members were chosen. ``"fixed"`` assumes nothing about their number. ``"coin-flips"`` says that
-            each canary was inserted by its own fair coin flip, which makes the two-tailed tests slightly sharper.
+            each canary was inserted by its own fair coin flip, which makes the two-tailed test slightly sharper.
         copies: How often each member was inserted; the bound is for one copy, by group privacy.
 
     Returns:
@@ -67,7 +72,7 @@ def simultaneous(
     check_delta(delta)
     check_count("copies", copies)
     alpha = 1 - check_confidence(confidence)
-    families = _families(scores, design)
+    families = _dp_families(scores, design, alpha, delta)
 
     def claim(epsilon: float) -> Curve:
         return ApproximateDP(*group_parameters(epsilon, delta, copies))
@@ -88,8 +93,8 @@ def refutes(
 ) -> bool:
     """Return whether the scores refute a claim of (ε, δ)-DP.
 
-    Equivalent to asking whether the `simultaneous` bound is at least ε, at a tenth of the cost. A true claim is refuted
-    with probability at most ``1 - confidence``, under the same assumptions.
+    Equivalent to asking whether the `simultaneous` bound is at least ε, at a fraction of the cost. A true claim is
+    refuted with probability at most ``1 - confidence``, under the same assumptions.
 
     Args:
         scores: Scores of members and of non-members, or with a known null.
@@ -111,7 +116,38 @@ def refutes(
         (True, False)
     """
     claim = ApproximateDP(check_number("epsilon", epsilon), check_delta(delta))
-    return any_rejects(_families(scores, design), 1 - check_confidence(confidence), claim)
+    alpha = 1 - check_confidence(confidence)
+    return any_rejects(_dp_families(scores, design, alpha, delta), alpha, claim)
+
+
+def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidence: float = 0.95) -> float:
+    """Compute the p-value of a claim: the smallest joint significance at which one of the tests at ranks rejects it.
+
+    If the claim is true, the p-value is at most p with probability at most p, under the assumptions of `simultaneous`.
+    Nothing is assumed about the mechanism, whatever the curve: a small p-value refutes the claim itself.
+
+    Args:
+        scores: Scores of members and of non-members, or with a known null.
+        claim: The claimed trade-off curve. (ε, δ)-DP is tested by the walk and at single thresholds, other curves by
+            guesses about three quarters of the canaries (coin flips only) and at single thresholds.
+        design: How members were chosen, as in `simultaneous`.
+        confidence: Confidence around which the test is most powerful, in [0.5, 1); for (ε, δ)-DP, a p-value of at most
+            ``1 - confidence`` means the same as `refutes`.
+
+    Returns:
+        A valid p-value, at most 1.
+
+    Raises:
+        InputError: If an argument is out of range, or the numbers of scores contradict fair coin flips.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> scores = Scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
+        >>> p_value(scores, GaussianDP(mu=1.0)) < 0.01 < p_value(scores, GaussianDP(mu=2.0))
+        True
+    """
+    families = claim_families(scores, design, claim, alpha=1 - check_confidence(confidence))
+    return joint_p_value(families, claim)
 
 
 def ceiling(
@@ -151,23 +187,24 @@ def ceiling(
     return simultaneous(separated, delta=delta, confidence=confidence, design=design, copies=copies).epsilon
 
 
-def gdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
+def gdp(scores: Scores, *, delta: float, confidence: float = 0.95, design: Design = "fixed") -> Estimate:
     """Compute a lower bound on the ε of a Gaussian mechanism.
 
-    The simultaneous tests at single thresholds, against the trade-off curve of μ-GDP; the largest rejected μ is
-    converted to ε exactly. It extrapolates along that curve far beyond the observed rates, so it is a bound for
-    Gaussian mechanisms only, and not marked valid.
+    The tests at single thresholds, and with coin flips one in both tails, against the trade-off curve of μ-GDP; the
+    largest rejected μ is converted to ε exactly. It extrapolates along that curve far beyond the observed rates, so it
+    is a bound for Gaussian mechanisms only, and not marked valid.
 
     Args:
         scores: Scores of members and of non-members, or with a known null.
         delta: The δ at which ε is stated, in [0, 1).
         confidence: Confidence of the bound, in [0.5, 1).
+        design: How members were chosen, as in `simultaneous`.
 
     Returns:
         The bound, valid only if the mechanism is Gaussian.
 
     Raises:
-        InputError: If ``delta`` or ``confidence`` is out of range.
+        InputError: If an argument is out of range, or the numbers of scores contradict fair coin flips.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -177,14 +214,14 @@ def gdp(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
     """
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
-    mu, threshold = largest_rejected([threshold_tests(scores)], alpha, GaussianDP)
+    mu, threshold = largest_rejected(_curve_families(scores, design), alpha, GaussianDP)
     lower = float(epsilon_gdp(mu, delta))
     return Estimate.bound(
         "gdp",
         lower,
         delta=delta,
         confidence=confidence,
-        assumes=f"{INDEPENDENT}; {GAUSSIAN}",
+        assumes=f"{_ASSUMES[design]}; {GAUSSIAN}",
         threshold=threshold,
         valid=False,
     )
@@ -224,11 +261,11 @@ def split(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, seed:
     def claim(epsilon: float) -> Curve:
         return ApproximateDP(epsilon, delta)
 
-    candidates = _families(Scores(*first), "fixed")
+    candidates = _single_tests(Scores(*first))
     _, best = _search(candidates, [alpha] * len(candidates), claim, relative=1e-3)
     lower, threshold = 0.0, None
     if best is not None:
-        family = _families(Scores(*second), "fixed")[best[0]]
+        family = _single_tests(Scores(*second))[best[0]]
         # The halves differ in size by at most one score, and their grids by at most one test.
         i = min(best[1], family.thresholds.size - 1)
         lower = largest(lambda epsilon: bool(family.rejects(claim(epsilon), np.array([i]), alpha)[0]))
@@ -243,21 +280,15 @@ def largest_rejected(
 
     It exceeds the truth with probability at most ``alpha``, by a union bound: the significances of all tests sum to it.
     """
-    bound, best = _search(families, test_levels(families, alpha), claim)
+    bound, best = _search(families, significance_levels(families, alpha), claim)
     return bound, None if best is None else float(families[best[0]].thresholds[best[1]])
-
-
-def claim_families(scores: Scores, design: Design, claim: Curve) -> list[Tests]:
-    """Return the families of tests that apply to a claim: guesses in both tails test (ε, δ)-DP only."""
-    return _families(scores, design) if isinstance(claim, ApproximateDP) else [threshold_tests(scores)]
 
 
 def joint_p_value(families: Sequence[Tests], claim: Curve) -> float:
     """Return the smallest joint significance at which some test rejects the claim."""
-    levels = test_levels(families, 1.0)
     p_values = [
-        float(np.min(family.p_values(claim, np.arange(family.thresholds.size)))) / level
-        for family, level in zip(families, levels, strict=True)
+        float(np.min(family.p_values(claim, np.arange(family.thresholds.size)))) / share
+        for family, share in zip(families, significance_levels(families, 1.0), strict=True)
         if family.thresholds.size
     ]
     return min([1.0, *p_values])
@@ -267,7 +298,7 @@ def any_rejects(families: Sequence[Tests], alpha: float, claim: Curve) -> bool:
     """Return whether some test rejects the claim, at a joint significance of ``alpha``."""
     return any(
         bool(np.any(family.rejects(claim, np.arange(family.thresholds.size), level)))
-        for family, level in zip(families, test_levels(families, alpha), strict=True)
+        for family, level in zip(families, significance_levels(families, alpha), strict=True)
         if family.thresholds.size
     )
 
@@ -295,16 +326,41 @@ def _search(
     return bound, best
 
 
-def _families(scores: Scores, design: Design) -> list[Tests]:
-    """Return the families of tests for these scores."""
-    if design not in ("fixed", "coin-flips"):
-        raise InputError(f"design must be 'fixed' or 'coin-flips', got {design!r}")
+def claim_families(scores: Scores, design: Design, claim: Curve, *, alpha: float = 0.05) -> list[Tests]:
+    """Return the families of tests for a claim, which are most powerful around a significance of ``alpha``."""
+    if isinstance(claim, ApproximateDP):
+        return _dp_families(scores, design, alpha, claim.delta)
+    return _curve_families(scores, design)
+
+
+def _dp_families(scores: Scores, design: Design, alpha: float, delta: float) -> list[Tests]:
+    """Return the tests of (ε, δ)-DP; the walk's boundary is tuned to a joint significance and to ``delta``."""
+    _check_design(design)
     if scores.null is not None:
         return [threshold_tests(scores)]
-    return [two_tailed_tests(scores, design), threshold_tests(scores)]
+    return [Walk.at(scores, design, level=_BOUNDARY_LEVEL * alpha, delta=delta), threshold_tests(scores)]
 
 
-def test_levels(families: Sequence[Tests], alpha: float) -> list[float]:
+def _curve_families(scores: Scores, design: Design) -> list[Tests]:
+    """Return the tests of a trade-off curve; two-tailed ones are proved for coin flips only."""
+    _check_design(design)
+    if scores.null is not None or design == "fixed":
+        return [threshold_tests(scores)]
+    return [two_tailed_curve_test(scores), threshold_tests(scores)]
+
+
+def _single_tests(scores: Scores) -> list[Tests]:
+    """Return the tests among which `split` chooses."""
+    return [two_tailed_tests(scores, "fixed"), threshold_tests(scores)]
+
+
+def _check_design(design: Design) -> None:
+    """Raise `InputError` unless the design is known."""
+    if design not in ("fixed", "coin-flips"):
+        raise InputError(f"design must be 'fixed' or 'coin-flips', got {design!r}")
+
+
+def significance_levels(families: Sequence[Tests], alpha: float) -> list[float]:
     """Return the significance of one test of each family: ``alpha`` split by weight, then evenly within a family."""
     sizes = [family.thresholds.size for family in families]
     total = sum(family.weight for family, size in zip(families, sizes, strict=True) if size)

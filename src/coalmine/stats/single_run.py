@@ -20,7 +20,7 @@ from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, check_coin_flips
 from coalmine.stats.ranks import Tails, both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.simultaneous_bound import largest_rejected, test_levels
+from coalmine.stats.simultaneous_bound import largest_rejected, significance_levels
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 # These bounds lose much more from dividing the significance than those for independent scores, so their grids have
@@ -323,7 +323,7 @@ class GuessPower:
         return np.array(
             [
                 1 + _largest_not_rejecting(row, claim, level)
-                for family, level in zip(families, test_levels(families, alpha), strict=True)
+                for family, level in zip(families, significance_levels(families, alpha), strict=True)
                 for row in family.rows
             ]
         )

@@ -18,7 +18,7 @@ from coalmine.arrays import Floats, Ints
 from coalmine.errors import check_count, check_delta, check_nonnegative
 from coalmine.stats.search import largest
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(10)
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 # Quantiles at which integrals are cut, from either end. The mass beyond the first is dropped: it is far below the
 # smallest significance level in use.
 _LEVELS = np.array([1e-14, 1e-6, 0.02, 0.5])
@@ -304,14 +304,14 @@ class BetaPair:
         # Substituting x = sin² t makes even Beta(½, ½) smooth.
         t = np.sort(np.arcsin(np.sqrt(edges)), axis=-1)
         width = np.diff(t, axis=-1)
-        angle = t[:, :-1, None] + width[..., None] * (_NODES + 1) / 2
+        angle = t[:, :-1, None] + width[..., None] * (NODES + 1) / 2
         sine, cosine = np.sin(angle), np.cos(angle)
         a, b, c, d = (parameter[:, None, None] for parameter in (a, b, c, d))
         with np.errstate(divide="ignore"):
             log_density = special.xlogy(2 * a - 1, sine) + special.xlogy(2 * b - 1, cosine) - special.betaln(a, b)
         below = special.betainc(c, d, curve.tpr(sine**2))
         # dx = 2 sin t cos t dt, and each piece of the rule has the weight width/2.
-        total: Floats = np.einsum("kpn,kpn,n,kp->k", np.exp(log_density), below, _WEIGHTS, width)
+        total: Floats = np.einsum("kpn,kpn,n,kp->k", np.exp(log_density), below, WEIGHTS, width)
         return np.clip(total, 0, 1)
 
     @cached_property
@@ -324,10 +324,10 @@ class BetaPair:
         narrow = _spread(self.a1, self.b1) < _spread(self.a0, self.b0)
         a, b = np.where(narrow, self.b1, self.a0), np.where(narrow, self.a1, self.b0)
         c, d = np.where(narrow, self.b0, self.a1), np.where(narrow, self.a0, self.b1)
-        return a, b, c, d, _quantiles(a, b), _quantiles(c, d)
+        return a, b, c, d, quantiles(a, b), quantiles(c, d)
 
 
-def _quantiles(a: Floats, b: Floats) -> Floats:
+def quantiles(a: Floats, b: Floats) -> Floats:
     """Return quantiles of Beta(a, b) from one negligible tail to the other, shape (k, 8)."""
     a, b = a[:, None], b[:, None]
     return np.concatenate([special.betaincinv(a, b, _LEVELS), special.betainccinv(a, b, _LEVELS)], axis=1)

@@ -81,18 +81,8 @@ def test_the_power_of_secret_rounds_is_that_of_simulated_audits():
     claim, rng = power.theory.curve(), np.random.default_rng(2)
     canaries = power.needed(power.counted, 0.5, 0.8)
     scores = lambda: Scores(*likelihood_ratios(rng, canaries, canaries, 0.5, 0.05, 60))  # noqa: E731
-    assert power.test == "one-run"
+    assert power.test == "counted"
     assert share_refuted(100, scores, claim) > 0.8 - 0.12
-
-
-def test_one_run_power_of_secret_rounds_is_that_of_simulated_audits():
-    power = power_of(1.0, Poisson(0.05), 60)
-    claim, rng = power.theory.curve(), np.random.default_rng(3)
-    scores = lambda: Scores(*likelihood_ratios(rng, 100, 100, 0.5, 0.05, 60))  # noqa: E731
-    refuted = share_refuted(50, scores, claim, design="coin-flips", dependent=True)
-    # Both are simulated, with 50 and 100 audits: 0.26 is 3 standard errors of the difference, exceeded in 0.3%.
-    assert refuted == pytest.approx(power.one_run(0.5, 100), abs=0.26)
-    assert 0.2 < refuted < 1
 
 
 def test_a_true_claim_is_hardly_ever_refuted(every_round):
@@ -124,9 +114,9 @@ def test_views_of_models_show_a_canary_in_the_noise_of_all_rounds():
         (EveryRound(), "updates", "exact-null"),
         (AtMost(3), "updates", "exact-null"),
         (OncePerEpoch(20), "updates", "exact-null"),
-        (OncePerEpoch(5), "updates", "one-run"),
-        (Poisson(0.1), "updates", "one-run"),
-        (FixedSize(5, 50), "updates", "one-run"),
+        (OncePerEpoch(5), "updates", "counted"),
+        (Poisson(0.1), "updates", "counted"),
+        (FixedSize(5, 50), "updates", "counted"),
         (Poisson(0.1), "final-change", "exact-null"),
         (FixedSize(5, 50), "final", "exact-null"),
     ],
@@ -177,7 +167,6 @@ def test_shared_rounds_have_all_canaries_at_once():
 @pytest.mark.parametrize(
     ("sampling", "view", "words"),
     [
-        (Poisson(0.9), "updates", "at-most:N"),
         (OncePerEpoch(20), "updates", '"sum"'),
         (EveryRound(), "every:2", "largest cosine"),
         (EveryRound(), "final", "initial weights"),

@@ -7,7 +7,6 @@ from coalmine import OneShot
 from coalmine.methods.one_shot.scores import SCORES, Max, Score, find_score
 from coalmine.methods.one_shot.views import parse_view
 from coalmine.protocol import Release
-from coalmine.stats import CosineNull
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ class Last(Score):
         return self.last
 
     def null(self):
-        return CosineNull(self.history.dim)
+        return self.history.cosine
 
 
 def test_a_new_score_needs_nothing_but_its_class(monkeypatch):

@@ -14,13 +14,12 @@ import numpy.typing as npt
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_count
 from coalmine.methods.estimates import canary_evidence, normality
-from coalmine.methods.one_shot.evidence import cosines, free_dimensions
+from coalmine.methods.one_shot.evidence import cosine_null, cosines
 from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
 from coalmine.protocol import Vector
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
-from coalmine.stats import CosineNull
 from coalmine.usercode import describe_error
 
 MechanismFunction = Callable[[Vector], object]
@@ -105,8 +104,8 @@ def audit_mechanism(
     norm = float(np.linalg.norm(released.astype(np.float64)))
     if not norm < np.inf:
         raise InputError(f"the mechanism must return finite numbers, got a norm of {norm}")
-    scores = cosines(updates, released.astype(np.float32), norm, members)
-    null = CosineNull(free_dimensions(updates, canaries))
+    scores = cosines(updates, released.astype(np.float32), norm)
+    null = cosine_null(updates)
     evidence = canary_evidence(
         scores[members],
         scores[~members],

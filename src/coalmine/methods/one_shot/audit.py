@@ -127,7 +127,6 @@ class OneShot(Audit):
         self._evidence = Evidence(
             SCORES[self.score],
             self._updates,
-            self.members,
             participation=self.participation,
             shared_rounds=self._all_share_rounds(),
         )

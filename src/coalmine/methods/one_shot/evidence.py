@@ -1,8 +1,9 @@
 """Evidence: what the releases so far say about every canary, inserted and held out.
 
 Orthogonal canaries do not disturb each other: each is compared with what is left of a release once its projections on
-the *other* inserted canaries are removed (`comparable_lengths`). To a held-out canary this remainder is a fixed vector,
-and the canary a random direction of the dimensions that are left.
+all *other* canaries are removed (`comparable_lengths`). To a held-out canary this remainder is a fixed vector, and the
+canary a random direction of the dimensions that are left. Scores never use which canaries are inserted, so that those
+of a release that ignores the canaries are exchangeable.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.arrays import Bools, Floats, Ints
+from coalmine.arrays import Floats, Ints
 from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.scores import History, Observation, Score
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Vector
-from coalmine.stats import Null
+from coalmine.stats import CosineNull, Null, OrthogonalCosineNull
 
 # Smallest squared remainder relative to the release: float32 dot products are good to about 1e-6 of its length, and a
 # remainder below their error must not be divided by.
@@ -32,7 +33,6 @@ class Evidence:
     Args:
         score: The score.
         canaries: The canaries, inserted and held out.
-        members: Which of them are inserted, (count,).
         participation: When they take part.
         shared_rounds: Whether all take part in the same rounds, known to the adversary.
     """
@@ -41,15 +41,14 @@ class Evidence:
         self,
         score: type[Score],
         canaries: UpdateCanaries,
-        members: Bools,
         *,
         participation: Participation,
         shared_rounds: bool,
     ) -> None:
-        self._canaries, self._members = canaries, members
+        self._canaries = canaries
         self.history = History(
             count=canaries.count,
-            dim=free_dimensions(canaries, int(members.sum())),
+            cosine=cosine_null(canaries),
             participation=participation,
             shared_rounds=shared_rounds,
         )
@@ -69,7 +68,7 @@ class Evidence:
     ) -> None:
         """Process a release of length ``norm``; see `Observation` for the other arguments."""
         dots = self._canaries.dots(change)
-        lengths = comparable_lengths(dots, norm, self._members, orthonormal=self._canaries.orthonormal)
+        lengths = comparable_lengths(dots, norm, orthonormal=self._canaries.orthonormal)
         observation = Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
         self.history.releases += 1
         self._score.add(observation)
@@ -89,7 +88,7 @@ class Evidence:
         if self.is_silent:
             return np.zeros(self.history.count)
         if self._score.uses_direction:
-            return cosines(self._canaries, self.direction, vector_norm(self.direction), self._members)
+            return cosines(self._canaries, self.direction, vector_norm(self.direction))
         return self._score.values()
 
     def null(self) -> Null | None:
@@ -108,30 +107,31 @@ class Evidence:
         self._score.restore(state)
 
 
-def free_dimensions(canaries: UpdateCanaries, inserted: int) -> int:
-    """Return the dimensions that a canary has to itself: all but those of the other inserted orthogonal canaries."""
-    return canaries.dim - (inserted - 1 if canaries.orthonormal else 0)
+def cosine_null(canaries: UpdateCanaries) -> CosineNull:
+    """Return the distribution of a held-out canary's cosine with what it is compared with."""
+    if canaries.orthonormal:
+        return OrthogonalCosineNull(canaries.dim - canaries.count + 1)
+    return CosineNull(canaries.dim)
 
 
-def cosines(canaries: UpdateCanaries, release: Vector, norm: float, members: Bools) -> Floats:
-    """Return the cosine of each canary with a release of length ``norm``, other inserted canaries removed, (count,)."""
+def cosines(canaries: UpdateCanaries, release: Vector, norm: float) -> Floats:
+    """Return the cosine of each canary with a release of length ``norm``, other canaries removed, (count,)."""
     dots = canaries.dots(release)
-    return dots / comparable_lengths(dots, norm, members, orthonormal=canaries.orthonormal)
+    return dots / comparable_lengths(dots, norm, orthonormal=canaries.orthonormal)
 
 
-def comparable_lengths(dots: Floats, norm: float, members: Bools, *, orthonormal: bool) -> Floats:
+def comparable_lengths(dots: Floats, norm: float, *, orthonormal: bool) -> Floats:
     """Return the length of the release that each canary is compared with, (count,).
 
     Args:
         dots: Dot product of each canary with the release, (count,).
         norm: Length of the release.
-        members: Which canaries are inserted, (count,).
-        orthonormal: Whether the canaries are orthonormal. If so, the release's components along all inserted canaries
-            but a canary's own are removed.
+        orthonormal: Whether the canaries are orthonormal. If so, the release's components along all canaries but a
+            canary's own are removed.
     """
     squares = np.full(dots.shape, norm**2)
     if orthonormal:
-        squares += np.where(members, dots**2, 0.0) - float(np.sum(dots[members] ** 2))
+        squares += dots**2 - float(np.sum(dots**2))
     # A remainder below the rounding error is replaced by a larger one, and a canary's own component is never longer
     # than the remainder it belongs to: cosines stay within [-1, 1].
     lengths: Floats = np.sqrt(np.maximum(np.maximum(squares, _SMALLEST_REMAINDER * norm**2), dots**2))

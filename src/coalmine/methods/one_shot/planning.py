@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,7 +24,6 @@ from coalmine.methods.one_shot.costs import extra_noise, step_left
 from coalmine.methods.one_shot.views import parse_view
 from coalmine.stats.claim_p_value import RANK_SUM_SHARE
 from coalmine.stats.rank_sum import RankSum
-from coalmine.stats.single_run import GuessPower
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
 NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
@@ -33,9 +32,8 @@ NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
 # Numbers of canaries that are tried: a tenth apart, which is about as exact as the simulated power is.
 _DIGITS = (10, 11, 12, 13, 15, 16, 18, 20, 22, 24, 27, 30, 33, 36, 39, 43, 47, 51, 56, 62, 68, 75, 82, 91)
 _TRIED: tuple[int, ...] = (5, 6, 7, 8, 9, *(digits * 10**decade for decade in range(4) for digits in _DIGITS))
-_TRIED_ONE_RUN = (20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000)
 _DRAWN = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-_DRAWS, _GUESS_DRAWS = 1_999, 100
+_DRAWS = 1_999
 _FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
 
 # The default number of canaries is a quarter of a round's average: up to a half cost no accuracy where it was measured
@@ -77,7 +75,7 @@ class Plan:
     Args:
         theory: The claim.
         view: What the adversary sees.
-        test: The test that the audit uses: ``"exact-null"`` or ``"one-run"``.
+        test: Whether the audit knows the null distribution of its scores, ``"exact-null"``, or counts, ``"counted"``.
         confidence: One minus the false-alarm rate of the test.
         clients: Expected number of clients in a round, or None.
         dim: Number of parameters, or None.
@@ -104,7 +102,7 @@ class Plan:
         row = next(row for row in self.rows if row.noise == min(NOISES) and row.power == min(POWERS))
         claim = f"The claim is ε = {self.theory.epsilon:.3g} at δ = {self.theory.delta:g}."
         if row.canaries is None:
-            needed = f"{self._most:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
+            needed = f"{_TRIED[-1]:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
         else:
             needed = f"{row.canaries:,} canaries detect half of its noise with {row.power:.0%} power."
         parts = [claim, needed]
@@ -120,11 +118,6 @@ class Plan:
             parts.append(f"By default {self.default:,} are inserted.")
         return " ".join([*parts, *self.notes])
 
-    @property
-    def _most(self) -> int:
-        """The largest number of canaries that was tried for the audit's own test."""
-        return (_TRIED_ONE_RUN if self.test == "one-run" else _TRIED)[-1]
-
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the rows as a table of texts: its columns, and its cells."""
         columns = ["noise", "power", "canaries", "exact null", "counted", "per round", "of the average", "extra noise"]
@@ -132,8 +125,7 @@ class Plan:
             [
                 f"{row.noise:g}",
                 f"{row.power:.0%}",
-                _whole(row.canaries, self._most),
-                *(_whole(count, _TRIED[-1]) for count in (row.exact_null, row.counted)),
+                *(_whole(count) for count in (row.canaries, row.exact_null, row.counted)),
                 _short(row.per_round),
                 "-" if row.share is None else f"{row.share:.0%}",
                 "-" if row.extra_noise is None else f"{row.extra_noise:.1%}",
@@ -278,14 +270,11 @@ class AuditPower:
         self.theory, self.view, self.rate = theory, view, rate
         self._alpha, self._sampling = 1 - check_confidence(confidence), parse_sampling(theory.sampling)
         self._curve = cache(theory.curve)
-        self.exact_null, self.counted, self.one_run = (
-            cache(power) for power in (self._exact_null, self._counted, self._one_run)
-        )
+        self.exact_null, self.counted = cache(self._exact_null), cache(self._counted)
         self._secret_rounds = cache(
             lambda noise: secret_rounds_curve(noise * (theory.noise_multiplier or 0.0), rate, theory.rounds)
         )
         self._rank_sum = cache(_rank_sum)
-        self._guesses = cache(lambda canaries: GuessPower(canaries, canaries, draws=_GUESS_DRAWS))
 
     @property
     def due(self) -> float:
@@ -294,7 +283,7 @@ class AuditPower:
 
     @property
     def test(self) -> str:
-        """The test that `OneShot` uses: where canaries have several rounds of their own, only coin flips are left."""
+        """Whether `OneShot` knows the null distribution: not where canaries have several rounds of their own."""
         match self._sampling:
             case Poisson() | FixedSize():
                 secret = True
@@ -302,17 +291,12 @@ class AuditPower:
                 secret = self._sampling.rounds_per_epoch < self.theory.rounds
             case _:
                 secret = False
-        return "one-run" if self.view == "updates" and secret else "exact-null"
+        return "counted" if self.view == "updates" and secret else "exact-null"
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on what the power does not cover."""
         notes = []
-        if self.test == "one-run":
-            notes.append(
-                "Canaries with rounds of their own are tested by coin flips alone (one-run). Canaries that share a few "
-                "rounds, participation last:N, have an exact null and need far fewer: plan for at-most:N."
-            )
         if self.view == "updates" and isinstance(self._sampling, OncePerEpoch):
             notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
         if self.view.startswith(("every", "rounds")):
@@ -341,14 +325,13 @@ class AuditPower:
     def needed(self, of: Callable[[float, int], float], noise: float, power: float) -> int | None:
         """Return the number of canaries from which on ``of`` reaches a power, or None if none does."""
         check_probability("power", power)
-        tried: Sequence[int] = _TRIED_ONE_RUN if of is self.one_run else _TRIED
-        if of(noise, tried[-1]) < power:
+        if of(noise, _TRIED[-1]) < power:
             return None
-        low, high = -1, len(tried) - 1
+        low, high = -1, len(_TRIED) - 1
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if of(noise, tried[middle]) >= power else (middle, high)
-        return tried[high]
+            low, high = (low, middle) if of(noise, _TRIED[middle]) >= power else (middle, high)
+        return _TRIED[high]
 
     def _exact_null(self, noise: float, canaries: int) -> float:
         test = self._rank_sum(canaries, None)
@@ -357,9 +340,6 @@ class AuditPower:
     def _counted(self, noise: float, canaries: int) -> float:
         test = self._rank_sum(canaries, canaries)
         return test.power(self._curve(1.0), self.truth(noise), self._alpha * RANK_SUM_SHARE)
-
-    def _one_run(self, noise: float, canaries: int) -> float:
-        return float(self._guesses(canaries).of(self._curve(1.0), self.truth(noise), self._alpha))
 
 
 @dataclass(frozen=True, eq=False)
@@ -451,8 +431,7 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float, d
     affordable = clients * _AFFORDABLE_SHARE / (1 - _AFFORDABLE_SHARE) / rate
     needed = 0
     if power is not None and affordable < _MOST:
-        # Coin flips alone can take thousands of canaries. Counting them is the least that is worth paying for.
-        of = power.counted if power.test == "one-run" else power.exact_null
+        of = power.counted if power.test == "counted" else power.exact_null
         needed = power.needed(of, min(NOISES), min(POWERS)) or 0
     if needed * rate > clients:
         needed = 0
@@ -466,8 +445,8 @@ def _rank_sum(members: int, nonmembers: int | None) -> RankSum:
 
 def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, dim: int | None) -> PlannedNumber:
     """Return the number of canaries for a share of the noise and a power, and what they cost."""
-    exact_null = power.needed(power.exact_null, noise, wanted)
-    canaries = power.needed(power.one_run, noise, wanted) if power.test == "one-run" else exact_null
+    exact_null, counted = (power.needed(of, noise, wanted) for of in (power.exact_null, power.counted))
+    canaries = counted if power.test == "counted" else exact_null
     per_round = None if canaries is None else canaries * power.due
     noise_multiplier = power.theory.noise_multiplier or 0.0
     return PlannedNumber(
@@ -475,7 +454,7 @@ def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, 
         power=wanted,
         canaries=canaries,
         exact_null=exact_null,
-        counted=power.needed(power.counted, noise, wanted),
+        counted=counted,
         per_round=per_round,
         share=None if per_round is None or clients is None else 1 - step_left(per_round, clients),
         extra_noise=None
@@ -491,5 +470,5 @@ def _short(number: float | None) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def _whole(count: int | None, most: int) -> str:
-    return f">{most:,}" if count is None else f"{count:,}"
+def _whole(count: int | None) -> str:
+    return f">{_TRIED[-1]:,}" if count is None else f"{count:,}"

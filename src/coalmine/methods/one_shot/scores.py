@@ -56,7 +56,7 @@ class History:
 
     Args:
         count: Number of canaries, inserted and held out.
-        dim: Dimensions that a canary has to itself (`evidence.free_dimensions`).
+        cosine: Distribution of a held-out canary's cosine with a release (`evidence.cosine_null`).
         participation: When canaries take part.
         shared_rounds: Whether all canaries take part in the same rounds, known to the adversary.
         releases: Number of releases.
@@ -64,7 +64,7 @@ class History:
     """
 
     count: int
-    dim: int
+    cosine: CosineNull
     participation: Participation
     shared_rounds: bool
     releases: int = 0
@@ -153,7 +153,7 @@ class Max(Score):
 
     def null(self) -> Null | None:
         """Return a union bound over the releases: their cosines depend on each other in an unknown way."""
-        cosine, releases = CosineNull(self.history.dim), self.history.releases
+        cosine, releases = self.history.cosine, self.history.releases
         return LargestOfNull(cosine, releases) if releases > 1 else cosine
 
 
@@ -201,7 +201,7 @@ class Sum(Score):
     def null(self) -> Null | None:
         """Return the cosine null if each score is a single cosine."""
         single = self.history.shared_rounds or self.history.times.max() <= 1
-        return CosineNull(self.history.dim) if single else None
+        return self.history.cosine if single else None
 
 
 class LikelihoodRatio(Score):
@@ -231,7 +231,7 @@ class LikelihoodRatio(Score):
         """Add the log-likelihood ratio of a round, averaged over what the adversary does not know."""
         if observation.shift is None:
             return
-        ratios, rate = log_likelihood_ratios(observation, self.history.dim), observation.rate
+        ratios, rate = log_likelihood_ratios(observation, self.history.cosine.dim), observation.rate
         match self.history.participation.knowledge:
             case "rounds":
                 self.ratio += np.where(observation.due > 0, ratios, 0.0)
@@ -266,7 +266,7 @@ class LikelihoodRatio(Score):
         over several rounds need not, since its factors share the canary.
         """
         if self.history.shared_rounds:
-            return CosineNull(self.history.dim)
+            return self.history.cosine
         return LikelihoodRatioNull() if self.history.participation.is_one_secret_round else None
 
 

@@ -181,6 +181,7 @@ class Samples(Audit):
             delta=delta,
             confidence=confidence,
             theory=theory,
+            independent=False,  # gradients of samples overlap, and all of them train the same model
         )
         test, warnings = normality(members, "inserted")
         counts = {"inserted": float(len(members)), "held_out": float(len(nonmembers))}

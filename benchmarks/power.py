@@ -1,0 +1,170 @@
+"""How often does the test of a claim refute it, if only a share of the claimed noise is there? Prints Markdown tables.
+
+python benchmarks/power.py [--audits 400] [--false-alarms 2000] [--trainings 4]
+
+The claim is ε = 8 at δ = 1e-5. `bound` is the comparison of the simultaneous lower bound with the claimed ε, which is
+all that can be tested if nothing but (ε, δ) is claimed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+from scipy import special
+
+from coalmine.accounting import EveryRound, Poisson, theory
+from coalmine.stats import NormalNull, Scores, refutes, sigma_gaussian
+from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
+
+EPSILON, DELTA, ALPHA = 8.0, 1e-5, 0.05
+MU = 1 / sigma_gaussian(EPSILON, DELTA)
+POWER = [(50, 0.5), (50, 0.7), (100, 0.5), (100, 0.7), (200, 0.8), (1000, 0.9), (1000, 0.8), (100, 1.0), (1000, 1.0)]
+
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def power_row(n: int, share: float, audits: int) -> str:
+    """Return the share of audits that refute, by each test."""
+    refuted: dict[str, list[bool]] = {"bound": [], "counted": [], "exact null": [], "one-run": []}
+    claim = GaussianDP(MU)
+    for seed in range(audits):
+        rng = np.random.default_rng([seed, n, round(100 * share)])
+        members, nonmembers = rng.normal(MU / share, 1, n), rng.normal(0, 1, n)
+        scores = Scores(members, nonmembers)
+        refuted["bound"].append(refutes(scores, EPSILON, delta=DELTA))
+        refuted["counted"].append(ClaimTests(scores).p_value(claim) <= ALPHA)
+        refuted["exact null"].append(ClaimTests(Scores(members, null=NormalNull())).p_value(claim) <= ALPHA)
+        if seed < audits // 4:  # its recursion is the slowest
+            coins = ClaimTests(scores, design="coin-flips", dependent=True)
+            refuted["one-run"].append(coins.p_value(claim) <= ALPHA)
+    return f"| {n} | {share:g} | " + " | ".join(f"{np.mean(values):.0%}" for values in refuted.values()) + " |"
+
+
+def _normal(mean: float) -> Draw:
+    return lambda rng, n: rng.normal(mean, 1, n)
+
+
+def _sampled(member: bool, sign: int) -> Draw:
+    return lambda rng, n: sign * (rng.normal(0, 0.8, n) + (rng.random(n) < 0.3) * member)
+
+
+def _response(epsilon: float) -> Draw:
+    return lambda rng, n: (rng.random(n) < special.expit(epsilon)).astype(float)
+
+
+def cases() -> dict[str, tuple[Curve, Draw, Draw]]:
+    """Return true claims, each with the scores of members and of non-members."""
+    sampled = theory(noise_multiplier=0.8, sampling=Poisson(0.3), rounds=1, delta=DELTA).curve()
+    rdp = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=DELTA, accountant="rdp").curve()
+    return {
+        "Gaussian, μ = 1.67": (GaussianDP(MU), _normal(MU), _normal(0)),
+        "Gaussian, claimed by RDP": (rdp, _normal(1), _normal(0)),
+        "sampled Gaussian, adding": (sampled, _sampled(True, 1), _sampled(False, 1)),
+        "sampled Gaussian, removing": (sampled, _sampled(False, -1), _sampled(True, -1)),
+        "Laplace, ε = 1": (
+            ApproximateDP(1.0, 0.0),
+            lambda rng, n: rng.laplace(1, 1, n),
+            lambda rng, n: rng.laplace(0, 1, n),
+        ),
+        "randomized response, ε = 1": (ApproximateDP(1.0, 0.0), _response(1.0), _response(-1.0)),
+        "no leak, heavy tails": (
+            ApproximateDP(0.0, 0.0),
+            lambda rng, n: rng.standard_t(1, n),
+            lambda rng, n: rng.standard_t(1, n),
+        ),
+    }
+
+
+def false_alarm_row(name: str, audits: int) -> str:
+    """Return how often a true claim is refuted, for several numbers of scores."""
+    claim, members, nonmembers = cases()[name]
+    rates = []
+    for m, n in ((10, 10), (40, 25), (200, 200)):
+        rng = np.random.default_rng([m, n])
+        tests = (ClaimTests(Scores(members(rng, m), nonmembers(rng, n))) for _ in range(audits))
+        rates.append(np.mean([test.p_value(claim) <= ALPHA for test in tests]))
+    limit = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / audits)
+    assert max(rates) <= limit, f"{name}: {max(rates):.1%} false alarms, more than {limit:.1%}"
+    return f"| {name} | " + " | ".join(f"{rate:.1%}" for rate in rates) + " |"
+
+
+def training_row(share: float, seeds: int) -> str:
+    """Return how often real trainings are refuted, by the claim test and by the bound."""
+    from torch.nn.utils import parameters_to_vector
+
+    from coalmine import OneShot
+    from coalmine.results.result import refutes as bound_refutes
+    from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training, models
+    from coalmine.simulation.data import load
+
+    digits, noise, rounds = load("digits", partition="iid:150"), 2.0, 40
+    by_test, by_bound, runs, noise_at_most = 0, 0, 0, []
+    for seed in range(seeds):
+        module = models.build("mlp", digits.train.task, seed=seed)
+        initial = parameters_to_vector(module.parameters()).detach().numpy()
+        updates = OneShot(
+            dim=initial.size, rounds=rounds, canaries=100, view="updates", participation="poisson:0.5", seed=seed
+        )
+        audits = [updates, updates.seen_by("final-change", initial=initial)]
+        training = Training(
+            model=module,
+            data=digits.train,
+            rounds=rounds,
+            cohorts=PoissonCohorts(0.5),
+            client=LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=1, batch_size=5),
+            mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=noise * share),
+            server=SGD(learning_rate=0.5),
+            audits=audits,
+            seed=seed,
+        )
+        training.run()
+        for audit in audits:
+            result = audit.result(theory=audit.theory(noise_multiplier=noise, delta=DELTA))
+            by_test += result.refuted
+            by_bound += bound_refutes(result.bound.epsilon, DELTA, result.theory)
+            runs += 1
+            if result.claim_test.noise_at_most is not None:
+                noise_at_most.append(result.claim_test.noise_at_most)
+    return f"| {share:g} | {by_test} of {runs} | {by_bound} of {runs} | {np.median(noise_at_most or [math.nan]):.2f} |"
+
+
+def print_table(head: str, rows: Iterator[str]) -> None:
+    """Print a Markdown table, row by row as they are finished."""
+    print(head)
+    print("|" + "---|" * head.count("|", 1))
+    for row in rows:
+        print(row, flush=True)
+    print()
+
+
+def main() -> None:
+    """Print the three tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--audits", type=int, default=400, help="audits per row of the power table")
+    parser.add_argument("--false-alarms", type=int, default=2000, help="audits per case of the false-alarm table")
+    parser.add_argument("--trainings", type=int, default=4, help="trainings per row of the third table")
+    options = parser.parse_args()
+    with ProcessPoolExecutor(2) as pool:
+        print_table(
+            "| n per side | noise really there | bound | claim test | with an exact null | one-run |",
+            pool.map(power_row, *zip(*POWER, strict=True), [options.audits] * len(POWER)),
+        )
+        names = list(cases())
+        print_table(
+            "| a true claim | 10 + 10 | 40 + 25 | 200 + 200 |",
+            pool.map(false_alarm_row, names, [options.false_alarms] * len(names)),
+        )
+        shares = [1.0, 0.7, 0.5]
+        print_table(
+            "| noise in a training | claim test | bound | noise at most (median) |",
+            pool.map(training_row, shares, [options.trainings] * len(shares)),
+        )
+
+
+if __name__ == "__main__":
+    main()
