@@ -17,7 +17,7 @@ from coalmine.results.verdict import Verdict
 
 _HEADLINES = {
     Verdict.REFUTED: "Refuted: more leaks than the claim allows.",
-    Verdict.SUSPICIOUS: "Suspicious: the best guess lies above the claim, but no lower bound refutes it.",
+    Verdict.SUSPICIOUS: "Suspicious: estimates lie above the claim, but no lower bound refutes it.",
     Verdict.TOO_WEAK: "Too weak: this audit could not have refuted the claim.",
     Verdict.NOT_REFUTED: "Not refuted. This is not a proof of privacy.",
     Verdict.NO_CLAIM: "No claim was stated, so none was tested.",
@@ -153,7 +153,9 @@ def _tiles(group: Group) -> Html:
             "estimate",
             "Best guess",
             "–" if guess is None else numbers.about(guess.epsilon),
-            "" if guess is None else f"{_interval(guess.lower, guess.upper)}not a bound ({guess.method})",
+            _no_guess(strongest)
+            if guess is None
+            else f"{_interval(guess.lower, guess.upper)}not a bound ({guess.method})",
         ),
     ]
     return tag(
@@ -170,6 +172,12 @@ def _tiles(group: Group) -> Html:
             for kind, name, value, small in tiles
         ),
     )
+
+
+def _no_guess(result: AuditResult | None) -> str:
+    """Return why a result has no best guess, if it is for lack of scores."""
+    few = result is not None and any(e.few_scores for e in result.estimates)
+    return "too few scores for one" if few else ""
 
 
 def _interval(low: float | None, high: float | None) -> str:
