@@ -559,6 +559,8 @@ def test_a_theory_carries_its_terms_into_json() -> None:
         "q": 0.1,
         "rounds": 10,
         "adjacency": "replace-one",
+        "noise_schedule": [],
+        "local_epsilon": None,
     }
     assert isinstance(claim, Theory)
     without_rate = theory(noise_multiplier=math.inf, sampling=AtMost(np.int64(2)), rounds=np.int64(3), delta=1e-5)
@@ -571,6 +573,8 @@ def test_a_theory_carries_its_terms_into_json() -> None:
         "q": None,
         "rounds": 3,
         "adjacency": "add-or-remove-one",
+        "noise_schedule": [],
+        "local_epsilon": None,
     }
 
 

@@ -124,7 +124,7 @@ def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
     assert "Refuted" in out
     code, _, err = run(*common, f"{tmp_path}/mine.py:leaky", "--claim", "2", "--quiet", "--out", str(tmp_path / "run"))
     assert (code, err.count("\n")) == (1, 1)
-    assert "refutes the claim of 2" in err
+    assert "the claim of ε = 2 is refuted" in err
     assert (tmp_path / "run" / "report.html").stat().st_size > 1000
     code, _, err = run(*common, f"{tmp_path}/mine.py:broken")
     assert code == 2

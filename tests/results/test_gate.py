@@ -11,6 +11,7 @@ import pytest
 from coalmine.accounting import claimed
 from coalmine.methods.estimates import with_stricter_bound
 from coalmine.results import units
+from coalmine.results.claim_test import ClaimTest
 from coalmine.results.gate import judge
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate, estimate
@@ -65,10 +66,10 @@ def test_a_claim_refuted_only_by_itself_is_suspicious_among_several(tmp_path, ru
 def test_an_estimate_wholly_above_the_claim_is_suspicious_and_one_that_covers_it_is_not():
     above, covering = (Estimate("gaussian-shift", 9.0, low, 9.5, 0.95, 1e-5) for low in (8.5, 7.5))
     assert result(estimate=above).verdict is Verdict.SUSPICIOUS
-    assert result(estimate=covering).verdict is Verdict.NOT_REFUTED
+    assert result(bound=5.0, estimate=covering).verdict is Verdict.NOT_REFUTED
     # Fits at δ = 0, and estimates that are not calibrated, exceed true claims too often to count.
     for uncalibrated in (replace(above, delta=0.0), replace(above, method="best-threshold")):
-        assert result(estimate=uncalibrated).verdict is Verdict.NOT_REFUTED
+        assert result(bound=5.0, estimate=uncalibrated).verdict is Verdict.NOT_REFUTED
     assert judge([result(estimate=above)]).failed is False
     assert judge([result(estimate=above)], strict=True).failed is True
 
@@ -76,14 +77,53 @@ def test_an_estimate_wholly_above_the_claim_is_suspicious_and_one_that_covers_it
 def test_a_bound_at_a_smaller_delta_cannot_refute_a_claim():
     shown = result(bound=9.0, claim=8.0)
     assert shown.verdict is Verdict.REFUTED
-    looser = replace(shown, theory=claimed(8.0, 1e-2))
+    looser = replace(shown, theory=claimed(8.0, 1e-2), claim_test=None)
     assert looser.verdict is Verdict.NOT_REFUTED
     assert judge([looser]).failed is False
 
 
-def test_too_few_scores_to_show_anything_are_too_weak():
+def test_a_bound_below_half_of_the_claim_is_too_weak():
     assert result(bound=0.0, ceiling=0.0).verdict is Verdict.TOO_WEAK
-    assert result(bound=0.0, ceiling=2.0).verdict is Verdict.NOT_REFUTED
+    assert result(bound=3.9, claim=8.0).verdict is Verdict.TOO_WEAK
+    assert result(bound=4.1, claim=8.0).verdict is Verdict.NOT_REFUTED
+
+
+def test_a_strict_gate_accepts_weak_adversaries_beside_one_that_tested_the_claim():
+    weak, strong = result(view="final", bound=0.1), result(view="updates", bound=5.0)
+    assert judge([weak], strict=True).failed is True
+    assert judge([weak, strong], strict=True).failed is False
+    assert judge([replace(weak, unit=units.EXAMPLE), strong], strict=True).failed is True
+
+
+def with_p_value(view, p_value, **more):
+    """Return a result whose claim has a test of its own."""
+    verdict = Verdict.REFUTED if p_value <= 0.05 else Verdict.NOT_REFUTED
+    return result(view=view, claim_test=ClaimTest(verdict=verdict, p_value=p_value, confidence=0.95), **more)
+
+
+def test_claims_are_judged_jointly_by_holms_method():
+    def verdicts(*p_values):
+        gate = judge([with_p_value(f"every:{i + 2}", p_value) for i, p_value in enumerate(p_values)])
+        assert gate.false_alarm_rate == pytest.approx(0.05)
+        return [judgment.verdict for judgment in gate.judgments]
+
+    refuted, suspicious, passed = Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED
+    assert verdicts(0.04) == [refuted]
+    assert verdicts(0.04, 0.9) == [suspicious, passed]
+    # Bonferroni would take p ≤ 0.0125 for each; after the first, the next need 0.05/3, 0.05/2 and 0.05.
+    assert verdicts(0.012, 0.016, 0.024, 0.051) == [refuted, refuted, refuted, passed]
+    assert verdicts(0.013, 0.016, 0.024, 0.049) == [suspicious] * 4
+
+
+def test_a_limit_and_a_claim_share_the_rate_of_a_result():
+    shown = with_p_value("updates", 0.03, bound=3.0)
+    assert judge([shown]).failed is True
+    with_limit = judge([shown], max_epsilon=2.95)  # half the rate takes one halving at 0.1
+    assert [j.bound for j in with_limit.judgments] == [pytest.approx(2.9)]
+    assert with_limit.failed is False
+    assert with_limit.false_alarm_rate == pytest.approx(0.05)
+    assert judge([with_p_value("updates", 0.02, bound=3.0)], max_epsilon=2.95).failed is True
+    assert judge([with_p_value("updates", 0.5, bound=3.0)], max_epsilon=2.85).failed is True
 
 
 def test_the_limit_is_about_one_user_and_other_units_are_compared_only_by_name(tmp_path, run):
@@ -130,7 +170,7 @@ def test_the_verdict_is_json_and_junit_with_every_character_escaped(tmp_path, ru
     assert code == 1
     judgments = json.loads(out)["gate"]["judgments"]
     assert [j["over_limit"] for j in judgments] == [True, False, False]
-    assert [j["verdict"] for j in judgments] == ["not refuted", "not refuted", "too weak"]
+    assert [j["verdict"] for j in judgments] == ["too weak", "too weak", "too weak"]
     suites = ET.parse(xml).getroot()
     (suite,) = suites
     assert (suites.tag, suite.tag) == ("testsuites", "testsuite")

@@ -1,16 +1,14 @@
 """Results in words, and which estimate stands beside the bound."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from coalmine.accounting import claimed
-from coalmine.methods.estimates import canary_estimates
+from coalmine.methods.estimates import canary_evidence
 from coalmine.results import words
 from coalmine.results.result import AuditResult
 from coalmine.results.units import USER
-from coalmine.results.verdict import Verdict, worst
+from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, epsilon_gdp, gaussian_shift
 
 
@@ -36,8 +34,9 @@ def test_odds_are_numbers_that_people_can_picture(epsilon, odds):
 
 def result(members, claim=None):
     held_out = np.random.default_rng(0).normal(0, 1, 100)
-    estimates, scores, _ = canary_estimates(
-        members, held_out, null=NormalNull(), signs=False, design="fixed", delta=1e-5, confidence=0.95
+    theory = None if claim is None else claimed(claim, 1e-5)
+    evidence = canary_evidence(
+        members, held_out, null=NormalNull(), signs=False, design="fixed", delta=1e-5, confidence=0.95, theory=theory
     )
     return AuditResult(
         method="one-shot",
@@ -46,9 +45,24 @@ def result(members, claim=None):
         adversary="sees the final model",
         score_name="cosine",
         seed=0,
+        estimates=evidence.estimates,
+        scores=evidence.scores,
+        theory=theory,
+        claim_test=evidence.claim_test,
+    )
+
+
+def by_bound(estimates, claim):
+    """Return a result whose claim is tested by its bound alone."""
+    return AuditResult(
+        method="one-shot",
+        view="final",
+        unit=USER,
+        adversary="sees the final model",
+        score_name="cosine",
+        seed=0,
         estimates=estimates,
-        scores=scores,
-        theory=None if claim is None else claimed(claim, 1e-5),
+        theory=claimed(claim, 1e-5),
     )
 
 
@@ -68,7 +82,7 @@ def test_the_verdict_follows_from_bound_estimate_and_claim():
     cases = {
         lower / 2: Verdict.REFUTED,
         (lower + guess.lower) / 2: Verdict.SUSPICIOUS,
-        2 * guess.upper: Verdict.NOT_REFUTED,
+        2 * guess.upper: Verdict.TOO_WEAK,
         None: Verdict.NO_CLAIM,
     }
     for claim, verdict in cases.items():
@@ -76,7 +90,8 @@ def test_the_verdict_follows_from_bound_estimate_and_claim():
         assert shown.verdict is verdict
         assert shown.refuted is (verdict is Verdict.REFUTED)
         assert shown.to_dict()["verdict"] == verdict.value
-    assert worst([Verdict.NO_CLAIM, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED]) is Verdict.SUSPICIOUS
+    assert overall([Verdict.NO_CLAIM, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED]) is Verdict.SUSPICIOUS
+    assert overall([Verdict.TOO_WEAK, Verdict.NOT_REFUTED]) is Verdict.NOT_REFUTED
 
 
 def test_a_result_read_back_is_the_same():
@@ -91,10 +106,9 @@ def test_a_true_claim_is_rarely_suspicious():
     A two-sided 95% interval lies above the truth in at most 5% of audits. It is not symmetric: 4,000 audits each gave
     5.0%, 4.0% and 3.6% above at 20, 100 and 1,000 per side, and 0.9%, 1.2% and 1.7% below. So 2.5% would be too little.
     """
-    rng, claim = np.random.default_rng(11), claimed(float(epsilon_gdp(1.0, 1e-5)), 1e-5)
+    rng, claim = np.random.default_rng(11), float(epsilon_gdp(1.0, 1e-5))
     verdicts = []
     for _ in range(400):
         shift = gaussian_shift(Scores(rng.normal(1, 1, 100), rng.normal(0, 1, 100)), delta=1e-5)
-        shown = replace(result(rng.normal(1, 1, 5)), estimates=[bound("simultaneous", 0.1), shift], theory=claim)
-        verdicts.append(shown.verdict)
+        verdicts.append(by_bound([bound("simultaneous", 0.1), shift], claim).verdict)
     assert verdicts.count(Verdict.SUSPICIOUS) <= 400 * 0.05 + 3.5 * np.sqrt(400 * 0.05 * 0.95)

@@ -15,6 +15,7 @@ from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, PrivacyPro
 
 _SPACING = 0.04  # of ε in a profile; its curve is then within 0.1% of the accountant's
 _FEWEST, _MOST = 500, 20_000
+_LARGEST = 700.0  # e^ε overflows beyond
 _COARSER = 16  # makes PLD ten times faster, and its δ at most 1% larger
 
 
@@ -54,7 +55,8 @@ def _profile(event: Any, neighbors: Any, accountant: str) -> Curve | None:
     extent = extent_of(event, neighbors, quickly=True)
     if not 0 < extent <= MAX_PLD_EPSILON:
         return None
-    epsilons = np.linspace(0, extent, int(np.clip(extent / _SPACING, _FEWEST, _MOST)))
+    largest = min(extent, _LARGEST)
+    epsilons = np.linspace(0, largest, int(np.clip(largest / _SPACING, _FEWEST, _MOST)))
     step = pld_step(event, extent, _COARSER) if accountant == "pld" else 0.0
     with quiet():
         composed = new_accountant(accountant, neighbors, extent, step).compose(event)

@@ -30,11 +30,11 @@ POWER = 0.8
 HALF_THE_NOISE = 0.5
 """An audit that could not have detected this share of the claimed noise is too weak."""
 
-# Shares of the claimed noise that are looked at: 2% apart, so that searches for different things share their curves.
-_RATIO = 1.02
-_LEAST, _MOST = -200, 120  # powers of the ratio: from 0.02 to 11 times the claimed noise
+# Shares of the claimed noise that are looked at: 3% apart, so that searches for different things share their curves.
+_RATIO = 1.03
+_LEAST, _MOST = -130, 80  # powers of the ratio: from 0.02 to 11 times the claimed noise
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
-_MOST_CANARIES = 1_000_000
+_MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 1_000  # the latter since power for dependent scores is slow to compute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,28 +183,30 @@ class _Evidence:
     def canaries_needed(self) -> int | None:
         """The number of members that detects half the noise with the wanted power, rounded up to two digits."""
         half = round(math.log(HALF_THE_NOISE, _RATIO))
-        factor = 1.0
-        while self._tests.members * factor <= _MOST_CANARIES:
-            factor *= 1.25
-            if self._power(half, factor) >= POWER:
+        most = _MOST_DEPENDENT if self._tests.dependent else _MOST_CANARIES
+        factor = 2.0
+        while self._tests.members * factor <= most:
+            if self._power(half, factor, benefit_of_doubt=2.0) >= POWER:
+                smaller = factor / math.sqrt(2)
+                if self._power(half, smaller, benefit_of_doubt=2.0) >= POWER:
+                    factor = smaller
                 needed = self._tests.members * factor
                 digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
                 return math.ceil(needed / digits) * digits
+            factor *= 2
         return None
 
-    def _power(self, power: int, factor: float = 1.0) -> float:
+    def _power(self, power: int, factor: float = 1.0, benefit_of_doubt: float = 0.0) -> float:
         """Return the probability to detect a share with this attack, on ``factor`` times as many canaries.
 
-        The attack would separate the scores by the same fraction of what the noise allows as it does now.
+        The attack would separate the scores by the same fraction of what the noise allows as it does now, or by so many
+        standard errors more: few scores that happen to overlap do not make a weak attack.
         """
-        truth = GaussianDP(self._efficiency * _separation(self.curve(power)))
-        return self._tests.power(self.curve(0), truth, self._alpha, factor)
-
-    @cached_property
-    def _efficiency(self) -> float:
-        """How far the attack separates the scores, relative to the best attack on the claimed noise, at most 1."""
         allowed = _separation(self.curve(0))
-        return min(1.0, self._tests.separation / allowed) if allowed > 0 else 0.0
+        observed = self._tests.separation + benefit_of_doubt * self._tests.standard_error
+        efficiency = min(1.0, observed / allowed) if allowed > 0 else 0.0
+        truth = GaussianDP(efficiency * _separation(self.curve(power)))
+        return self._tests.power(self.curve(0), truth, self._alpha, factor)
 
     @cached_property
     def _likeliest(self) -> int:

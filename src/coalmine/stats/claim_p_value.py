@@ -80,6 +80,11 @@ class ClaimTests:
             least = 1 / (2 * self.members * self.scores.observed.size)
         return max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
 
+    @property
+    def standard_error(self) -> float:
+        """Standard error of `separation`, roughly."""
+        return math.sqrt(1 / self.members + (0 if self.nonmembers is None else 1 / self.nonmembers))
+
     def p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim."""
         if self.dependent:
@@ -99,7 +104,8 @@ class ClaimTests:
         """
         members, nonmembers = math.ceil(self.members * factor), math.ceil((self.nonmembers or 0) * factor)
         if self.dependent:
-            return self._guess_power(members, nonmembers).of(claim, truth, alpha)
+            half = math.ceil((members + nonmembers) / 2)  # as many of either side as fair coins give on average
+            return self._guess_power(half, half).of(claim, truth, alpha)
         test = self._rank_sum
         if factor != 1:
             test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)

@@ -193,8 +193,10 @@ class PrivacyProfile:
         """The pairs whose lines e^ε·FPR + δ touch the lower envelope, and ln FPR where each meets the next."""
         epsilons, deltas = self.epsilons, self.deltas
         while True:
+            step = np.diff(epsilons)
             with np.errstate(divide="ignore"):
-                log_corners = np.log(-np.diff(deltas)) - epsilons[:-1] - np.log(np.expm1(np.diff(epsilons)))
+                # ln of (δ − δ') / (e^ε' − e^ε), without overflow
+                log_corners = np.log(-np.diff(deltas)) - epsilons[1:] - np.log(-np.expm1(-step))
             # A line that meets the next one before the previous one is nowhere the lowest.
             keep = np.concatenate([[True], log_corners[1:] < log_corners[:-1], [True]])
             if keep.all():
