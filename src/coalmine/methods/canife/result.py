@@ -17,7 +17,7 @@ from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
-from coalmine.stats import Estimate
+from coalmine.stats import Estimate, Scores
 from coalmine.stats.claim_p_value import ClaimTests
 
 _ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
@@ -190,16 +190,20 @@ def _test_of_one_period(theory: Theory | None, rounds: Sequence[RoundEstimate], 
     Scores within a period are independent, those of different periods are not. All of them together would leave only
     the guesses about one run, which cannot tell half of the noise from the claim; the union bound costs far less.
     """
-    scored = [period.scores for period in rounds if period.scores is not None]
     if theory is None:
         return None
-    curve = theory.curve()
-    p_values = [ClaimTests(scores, design="coin-flips").p_value(curve) for scores in scored]
-    smallest = min(p_values)
-    scores = scored[p_values.index(smallest)]
+    scored = [period.scores for period in rounds if period.scores is not None]
+    p_value, scores = strongest_period(scored, theory)
     strict = 1 - (1 - confidence) / len(scored)
     test = check_claim(scores.members, scores.observed, theory, confidence=strict, design="coin-flips")
-    return replace(test, p_value=min(1.0, len(scored) * smallest), confidence=confidence)
+    return replace(test, p_value=p_value, confidence=confidence)
+
+
+def strongest_period(scored: Sequence[Scores], theory: Theory) -> tuple[float, Scores]:
+    """Return the p-value of the claim from all periods, by the union bound, and the scores that contradict it most."""
+    curve = theory.curve()
+    p_values = [ClaimTests(scores, design="coin-flips").p_value(curve) for scores in scored]
+    return min(1.0, len(scored) * min(p_values)), scored[p_values.index(min(p_values))]
 
 
 def _score_warnings(periods: Sequence[Period], rounds: Sequence[RoundEstimate], whole: RoundEstimate) -> Iterator[str]:
