@@ -149,8 +149,13 @@ def test_the_claim_of_the_training_says_what_is_tested_and_composed():
 
 
 def test_the_live_estimate_is_the_final_one():
+    assert Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1).live() is None
     audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
-    assert audit.live() == f"ε̂ᵣ {audit.result().periods[-1].epsilon('gaussian-shift'):.2f} (canife)"
+    last = audit.live()
+    audit._scores[60:] = np.nan  # the second period has no scores yet
+    assert audit.live() != last
+    audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
+    assert audit.live() == last == f"ε̂ᵣ {audit.result().periods[-1].epsilon('gaussian-shift'):.2f} (canife)"
 
 
 def observed(audit, noise):

@@ -54,9 +54,10 @@ class Period:
     @property
     def pair(self) -> Scores | None:
         """Comparable scores with and without the canary; None if one of the two is missing."""
+        if self.present.all() or not self.present.any():
+            return None
         comparable = self.comparable
-        members, nonmembers = comparable[self.present], comparable[~self.present]
-        return Scores(members, nonmembers) if members.size and nonmembers.size else None
+        return Scores(comparable[self.present], comparable[~self.present])
 
     @property
     def scored(self) -> Period:
