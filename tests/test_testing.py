@@ -84,6 +84,16 @@ def test_wrong_promises_are_refused(wrong):
         assert_private(noisy(SIGMA), **({"epsilon": 1.0} | wrong))
 
 
+def test_a_delta_above_the_rate_is_refused_since_all_may_be_revealed_at_once():
+    def reveals(total):  # (0, 0.01)-DP at best, and a failure whenever it reveals
+        return total
+
+    with pytest.raises(InputError, match=r"false-alarm rate, 0.001, got 0.01"):
+        assert_private(reveals, epsilon=0.0, delta=0.01, dim=500, canaries=20)
+    with pytest.raises(AssertionError):
+        assert_private(reveals, epsilon=0.0, delta=0.01, dim=500, canaries=20, false_alarm_rate=0.01)
+
+
 def test_right_mechanisms_fail_no_more_often_than_stated():
     """At a rate of 20%, of mechanisms that keep ε = 1 and no less: 3.2 deviations beyond it are the most."""
     rng, chance = np.random.default_rng(4), np.exp(1) / (1 + np.exp(1))

@@ -1,8 +1,9 @@
 """Privacy as a unit test: assert that a mechanism keeps its claimed guarantee.
 
 Each function computes a lower bound on ε with confidence 1 − ``false_alarm_rate`` and raises an AssertionError if it
-exceeds the claim. A correct mechanism fails with at most that probability, one in a thousand by default. A passing test
-is not a proof of privacy. A test that could never fail, for lack of scores, is refused.
+exceeds the claim. A correct mechanism fails with at most that probability, one in a thousand by default, if its scores
+are independent (docs/ci.md says what dependence at a large δ costs). A passing test is not a proof of privacy. A test
+that could never fail, for lack of scores, is refused.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ def assert_private(
 ) -> Estimate:
     """Assert that a mechanism is (ε, δ)-DP for adding or removing one update of norm 1.
 
-    The mechanism is applied once, to a sum of random unit vectors (see `coalmine.audit_mechanism`).
+    The mechanism is applied once, to a sum of random unit vectors (see `coalmine.audit_mechanism`). With probability δ
+    an (ε, δ)-DP mechanism may reveal the whole sum at once, so no rate below δ can be promised.
 
     Args:
         mechanism: Function from the sum of updates, a float32 array of shape ``(dim,)``, to the noisy sum.
         epsilon: Claimed ε.
-        delta: Claimed δ.
+        delta: Claimed δ, at most ``false_alarm_rate``.
         dim: Number of coordinates.
         canaries: Number of canaries in the sum. By default a fifth of ``dim``, at most 2,000, which detects half the
             noise of ε = 2 in 10,000 dimensions.
@@ -54,6 +56,7 @@ def assert_private(
 
     Raises:
         AssertionError: If the lower bound exceeds the claim.
+        InputError: If ``delta`` exceeds ``false_alarm_rate``, or a number is out of range.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -66,6 +69,11 @@ def assert_private(
     from coalmine.methods.mechanism.audit import audit_mechanism
 
     claim, confidence = _checked(epsilon, delta, false_alarm_rate)
+    if delta > false_alarm_rate:
+        raise InputError(
+            f"delta must be at most the false-alarm rate, {false_alarm_rate:g}, got {delta:g}: a correct mechanism may "
+            "reveal everything with probability delta, and would then fail; raise false_alarm_rate"
+        )
     if canaries is None:
         canaries = min(2000, max(1, check_count("dim", dim) // 5))
     result = audit_mechanism(mechanism, dim=dim, canaries=canaries, delta=delta, confidence=confidence, seed=seed)
@@ -148,7 +156,8 @@ def assert_private_scores(
     """Assert that scores do not refute (ε, δ)-DP.
 
     Valid if members were chosen at random among exchangeable canaries, and the scores are independent (see
-    `coalmine.stats.simultaneous`).
+    `coalmine.stats.simultaneous`). Scores of one release depend on each other through what it reveals to all of them: a
+    mechanism that reveals everything with probability δ is (0, δ)-DP and fails with that probability.
 
     Args:
         members: Scores of inserted canaries; higher means more likely a member.

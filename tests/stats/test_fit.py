@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from coalmine.errors import InputError
 from coalmine.reproductions import Context
@@ -11,6 +11,7 @@ from coalmine.stats import (
     CosineNull,
     NormalNull,
     Scores,
+    best_threshold,
     epsilon_gaussian,
     gaussian_fit,
     gaussian_shift,
@@ -66,16 +67,55 @@ def test_the_fit_uses_both_sides_moments():
     assert gaussian_fit(Scores(members, nonmembers), delta=1e-5).epsilon == pytest.approx(float(expected))
 
 
-def test_the_bootstrap_interval_holds_the_truth_about_as_often_as_it_says():
-    # Not a bound, but 100 intervals of 90% that held it less than 75 times would be misleading.
-    truth, inside = 3.0, 0
-    sigma = sigma_gaussian(truth, 1e-5)
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        scores = Scores(rng.normal(1 / sigma, 1, 300), null=NormalNull())
+@pytest.mark.parametrize(("known", "n", "spread"), [(True, 20, 1.0), (False, 20, 1.0), (False, 50, 1.4)])
+def test_the_interval_holds_the_truth_as_often_as_it_says(known, n, spread):
+    # Each end of a 90% interval misses in 5% of audits: 3.3 standard errors, a false alarm in 1,000 for each.
+    truth, audits, rng = 10.0, 1000, np.random.default_rng(n)
+    shift = 1 / sigma_gaussian(truth, 1e-5)
+    missed = np.zeros(2)
+    for _ in range(audits):
+        members = rng.normal(shift, spread, n)
+        scores = Scores(members, null=NormalNull()) if known else Scores(members, rng.normal(0, 1, n))
         estimate = gaussian_shift(scores, delta=1e-5, confidence=0.9)
-        inside += estimate.lower <= truth <= estimate.upper
-    assert 75 <= inside <= 100
+        missed += estimate.lower > truth, estimate.upper < truth
+    assert missed / audits == pytest.approx(0.05, abs=3.3 * np.sqrt(0.05 * 0.95 / audits))
+
+
+def test_the_interval_with_a_known_null_is_students():
+    members = np.random.default_rng(1).normal(2, 1.5, 30)
+    estimate = gaussian_shift(Scores(members, null=NormalNull()), delta=1e-5)
+    ends = stats.t.interval(0.95, 29, members.mean(), stats.sem(members))
+    # 2,000 draws: the quantiles of the shift have a standard error of 2% of its width, here of 0.03.
+    assert [1 / sigma_gaussian(e, 1e-5) for e in (estimate.lower, estimate.upper)] == pytest.approx(ends, abs=0.1)
+
+
+def test_the_interval_with_counted_nonmembers_is_that_of_the_noncentral_t():
+    rng = np.random.default_rng(2)
+    members, nonmembers = rng.normal(2, 1, 200), rng.normal(0, 1, 25)
+    estimate = gaussian_shift(Scores(members, nonmembers), delta=1e-5)
+    scale = np.sqrt(1 / 200 + 1 / 25)
+    observed = (members.mean() - nonmembers.mean()) / nonmembers.std(ddof=1) / scale
+    ends = [special.nctdtrinc(24, level, observed) * scale for level in (0.975, 0.025)]
+    assert [1 / sigma_gaussian(e, 1e-5) for e in (estimate.lower, estimate.upper)] == pytest.approx(ends, abs=0.15)
+
+
+def test_the_fit_has_no_interval_since_its_value_is_smallest_at_equal_spreads():
+    rng = np.random.default_rng(3)
+    estimate = gaussian_fit(Scores(rng.normal(1, 1, 1000), rng.normal(0, 1, 1000)), delta=1e-5)
+    assert (estimate.lower, estimate.upper, estimate.confidence) == (None, None, None)
+    equal, more, less = (float(threshold_epsilon_between_gaussians(0, 1, 1, s, 1e-5)) for s in (1.0, 1.02, 0.98))
+    assert equal < min(more, less)
+
+
+def test_estimates_from_few_scores_say_so():
+    rng = np.random.default_rng(4)
+    for members, nonmembers, few in ((79, 200, True), (200, 79, True), (80, 80, False)):
+        scores = Scores(rng.normal(1, 1, members), rng.normal(0, 1, nonmembers))
+        for estimator in (gaussian_shift, gaussian_fit, best_threshold):
+            estimate = estimator(scores, delta=1e-5)
+            assert estimate.few_scores is few
+            assert estimate.to_dict().get("few_scores", False) is few
+    assert not gaussian_shift(Scores(rng.normal(1, 1, 80), null=NormalNull()), delta=1e-5).few_scores
 
 
 def test_scores_alike_cannot_be_fitted():

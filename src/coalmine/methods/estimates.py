@@ -18,6 +18,7 @@ from coalmine.results.result import refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import (
     METHODS,
+    AndersonDarling,
     CosineNull,
     Estimate,
     NormalNull,
@@ -31,6 +32,7 @@ from coalmine.stats import (
 )
 from coalmine.stats.epsilon import INDEPENDENT
 from coalmine.stats.rank_tests import Design
+from coalmine.stats.scores import FEW
 
 # A closed-form null distribution shows most, so its bound comes first; the one-run bound assumes least.
 _ORDER = ("exact-null", "one-run", *(name for name in METHODS if name not in ("exact-null", "one-run")))
@@ -107,7 +109,8 @@ def canary_evidence(
             if e.method == "exact-null" or (exact and e.method in _FROM_NULL):
                 assumes = e.assumes if exact else _BOUNDED_NULL
                 estimates[e.method] = replace(e, assumes=assumes + _SIGNS * signs)
-    if normality(members, "inserted")[1]:
+    test_of_normality = _normality_test(members)
+    if test_of_normality is not None and test_of_normality.p_value < _DOUBTFUL:
         estimates |= {name: replace(estimates[name], doubtful=True) for name in _OF_NORMAL_SCORES if name in estimates}
     top = ceiling(members.size, nonmembers.size, delta=delta, confidence=confidence, design=design)
     ordered = [estimates[name] for name in _ORDER if name in estimates]
@@ -240,20 +243,31 @@ def neighbors_apart(clients: int, theory: Theory | None) -> int:
 
 
 def normality(scores: Floats, side: str) -> tuple[dict[str, float], list[str]]:
-    """Return the Anderson–Darling test of scores as metrics, and a warning if a Gaussian fit is poor.
+    """Return the Anderson–Darling test of scores as metrics, and a warning if they are not normal or too few to tell.
 
     Args:
         scores: Scores of one side.
         side: Name of the side, such as "inserted".
     """
+    test = _normality_test(scores)
+    metrics = {} if test is None else {"anderson_darling": test.statistic, "anderson_darling_p": test.p_value}
+    fits = " and ".join(_OF_NORMAL_SCORES)
+    if test is not None and test.p_value < _DOUBTFUL:
+        return metrics, [
+            f"the scores of the {side} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
+            f"{test.p_value:.2g}): do not rely on {fits}"
+        ]
+    if scores.size < FEW:
+        return metrics, [
+            f"{scores.size:,} scores of {side} canaries are too few to check whether they are normal: do not rely on "
+            f"{fits}"
+        ]
+    return metrics, []
+
+
+def _normality_test(scores: Floats) -> AndersonDarling | None:
+    """Return the Anderson–Darling test of scores, or None if there are too few of them even for that."""
     try:
-        test = anderson_darling(scores)
+        return anderson_darling(scores)
     except NotApplicableError:
-        return {}, []
-    metrics = {"anderson_darling": test.statistic, "anderson_darling_p": test.p_value}
-    if test.p_value >= _DOUBTFUL:
-        return metrics, []
-    return metrics, [
-        f"the scores of the {side} canaries are not normal (Anderson–Darling {test.statistic:.3g}, p = "
-        f"{test.p_value:.2g}): do not rely on {' and '.join(_OF_NORMAL_SCORES)}"
-    ]
+        return None

@@ -165,7 +165,9 @@ def _tiles(group: Group) -> Html:
             "estimate",
             "Best guess",
             "–" if guess is None else numbers.about(guess.epsilon),
-            "" if guess is None else f"{_interval(guess.lower, guess.upper)}not a bound ({guess.method})",
+            _no_guess(strongest)
+            if guess is None
+            else f"{_interval(guess.lower, guess.upper)}not a bound ({guess.method})",
         ),
     ]
     return tag(
@@ -182,6 +184,12 @@ def _tiles(group: Group) -> Html:
             for kind, name, value, small in tiles
         ),
     )
+
+
+def _no_guess(result: AuditResult | None) -> str:
+    """Return why a result has no best guess, if it is for lack of scores."""
+    few = result is not None and any(e.few_scores for e in result.estimates)
+    return "too few scores for one" if few else ""
 
 
 def _interval(low: float | None, high: float | None) -> str:

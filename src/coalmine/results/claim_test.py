@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from coalmine.accounting import Theory
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_kind
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
@@ -32,7 +33,7 @@ HALF_THE_NOISE = 0.5
 # Shares of the claimed noise that are looked at: 3% apart, so that searches for different things share their curves.
 _RATIO = 1.03
 _LEAST, _MOST = -130, 80  # powers of the ratio: from 0.02 to 11 times the claimed noise
-_NOT_NORMAL = 0.01  # significance at which scores do not count as normal
+_NOT_NORMAL = 0.05  # significance at which scores do not count as normal
 _MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 1_000  # the latter since power for dependent scores is slow to compute
 
 
@@ -247,12 +248,23 @@ def _separation(curve: Curve) -> float:
 
 
 def _estimate_exceeds(scores: Scores, theory: Theory, confidence: float, copies: int) -> bool:
-    """Whether the calibrated estimate lies entirely above the claim: the scores look normal, and δ > 0."""
-    if theory.delta == 0 or copies > 1:
+    """Whether the calibrated estimate lies entirely above the claim: the scores look normal, and δ > 0.
+
+    With few scores Laplace noise, say, passes for normal, whose ε is far larger. A claim that follows from Gaussian
+    noise is safe from this: other noise on top of it makes the estimate smaller.
+    """
+    if theory.delta == 0 or copies > 1 or (scores.few and not theory.has_noise):
         return False
     try:
         estimate = gaussian_shift(scores, delta=theory.delta, confidence=confidence)
-        normal = anderson_darling(scores.members).p_value >= _NOT_NORMAL
+        # Both sides together: the test then has twice the scores to notice other noise with.
+        normal = anderson_darling(np.concatenate(_standardized(scores))).p_value >= _NOT_NORMAL
     except (NotApplicableError, InputError):
         return False
     return normal and (estimate.lower or 0.0) > theory.epsilon
+
+
+def _standardized(scores: Scores) -> list[Floats]:
+    """Return the observed scores of each side with mean 0 and standard deviation 1."""
+    sides = [scores.members, *([] if scores.nonmembers is None else [scores.nonmembers])]
+    return [(side - side.mean()) / side.std(ddof=1) for side in sides]

@@ -144,8 +144,16 @@ class AuditResult:
 
     @property
     def best_guess(self) -> Estimate | None:
-        """The estimate to show beside the bound: the best calibrated one whose assumption was not seen to fail."""
-        reliable = {e.method: e for e in self.estimates if not (e.valid or e.doubtful or e.lower == math.inf)}
+        """The estimate to show beside the bound: the best calibrated one whose assumption was not seen to fail.
+
+        Estimates from few scores, and those below the lower bound, stand for nothing.
+        """
+        least = 0.0 if self.bound is None else self.bound.epsilon
+        reliable = {
+            e.method: e
+            for e in self.estimates
+            if e.epsilon >= least and not (e.valid or e.doubtful or e.few_scores or e.lower == math.inf)
+        }
         return next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
 
     def __getitem__(self, method: str) -> Estimate:
@@ -195,6 +203,8 @@ class AuditResult:
         evidence = words.bound_sentence(self.estimates, self.ceiling, self.odds, quoted=self.decisive)
         if self.best_guess is not None:
             evidence += f" Best guess ({self.best_guess.method}): {words.guess(self.best_guess)}."
+        elif any(e.few_scores for e in self.estimates):
+            evidence += " There are too few scores for a best guess."
         return f"{words.claim_sentence(self.theory, self.claim_test, self.best_guess)} {evidence}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -69,11 +69,9 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
                 f"Refuted{p_value}: {claim} does not hold.{noise_sentence(test)} Look for missing noise, skipped "
                 f"clipping or an accountant that assumes other sampling.{assumption_sentence(test)}"
             )
-        case Verdict.SUSPICIOUS if best_guess is not None:
-            return (
-                f"Suspicious: not refuted, but the best guess, {guess(best_guess)}, lies above {claim.rstrip(',')}."
-                f"{power_sentence(test)}"
-            )
+        case Verdict.SUSPICIOUS:
+            evidence = "estimates lie" if best_guess is None else f"the best guess, {guess(best_guess)}, lies"
+            return f"Suspicious: not refuted, but {evidence} above {claim.rstrip(',')}.{power_sentence(test)}"
         case Verdict.TOO_WEAK:
             weak = f"Too weak to test {claim.rstrip(',')}: half the noise could go unnoticed."
             return f"{weak}{needed_sentence(test)}"
@@ -167,4 +165,6 @@ def kind(estimate: Estimate) -> str:
         return "lower bound"
     if estimate.doubtful:
         return "estimate, assumption fails"
+    if estimate.few_scores:
+        return "estimate, too few scores"
     return "bound if Gaussian" if estimate.method in {"gdp", "one-run-fdp"} else "estimate"

@@ -36,6 +36,7 @@ class Estimate:
         assumes: What must hold for ``valid``, in words.
         stricter: Pairs (confidence, lower) at higher confidences, for bounds that are tested together.
         doubtful: Whether a check of the assumptions failed, so that the estimate should not be relied on.
+        few_scores: Whether it rests on too few scores to stand for a result, or to check its assumptions.
 
     Raises:
         ValueError: If a number is negative or NaN, or a valid bound has no ``lower`` or another ``epsilon``.
@@ -58,6 +59,7 @@ class Estimate:
     assumes: str = ""
     stricter: tuple[tuple[float, float], ...] = ()
     doubtful: bool = False
+    few_scores: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "lower", "upper"):
@@ -97,11 +99,9 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary, in which an infinite ε is the string ``"inf"``."""
-        record = {
-            k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k not in ("stricter", "doubtful")
-        }
-        if self.doubtful:
-            record["doubtful"] = True
+        flags = ("doubtful", "few_scores")
+        record = {k: "inf" if v == math.inf else v for k, v in asdict(self).items() if k not in ("stricter", *flags)}
+        record |= {flag: True for flag in flags if getattr(self, flag)}
         if self.stricter:
             record["stricter"] = [[level, "inf" if lower == math.inf else lower] for level, lower in self.stricter]
         return record

@@ -10,23 +10,26 @@ from coalmine.stats.epsilon import Estimate
 from coalmine.stats.gaussian import epsilon_gdp, threshold_epsilon_between_gaussians
 from coalmine.stats.scores import Scores
 
-_RESAMPLES = 400
+_DRAWS = 2000
 
 
-def gaussian_fit(scores: Scores, *, delta: float, confidence: float = 0.95, seed: int = 0) -> Estimate:
+def gaussian_fit(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:
     """Compute ε_est: fit a normal distribution to each side, and take the best single threshold between the two.
 
     Andrew et al. (2023), Algorithm 1 (known null) and Algorithm 2 (observed non-members). An estimate, and biased
     upward: ε at a small δ is decided far in the tail, where a small error in a fitted standard deviation costs a lot.
 
+    It has no interval. For a Gaussian mechanism both standard deviations are equal, and there ε is smallest: it grows
+    if either exceeds the other. Nearly all draws around the fit then lie above the true ε, and their quantiles would
+    hold it in about 70% of audits at a nominal 95%, however many scores there are (docs/estimators.md).
+
     Args:
         scores: Scores of members and of non-members, or with a known null.
         delta: The δ at which ε is stated, in [0, 1).
-        confidence: Confidence of the two-sided parametric bootstrap interval, in [0.5, 1).
-        seed: Seed of the bootstrap.
+        confidence: Not used, since there is no interval; in [0.5, 1).
 
     Returns:
-        The estimate; ``lower`` and ``upper`` show its sampling error and do not bound the true ε.
+        The estimate, without an interval.
 
     Raises:
         NotApplicableError: If a side has fewer than two distinct scores, or the null has no known moments.
@@ -38,11 +41,15 @@ def gaussian_fit(scores: Scores, *, delta: float, confidence: float = 0.95, seed
         >>> round(gaussian_fit(scores, delta=1e-5).epsilon, 1)  # the true ε is 4.4
         5.2
     """
+    check_confidence(confidence)
     (mu0, std0), (mu1, std1) = moments(scores)
-    draws0, draws1 = _resampled(scores, seed)
-    epsilon = float(threshold_epsilon_between_gaussians(mu0, std0, mu1, std1, check_delta(delta)))
-    resampled = threshold_epsilon_between_gaussians(*draws0, *draws1, delta)
-    return _estimate("gaussian-fit", epsilon, resampled, delta, confidence, "the scores of either side are normal")
+    return Estimate(
+        "gaussian-fit",
+        float(threshold_epsilon_between_gaussians(mu0, std0, mu1, std1, check_delta(delta))),
+        delta=delta,
+        assumes="the scores of either side are normal",
+        few_scores=scores.few,
+    )
 
 
 def gaussian_shift(scores: Scores, *, delta: float, confidence: float = 0.95, seed: int = 0) -> Estimate:
@@ -52,11 +59,15 @@ def gaussian_shift(scores: Scores, *, delta: float, confidence: float = 0.95, se
     (2023): σ̂ = 1/(μ̂√d), then the exact ε of the Gaussian mechanism with that noise. An estimate, nearly unbiased for
     Gaussian mechanisms and meaningless if the scores are not bell-shaped.
 
+    Its interval is a generalized confidence interval (Weerahandi 1993): quantiles of the shift for means and standard
+    deviations that are drawn around the observed ones. For normal scores it covers as often as it says from 10 scores
+    on, also if the two standard deviations differ.
+
     Args:
         scores: Scores of members and of non-members, or with a known null.
         delta: The δ at which ε is stated, in [0, 1).
-        confidence: Confidence of the two-sided parametric bootstrap interval, in [0.5, 1).
-        seed: Seed of the bootstrap.
+        confidence: Confidence of the two-sided interval, in [0.5, 1).
+        seed: Seed of the draws behind the interval.
 
     Returns:
         The estimate; ``lower`` and ``upper`` show its sampling error and do not bound the true ε.
@@ -71,12 +82,22 @@ def gaussian_shift(scores: Scores, *, delta: float, confidence: float = 0.95, se
         >>> round(gaussian_shift(scores, delta=1e-5).epsilon, 1)  # the true ε is 4.4
         4.1
     """
+    tail = (1 - check_confidence(confidence)) / 2
     (mu0, std0), (mu1, _) = moments(scores)
-    draws0, draws1 = _resampled(scores, seed)
-    epsilon = float(epsilon_gdp(max(0.0, (mu1 - mu0) / std0), check_delta(delta)))
-    resampled = epsilon_gdp(np.maximum(0.0, (draws1[0] - draws0[0]) / draws0[1]), delta)
-    assumes = "the scores of either side are normal with the same standard deviation"
-    return _estimate("gaussian-shift", epsilon, resampled, delta, confidence, assumes)
+    draws0, draws1 = _drawn_moments(scores, seed)
+    low, high = np.quantile((draws1[0] - draws0[0]) / draws0[1], [tail, 1 - tail])
+    # ε of the Gaussian mechanism grows with the shift, so the quantiles of one are those of the other.
+    epsilon, lower, upper = epsilon_gdp(np.maximum(0.0, [(mu1 - mu0) / std0, low, high]), check_delta(delta)).tolist()
+    return Estimate(
+        "gaussian-shift",
+        epsilon,
+        lower,
+        upper,
+        confidence,
+        delta,
+        assumes="the scores of either side are normal with the same standard deviation",
+        few_scores=scores.few,
+    )
 
 
 def moments(scores: Scores) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -110,36 +131,21 @@ def _std(name: str, side: Floats) -> float:
     return std
 
 
-def _resampled(scores: Scores, seed: int) -> list[tuple[Floats, Floats]]:
-    """Return bootstrap means and standard deviations of non-members and members, each of shape (resamples,).
+def _drawn_moments(scores: Scores, seed: int) -> list[tuple[Floats, Floats]]:
+    """Return means and standard deviations that could be behind the observed ones, of non-members and members.
 
-    Drawn from their exact sampling distributions (normal and chi-square) instead of by resampling whole samples.
+    Each has shape (draws,). These are generalized pivotal quantities: with the observed mean m and standard deviation s
+    of n normal scores, σ* = s √((n − 1) / χ²) and μ* = m + σ* z / √n. A parametric bootstrap would draw s* = s √(χ² /
+    (n − 1)) instead, which repeats the bias of s: its lower end exceeds the true ε in up to 9% of audits instead of
+    2.5%.
     """
     rng = np.random.default_rng(seed)
     draws = []
     sizes = (None if scores.null is not None else scores.observed.size, scores.members.size)
     for (mu, std), size in zip(moments(scores), sizes, strict=True):
-        if size is None:
-            draws.append((np.full(_RESAMPLES, mu), np.full(_RESAMPLES, std)))
+        if size is None:  # exact
+            draws.append((np.full(_DRAWS, mu), np.full(_DRAWS, std)))
         else:
-            means = rng.normal(mu, std / np.sqrt(size), _RESAMPLES)
-            draws.append((means, std * np.sqrt(rng.chisquare(size - 1, _RESAMPLES) / (size - 1))))
+            stds = std * np.sqrt((size - 1) / rng.chisquare(size - 1, _DRAWS))
+            draws.append((mu + stds * rng.standard_normal(_DRAWS) / np.sqrt(size), stds))
     return draws
-
-
-def _estimate(
-    method: str, epsilon: float, resampled: Floats, delta: float, confidence: float, assumes: str
-) -> Estimate:
-    """Return an estimate with the quantiles of its bootstrap distribution as its interval."""
-    tail = (1 - check_confidence(confidence)) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail], method="closest_observation")
-    return Estimate(
-        method=method,
-        epsilon=epsilon,
-        lower=float(low),
-        upper=float(high),
-        confidence=confidence,
-        delta=delta,
-        valid=False,
-        assumes=assumes,
-    )

@@ -81,6 +81,7 @@ def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) ->
         delta=delta,
         threshold=threshold,
         assumes=_SAME_DATA,
+        few_scores=scores.few,
     )
 
 

@@ -13,6 +13,12 @@ from coalmine.errors import InputError
 from coalmine.stats.nulls import Null
 from coalmine.stats.rates import Counts
 
+FEW = 80
+"""Fewer scores than this are too few for estimates and for tests of normality.
+
+About 100: fair coins that insert 100 canaries on average insert fewer than 80 in two audits of a thousand.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -56,6 +62,15 @@ class Scores:
         if self.nonmembers is None:
             raise InputError("this needs observed non-members, but the scores have a known null distribution")
         return self.nonmembers
+
+    @property
+    def few(self) -> bool:
+        """Whether a side has fewer than `FEW` scores.
+
+        An estimate from so few stands for nothing: tests of normality have little power, and ε is far out in the tail.
+        """
+        sizes = [self.members.size, *([] if self.nonmembers is None else [self.nonmembers.size])]
+        return min(sizes) < FEW
 
     def counts(self, threshold: float) -> Counts:
         """Return the confusion matrix of guessing "member" for every score ≥ threshold."""

@@ -8,12 +8,17 @@ import pytest
 
 from canary_models import PRESENT, result_of
 from coalmine import accounting
+from coalmine.accounting import compose_rounds
 from coalmine.accounting.sampling import EveryRound, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
+from coalmine.methods.canife.composition import round_theory
+from coalmine.methods.canife.result import strongest_period
+from coalmine.protocol import Release
 from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
+from coalmine.stats import Scores, epsilon_gdp, gaussian_shift
 
 
 def test_too_few_scores_for_any_bound_raise_a_warning():
@@ -78,8 +83,9 @@ def test_a_result_read_from_disk_has_the_same_details_as_the_typed_one():
 
 def test_composed_rounds_are_a_result_about_a_user_and_never_a_bound():
     claim = accounting.theory(noise_multiplier=1, sampling=EveryRound(), rounds=10, delta=1e-5)
-    scores = PRESENT + np.random.default_rng(0).normal(0, 1, 100)
-    result = result_of(scores, sampling=EveryRound(), training_theory=claim)
+    present = np.tile(PRESENT, 2)
+    scores = present + np.random.default_rng(0).normal(0, 1, 200)
+    result = result_of(scores, present, sampling=EveryRound(), training_theory=claim)
     composed = result.composed_result()
     assert (composed.unit, composed.view, composed.scores) == (USER, "frozen, composed", None)
     (estimate,) = composed.estimates
@@ -89,7 +95,79 @@ def test_composed_rounds_are_a_result_about_a_user_and_never_a_bound():
     assert composed.theory == claim
     assert composed.bound is None
     assert AuditResult.from_dict(json.loads(json.dumps(composed.to_dict()))).best_guess == estimate
-    assert result_of(scores).composed_result() is None
+    assert result_of(scores, present).composed_result() is None
+
+
+def test_a_composed_estimate_has_the_composed_ends_of_its_rounds_as_interval():
+    present = np.tile(PRESENT, 2)
+    scores = present + np.random.default_rng(1).normal(0, 1, 200)
+    result = result_of(scores, present, sampling=EveryRound())
+    shift = result.periods[0].scores
+    ends = gaussian_shift(shift, delta=1e-5).lower, gaussian_shift(shift, delta=1e-5).upper
+    noises = [accounting.noise_from_round_epsilon(epsilon, 1e-5) for epsilon in ends]
+    (estimate,) = result.composed_result().estimates
+    # Without sampling, ten rounds of μ-GDP are √10 μ-GDP.
+    expected = [float(epsilon_gdp(math.sqrt(10) / noise, 1e-5)) for noise in noises]
+    assert (estimate.lower, estimate.upper) == pytest.approx(expected, rel=1e-6)
+    assert estimate.lower < estimate.epsilon < estimate.upper
+    assert (estimate.confidence, estimate.valid) == (0.95, False)
+    assert result.details["composed"][2]["lower"] == estimate.lower
+
+
+def test_half_of_the_noise_is_refuted_whether_one_period_or_several_were_audited():
+    # The power is above 99% in either case, and a true claim is refuted in at most 5% of audits.
+    for rounds, share, verdict in ((1, 0.5, "refuted"), (3, 0.5, "refuted"), (3, 1.0, "not refuted")):
+        audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=rounds, every=1), noise=0.6 * share)
+        result = audit.result(noise_multiplier=0.6)
+        assert result.verdict.value == verdict
+        assert result.claim_test.confidence == 0.95
+
+
+def test_several_periods_rarely_refute_a_true_claim():
+    # At a false-alarm rate of at most 20%, 60 audits refute more than 21 once in 1,000 times.
+    rng, claim = np.random.default_rng(5), round_theory(1.0, 1e-5)
+    refuted = 0
+    for _ in range(60):
+        present = rng.random((4, 60)) < 0.5
+        scores = present + rng.normal(0, 1, (4, 60))
+        p_value, _ = strongest_period([Scores(x[p], x[~p]) for x, p in zip(scores, present, strict=True)], claim)
+        refuted += p_value <= 0.2
+    assert refuted <= 21
+
+
+def test_the_claim_of_the_training_says_what_is_tested_and_composed():
+    audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
+    claim = accounting.theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=2, delta=1e-4)
+    result = audit.result(theory=claim)
+    assert result.theory.noise_multiplier == 1.0
+    assert result.theory.delta == 1e-4
+    assert result.composed_result().theory == claim
+    ceiling = compose_rounds([(p.rate_ceiling, 1) for p in result.periods], sampling=Poisson(0.5), delta=1e-4)
+    assert result.epsilon_hat("ceiling") == ceiling
+    bare = audit.result(theory=accounting.claimed(3.0, 1e-4))
+    assert (bare.theory, bare.composed_result()) == (None, None)
+
+
+def test_the_live_estimate_is_the_final_one():
+    assert Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1).live() is None
+    audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
+    last = audit.live()
+    audit._scores[60:] = np.nan  # the second period has no scores yet
+    assert audit.live() != last
+    audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
+    assert audit.live() == last == f"ε̂ᵣ {audit.result().periods[-1].epsilon('gaussian-shift'):.2f} (canife)"
+
+
+def observed(audit, noise):
+    """The audit after frozen rounds that add Gaussian noise to what it plants."""
+    rng = np.random.default_rng(3)
+    for round in range(audit.rounds):
+        for trial in range(audit.trials):
+            planted = audit.plant(round, clip_norm=1.0, trial=trial)
+            total = rng.normal(0, noise, 8) + (0 if planted is None else planted.total)
+            release = Release(round=round, kind="update", vector=total.astype(np.float32), trial=trial, divisor=1.0)
+            audit.observe(release)
+    return audit
 
 
 def test_an_unknown_way_of_composing_lists_those_there_are():

@@ -14,14 +14,15 @@ from coalmine.accounting import Theory
 from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import Sampling
 from coalmine.arrays import Bools, Floats
-from coalmine.errors import InputError, check_count, check_positive
+from coalmine.errors import InputError, NotApplicableError, check_count, check_positive
 from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates
+from coalmine.methods.canife.composition import least_noise, stated_sampling
 from coalmine.methods.canife.result import CanifeResult, canife_result
 from coalmine.methods.canife.round_estimates import Period
-from coalmine.methods.estimates import rough_epsilon
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import common_delta
 from coalmine.seeds import generator
+from coalmine.stats import gaussian_shift
 
 Mode = Literal["frozen", "running"]
 
@@ -234,12 +235,15 @@ class Canife(Audit):
         ]
 
     def live(self) -> str | None:
-        """Return a rough ε̂ᵣ of the last period that has scores."""
+        """Return ε̂ᵣ by ``gaussian-shift`` at δ = 1e-5 of the last period that has scores, as the result will."""
         for period in reversed(self.periods):
-            scored = ~np.isnan(period.scores)
-            epsilon = rough_epsilon(period.scores[scored & period.present], period.scores[scored & ~period.present])
-            if epsilon is not None:
-                return f"ε̂ᵣ {epsilon:.2f} (canife)"
+            scores = period.scored.pair
+            if scores is None:
+                continue
+            try:
+                return f"ε̂ᵣ {gaussian_shift(scores, delta=1e-5).epsilon:.2f} (canife)"
+            except NotApplicableError:  # too few different scores so far
+                continue
         return None
 
     @property
@@ -275,15 +279,20 @@ class Canife(Audit):
         Args:
             delta: The δ of all estimates; that of ``theory`` if not given.
             confidence: Confidence of bounds and intervals.
-            noise_multiplier: Noise multiplier of the training, from which the claim for one round follows.
-            sampling: How clients take part, under which rounds are composed; without it they are not.
-            theory: The claim for the whole training.
+            noise_multiplier: Noise multiplier of the training, from which the claim for one round follows; by default
+                the smallest that ``theory`` assumes.
+            sampling: How clients take part, under which rounds are composed; by default as ``theory`` assumes. Rounds
+                are not composed if neither says it.
+            theory: The claim for the whole training, which the composed rounds are compared with.
             metrics: Numbers to keep with the result, such as the model's accuracy.
 
         Raises:
             InputError: If scores are missing, or ``delta`` differs from that of ``theory``.
         """
         delta = common_delta(delta, theory)
+        if theory is not None:
+            noise_multiplier = least_noise(theory) if noise_multiplier is None else noise_multiplier
+            sampling = stated_sampling(theory) if sampling is None else sampling
         missing = np.flatnonzero(np.isnan(self._scores).any(axis=1) & ~self._skipped)
         if len(missing):
             raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from coalmine import accounting
 from coalmine.accounting import Theory
@@ -16,6 +16,9 @@ from coalmine.results.result import in_json
 
 # Estimators whose per-round ε is composed. "ceiling" is what rates at their ceiling would compose to.
 _ESTIMATORS = ("best-threshold", "gaussian-shift", "gdp", "ceiling")
+_CALIBRATED = "gaussian-shift"  # the one whose intervals cover as often as they say
+
+End = Literal["epsilon", "lower", "upper"]
 
 # How ε̂ᵣ becomes a noise multiplier, and the accountant that composes it (None: the tightest for the sampling).
 _INVERSIONS = {"exact": ("exact", None), "paper": ("rdp", "rdp")}
@@ -30,15 +33,21 @@ class Composed:
         inversion: ``"exact"`` uses the trade-off curve of the Gaussian mechanism and the tightest accountant,
             ``"paper"`` RDP for both, which mostly gives less.
         epsilon: The composed ε.
+        lower: The lower ends of the intervals of all ε̂ᵣ composed, if these have intervals that cover as often as they
+            say (``gaussian-shift``, exact inversion). With ``upper``, an interval of an estimate, not a bound; wide,
+            since all rounds err in the same direction at its ends.
+        upper: The upper ends composed.
     """
 
     method: str
     inversion: str
     epsilon: float
+    lower: float | None = None
+    upper: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
-        return {**vars(self), "epsilon": in_json(self.epsilon)}
+        return {**vars(self), **{name: in_json(getattr(self, name)) for name in ("epsilon", "lower", "upper")}}
 
 
 def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: float) -> tuple[list[Composed], list[str]]:
@@ -56,29 +65,45 @@ def compose(periods: Sequence[RoundEstimate], *, sampling: Sampling, delta: floa
     warnings: list[str] = []
     if all(period.scores is None for period in periods):
         return composed, warnings
-    # Neighbors under FixedSize replace a client, which moves the sum twice as far as adding one.
-    sensitivity = 2.0 if isinstance(sampling, FixedSize) else 1.0
     for method in _ESTIMATORS:
         series = _epsilon_series(periods, method)
         if series is None:
             continue
-        if isinstance(sampling, AtMost):
-            series += _extra_rounds(series, sampling.times)
-        for name, (inversion, accountant) in _INVERSIONS.items():
+        for name in _INVERSIONS:
             try:
-                epsilon = accounting.compose_rounds(
-                    series,
-                    sampling=sampling,
-                    delta=delta,
-                    inversion=inversion,
-                    accountant=accountant,
-                    sensitivity=sensitivity,
+                epsilon = _composed_epsilon(series, sampling=sampling, delta=delta, name=name)
+                lower, upper = (
+                    _composed_epsilon(end, sampling=sampling, delta=delta, name=name)
+                    if end and name == "exact"
+                    else None
+                    for end in _ends(periods, method)
                 )
             except InputError as reason:
                 warnings.append(f"{method} is not composed ({name}): {reason}")
                 continue
-            composed.append(Composed(method=method, inversion=name, epsilon=epsilon))
+            composed.append(Composed(method=method, inversion=name, epsilon=epsilon, lower=lower, upper=upper))
     return composed, warnings
+
+
+def _composed_epsilon(series: list[tuple[float, int]], *, sampling: Sampling, delta: float, name: str) -> float:
+    """Return ε of all rounds of a series of (ε̂ᵣ, rounds), by one of the inversions."""
+    inversion, accountant = _INVERSIONS[name]
+    extra = _extra_rounds(series, sampling.times) if isinstance(sampling, AtMost) else []
+    return accounting.compose_rounds(
+        [*series, *extra],
+        sampling=sampling,
+        delta=delta,
+        inversion=inversion,
+        accountant=accountant,
+        # Neighbors under FixedSize replace a client, which moves the sum twice as far as adding one.
+        sensitivity=2.0 if isinstance(sampling, FixedSize) else 1.0,
+    )
+
+
+def _ends(periods: Sequence[RoundEstimate], method: str) -> list[list[tuple[float, int]] | None]:
+    """Return the series of lower and of upper ends, where intervals cover as often as they say."""
+    ends: tuple[End, End] = ("lower", "upper")
+    return [_epsilon_series(periods, method, end) if method == _CALIBRATED else None for end in ends]
 
 
 def round_theory(noise_multiplier: float, delta: float) -> Theory:
@@ -95,11 +120,29 @@ def round_theory(noise_multiplier: float, delta: float) -> Theory:
     )
 
 
-def _epsilon_series(periods: Sequence[RoundEstimate], method: str) -> list[tuple[float, int]] | None:
-    """Return (ε̂ᵣ, rounds) along the training; None if a period with scores has no estimate by this method."""
+def least_noise(theory: Theory) -> float | None:
+    """Return the smallest noise multiplier that a claim assumes, or None if it assumes none."""
+    return min((noise for noise, _ in theory.noise_schedule), default=theory.noise_multiplier)
+
+
+def stated_sampling(theory: Theory) -> Sampling | None:
+    """Return the sampling that a claim assumes, or None if it is not one of ours."""
+    try:
+        return accounting.parse_sampling(theory.sampling)
+    except InputError:
+        return None
+
+
+def _epsilon_series(
+    periods: Sequence[RoundEstimate], method: str, end: End = "epsilon"
+) -> list[tuple[float, int]] | None:
+    """Return (ε̂ᵣ, rounds) along the training; None if a period with scores has no estimate by this method.
+
+    ``end`` takes an end of each interval instead of ε̂ᵣ.
+    """
     values: list[float | None] = []
     for period in periods:
-        value = period.rate_ceiling if method == "ceiling" else period.epsilon(method)
+        value = period.rate_ceiling if method == "ceiling" else period.epsilon(method, end)
         values.append(period.rate_ceiling if value == math.inf and method == "best-threshold" else value)
     existing = [value for value in values if value is not None]
     if not existing or any(v is None and p.scores is not None for v, p in zip(values, periods, strict=True)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine import accounting
@@ -14,9 +14,11 @@ from coalmine.errors import InputError
 from coalmine.methods.canife.composition import Composed, compose, round_theory
 from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
 from coalmine.methods.estimates import claim_test, with_stricter_bound
+from coalmine.results.claim_test import ClaimTest, check_claim
 from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
-from coalmine.stats import Estimate
+from coalmine.stats import Estimate, Scores
+from coalmine.stats.claim_p_value import ClaimTests
 
 _ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
 
@@ -76,7 +78,7 @@ class CanifeResult(AuditResult):
         exact = [c for c in self.composed if c.inversion == "exact"]
         if not exact:
             return None
-        guess = None if self.best_guess is None else self.best_guess.method
+        guess = "gaussian-shift" if self.best_guess is None else self.best_guess.method
         chosen = next((c for c in exact if c.method == guess), exact[0])
         return AuditResult(
             method=self.method,
@@ -90,8 +92,12 @@ class CanifeResult(AuditResult):
                 Estimate(
                     "composed",
                     chosen.epsilon,
+                    chosen.lower,
+                    chosen.upper,
+                    None if chosen.lower is None else self[chosen.method].confidence,
                     delta=self.estimates[0].delta,
                     assumes=f"the estimates of single rounds by {chosen.method} hold and the mechanism is Gaussian",
+                    few_scores=any(e.few_scores for e in self.estimates if e.method == chosen.method),
                 )
             ],
             theory=self.training_theory,
@@ -155,7 +161,9 @@ def canife_result(
         estimates=with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips"),
         scores=whole.scores,
         theory=theory,
-        claim_test=claim_test(theory, whole.estimates, members, nonmembers, design="coin-flips"),
+        claim_test=_test_of_one_period(theory, rounds, confidence)
+        if independent and len(rounds) > 1
+        else claim_test(theory, whole.estimates, members, nonmembers, design="coin-flips"),
         ceiling=whole.ceiling,
         warnings=[*_score_warnings(periods, rounds, whole), *composition_warnings, *_design_warnings(designs)],
         metrics={name: value for name, value in measured.items() if math.isfinite(value)},
@@ -174,6 +182,28 @@ def canife_result(
         composed=composed,
         training_theory=training_theory,
     )
+
+
+def _test_of_one_period(theory: Theory | None, rounds: Sequence[RoundEstimate], confidence: float) -> ClaimTest | None:
+    """Return the test of a round's claim in the period that contradicts it most, corrected for their number.
+
+    Scores within a period are independent, those of different periods are not. All of them together would leave only
+    the guesses about one run, which cannot tell half of the noise from the claim; the union bound costs far less.
+    """
+    if theory is None:
+        return None
+    scored = [period.scores for period in rounds if period.scores is not None]
+    p_value, scores = strongest_period(scored, theory)
+    strict = 1 - (1 - confidence) / len(scored)
+    test = check_claim(scores.members, scores.observed, theory, confidence=strict, design="coin-flips")
+    return replace(test, p_value=p_value, confidence=confidence)
+
+
+def strongest_period(scored: Sequence[Scores], theory: Theory) -> tuple[float, Scores]:
+    """Return the p-value of the claim from all periods, by the union bound, and the scores that contradict it most."""
+    curve = theory.curve()
+    p_values = [ClaimTests(scores, design="coin-flips").p_value(curve) for scores in scored]
+    return min(1.0, len(scored) * min(p_values)), scored[p_values.index(min(p_values))]
 
 
 def _score_warnings(periods: Sequence[Period], rounds: Sequence[RoundEstimate], whole: RoundEstimate) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,6 +52,20 @@ class Period:
         return np.asarray(0.5 + (self.scores - 0.5) * (self.sigma.min() / self.sigma) ** 2)
 
     @property
+    def pair(self) -> Scores | None:
+        """Comparable scores with and without the canary; None if one of the two is missing."""
+        if self.present.all() or not self.present.any():
+            return None
+        comparable = self.comparable
+        return Scores(comparable[self.present], comparable[~self.present])
+
+    @property
+    def scored(self) -> Period:
+        """The trials that have been scored so far."""
+        rows = ~np.isnan(self.scores).any(axis=1)
+        return replace(self, scores=self.scores[rows], present=self.present[rows], sigma=self.sigma[rows])
+
+    @property
     def faded(self) -> bool:
         """Whether the median trial has less than a quarter of the best trial's information (1/σ²)."""
         return bool(np.isfinite(self.sigma).all() and np.median(self.sigma) > 2 * self.sigma.min())
@@ -96,9 +110,9 @@ class RoundEstimate:
         """The first lower bound."""
         return next((e for e in self.estimates if e.valid), None)
 
-    def epsilon(self, method: str) -> float | None:
-        """Return the ε of an estimator, or None if it did not apply."""
-        return next((e.epsilon for e in self.estimates if e.method == method), None)
+    def epsilon(self, method: str, end: Literal["epsilon", "lower", "upper"] = "epsilon") -> float | None:
+        """Return the ε of an estimator, or an end of its interval; None if it did not apply."""
+        return next((getattr(e, end) for e in self.estimates if e.method == method), None)
 
     @property
     def with_canary(self) -> tuple[int, float, float]:
@@ -137,11 +151,10 @@ def round_estimate(period: Period, *, independent: bool, delta: float, confidenc
         delta: The δ of all estimates.
         confidence: Confidence of bounds and intervals.
     """
-    comparable = period.comparable
-    members, nonmembers = comparable[period.present], comparable[~period.present]
-    if not members.size or not nonmembers.size:
+    scores = period.pair
+    if scores is None:
         return RoundEstimate(round=period.round, rounds=period.rounds)
-    scores = Scores(members, nonmembers)
+    members, nonmembers = scores.members, scores.observed
     m, n = members.size, nonmembers.size
     # The quoted bound at its largest: from this many scores, perfectly separated.
     perfect = _estimates(np.arange(n, n + m, dtype=float), np.arange(n, dtype=float), independent, delta, confidence)
