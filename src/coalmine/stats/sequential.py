@@ -36,7 +36,7 @@ _MOST_STAKED = 0.999  # of the wealth in a single trial, so that it never falls 
 # ε of the bound's grid: fine where bounds are small, up to what 50,000 perfectly separated trials can show.
 _GRID = np.concatenate([np.arange(80) / 20, np.arange(40, 80) / 10, np.arange(32, 49) / 4])
 _CURVE_SLOPES = np.exp(np.linspace(0, 8, 25))  # of the lines that are tried against a curve
-_CURVE_STEP = 2e-4  # relative distance of the FPRs at which a curve is evaluated
+_CURVE_STEP = 5e-4  # relative distance of the FPRs at which a curve is evaluated
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class _Bets:
         if factors.shape[1] == 1:
             return factors[:, 0]
         # Canaries of one trial share its noise, so their factors may not be multiplied, but their mean is one bet.
-        return np.log(np.mean(np.exp(factors), axis=1))
+        return np.asarray(np.log(np.mean(np.exp(factors), axis=1)))
 
 
 class EProcess:
@@ -323,8 +323,7 @@ class SequentialTest:
     """
 
     def __init__(self, curve: Curve) -> None:
-        intercepts = supporting_intercepts(curve, _CURVE_SLOPES)
-        self._process = EProcess(1 / _CURVE_SLOPES[None], intercepts[None])
+        self._process = EProcess(1 / _CURVE_SLOPES[None], _curve_intercepts(curve)[None])  # type: ignore[arg-type]
 
     @property
     def trials(self) -> int:
@@ -347,6 +346,12 @@ class SequentialTest:
             confidence: One minus the false-alarm rate, in [0.5, 1).
         """
         return self.p_value <= 1 - check_confidence(confidence)
+
+
+@lru_cache(maxsize=32)
+def _curve_intercepts(curve: Curve) -> Floats:
+    """Return the intercepts for `_CURVE_SLOPES`; all curves are frozen, so they can be remembered."""
+    return supporting_intercepts(curve, _CURVE_SLOPES)
 
 
 def supporting_intercepts(curve: Curve, slopes: Floats) -> Floats:
