@@ -9,7 +9,8 @@ docs/anytime.md has the proofs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +26,7 @@ ANYTIME = (
     "stop at any time"
 )
 
+_NOT_FIXED = "the number of trials was fixed in advance, which does not hold here"
 _REFIT_RATIO = 1.2  # events and bets are chosen anew whenever the number of past trials has grown by this factor
 _RANK_RATIO = 1.5  # between the ranks of past scores that are tried as thresholds
 # Every event starts with this many imagined trials, in which ε exceeds the line by half. Real trials must outweigh them
@@ -368,3 +370,11 @@ def supporting_intercepts(curve: Curve, slopes: Floats) -> Floats:
     fpr = np.concatenate([[0.0], low, 1 - low[::-1], [1.0]])
     tpr = curve.tpr(fpr)
     return np.array([min(1.0, float(np.max(tpr[1:] - slope * fpr[:-1]))) for slope in slopes])
+
+
+def as_estimates(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """Return bounds for a fixed number of trials as mere estimates, after trials that could stop at any time."""
+    return [
+        replace(e, valid=False, assumes=f"{e.assumes}; {_NOT_FIXED}" if e.assumes else _NOT_FIXED) if e.valid else e
+        for e in estimates
+    ]

@@ -7,7 +7,6 @@ different periods can be used together although the model moved between them, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -16,10 +15,9 @@ from coalmine.arrays import Bools, Floats
 from coalmine.methods.canife.round_estimates import Period
 from coalmine.results.claim_test import HALF_THE_NOISE, POWER, ClaimTest
 from coalmine.results.verdict import Verdict
-from coalmine.stats import Estimate, GaussianDP, Scores, SequentialBound, SequentialTest
+from coalmine.stats import GaussianDP, Scores, SequentialBound, SequentialTest
 from coalmine.stats.claim_p_value import ClaimTests
 
-_NOT_FIXED = "the number of trials was fixed in advance, which does not hold here"
 _DRAWS = 50  # simulated audits for the power
 
 
@@ -88,11 +86,3 @@ def ceiling(periods: Sequence[Period], *, delta: float, confidence: float) -> fl
     for period in periods:
         bound.update(period.present, period.present.astype(np.float64))
     return bound.lower(confidence)
-
-
-def as_estimates(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Return bounds for a fixed number of trials as mere estimates, after trials that could stop at any time."""
-    return [
-        replace(e, valid=False, assumes=f"{e.assumes}; {_NOT_FIXED}" if e.assumes else _NOT_FIXED) if e.valid else e
-        for e in estimates
-    ]

@@ -11,13 +11,14 @@ from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.accounting.sampling import Sampling
 from coalmine.errors import InputError
-from coalmine.methods.canife.anytime import AnytimeEvidence, as_estimates, ceiling
+from coalmine.methods.canife.anytime import AnytimeEvidence, ceiling
 from coalmine.methods.canife.composition import Composed, compose, round_theory
 from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
 from coalmine.methods.estimates import claim_test, with_stricter_bound
 from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Estimate
+from coalmine.stats.sequential import as_estimates
 
 _ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
 
