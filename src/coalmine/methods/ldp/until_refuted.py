@@ -51,7 +51,12 @@ class WatchedGame:
             claim_test=None,  # decided again, by the new bound
             warnings=[*result.warnings, *notes],
             metrics={**result.metrics, "trials": float(self.bound.trials)},
-            config={**result.config, "stop_when_refuted": True},
+            config={
+                **result.config,
+                "stop_when_refuted": True,
+                "trials": self.measurements[0].scores.size,
+                "measurements": len(self.measurements),
+            },
         )
 
 
