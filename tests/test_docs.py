@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
         ("training", 15),
         ("estimators", 4),
         ("simultaneous-bound", 6),
+        ("anytime", 5),
         ("theory", 8),
         ("one-shot", 10),
         ("ldp", 8),

@@ -49,10 +49,20 @@ def reporting(what: str, total: int) -> Iterator[Advance]:
         end()
 
 
-def track(work: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items of ``work`` and report progress; ``total`` is needed only if ``work`` has no length."""
+def track(
+    work: Iterable[Item], what: str, total: int | None = None, words: Callable[[], str | None] | None = None
+) -> Iterator[Item]:
+    """Yield the items of ``work`` and report progress.
+
+    Args:
+        work: The items.
+        what: Name of the task.
+        total: Number of items, if ``work`` has no length.
+        words: Returns a short text about the current state; called after every item, if anybody listens.
+    """
     length = len(work) if total is None and isinstance(work, Sized) else total or 0
+    heard = _listener.get() is not None
     with reporting(what, length) as advance:
         for done, item in enumerate(work, start=1):
             yield item
-            advance(done, "")
+            advance(done, (words() or "") if heard and words is not None else "")

@@ -192,7 +192,7 @@ class Audit:
         """Return how many rounds to hold on the frozen model before round ``round``.
 
         Frozen rounds have fresh cohorts and noise. Their updates are released to this audit only, and the model does
-        not change.
+        not change. The simulation asks again before each of them, so that an audit can stop early by returning 0.
         """
         return 0
 

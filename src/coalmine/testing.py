@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coalmine.arrays import Bools
 from coalmine.errors import InputError, check_count, check_delta, check_number
 from coalmine.protocol import Vector
 from coalmine.results import words
-from coalmine.stats import Estimate, Scores, ceiling, simultaneous
+from coalmine.stats import Estimate, Scores, SequentialBound, ceiling, simultaneous
 from coalmine.stats.rank_tests import Design
 
 __all__ = ["assert_locally_private", "assert_private", "assert_private_scores"]
@@ -89,6 +90,7 @@ def assert_locally_private(
     dim: int = 100,
     norm: float = 1.0,
     trials: int = 2000,
+    stop_when_refuted: bool = False,
     false_alarm_rate: float = FALSE_ALARM_RATE,
     seed: int = 0,
 ) -> Estimate:
@@ -105,6 +107,8 @@ def assert_locally_private(
         dim: Number of coordinates.
         norm: Norm of the gradients.
         trials: Number of trials.
+        stop_when_refuted: Whether to stop as soon as the claim is refuted, for slow mechanisms. The claim is then
+            judged by `coalmine.stats.SequentialBound`, which allows that and reports that depend on earlier ones.
         false_alarm_rate: Largest probability that a correct mechanism fails.
         seed: Seed of coins and gradients.
 
@@ -129,7 +133,11 @@ def assert_locally_private(
     claim, confidence = _checked(epsilon, delta, false_alarm_rate)
     rng = np.random.default_rng(check_count("seed", seed, least=0))
     sent = rng.random(check_count("trials", trials, least=2)) < 0.5
-    most = shared_bound([Trials(np.where(sent, 1.0, -1.0), sent)], delta=delta, confidence=confidence)
+    perfect = np.where(sent, 1.0, -1.0)  # scores that show the most that so many trials can show
+    if stop_when_refuted:
+        most = _until_refuted(perfect, sent, claim=claim, delta=delta, confidence=confidence).lower(confidence)
+    else:
+        most = shared_bound([Trials(perfect, sent)], delta=delta, confidence=confidence)
     _check_can_fail(most, claim, f"{trials:,} trials")
 
     @functools.wraps(mechanism)
@@ -139,9 +147,26 @@ def assert_locally_private(
     randomizer = OwnMechanism(function=reported, epsilon=max(claim, 1e-9), delta=delta, norm=norm)
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
-    scores = [float(randomizer.randomize(gradient if first else -gradient, rng)[0] @ gradient) for first in sent]
-    bound = estimates([Trials(np.array(scores), sent)], delta=delta, confidence=confidence)[0]
-    return _judged(bound, claim, false_alarm_rate, f"{trials:,} trials in {dim:,} dimensions, seed {seed}")
+    scores = (float(randomizer.randomize(gradient if first else -gradient, rng)[0] @ gradient) for first in sent)
+    if stop_when_refuted:
+        sequential = _until_refuted(scores, sent, claim=claim, delta=delta, confidence=confidence)
+        bound, played = sequential.estimate(confidence), sequential.trials
+    else:
+        bound = estimates([Trials(np.array(list(scores)), sent)], delta=delta, confidence=confidence)[0]
+        played = trials
+    return _judged(bound, claim, false_alarm_rate, f"{played:,} trials in {dim:,} dimensions, seed {seed}")
+
+
+def _until_refuted(
+    scores: Iterable[float], sent: Bools, *, claim: float, delta: float, confidence: float
+) -> SequentialBound:
+    """Return the bound when it first exceeds the claim, or after all trials."""
+    bound = SequentialBound(delta=delta, claim=claim)
+    for score, first in zip(scores, sent, strict=True):
+        bound.update(bool(first), score)
+        if bound.refuted(confidence):
+            break
+    return bound
 
 
 def assert_private_scores(

@@ -13,6 +13,7 @@ from torch import nn
 from coalmine import accounting
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson
 from coalmine.errors import InputError
+from coalmine.progress import listening
 from coalmine.protocol import Audit, Contribution, View
 from coalmine.simulation import (
     SGD,
@@ -224,6 +225,23 @@ def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
     for i, vector in enumerate(vectors):
         for earlier in vectors[:i]:
             assert not np.array_equal(vector, earlier)
+
+
+def test_an_audit_can_end_its_frozen_rounds_early_and_say_how_it_goes():
+    class Hasty(Spy):
+        def frozen_rounds(self, round):
+            return 0 if len(self.seen) >= 3 else super().frozen_rounds(round)
+
+        def live(self):
+            return f"{len(self.seen)} seen"
+
+    hasty, shown = Hasty(frozen=8), []
+    with listening(lambda what, total: (lambda done, words: shown.append((what, done, words)), lambda: None)):
+        run = finished(audits=[hasty])
+    assert same(run, finished())
+    assert [release.trial for release in hasty.seen] == [0, 1, 2]
+    frozen = [(done, words) for what, done, words in shown if what.startswith("frozen rounds")]
+    assert frozen == [(1, "1 seen"), (2, "2 seen"), (3, "3 seen")]
 
 
 @pytest.mark.parametrize(

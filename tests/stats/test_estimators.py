@@ -38,7 +38,7 @@ def test_every_applicable_estimator_runs_and_the_recommended_is_first():
 
 
 def test_every_estimator_has_a_caveat():
-    assert list(CAVEATS) == [*METHODS, "median-exposure", "low-fpr"]
+    assert list(CAVEATS) == [*METHODS, "median-exposure", "anytime", "low-fpr"]
 
 
 def test_a_known_null_has_its_own_estimators():

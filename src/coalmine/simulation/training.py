@@ -177,7 +177,9 @@ class Training(Rounds):
         """Run the frozen rounds that audits ask for: they release updates and leave the model as it is."""
         for index, audit in enumerate(self.audits):
             frozen = check_count("the number of frozen rounds", audit.frozen_rounds(self.state.round), least=0)
-            for trial in track(range(frozen), f"frozen rounds before round {self.state.round}"):
+            for trial in track(range(frozen), f"frozen rounds before round {self.state.round}", words=audit.live):
+                if trial >= audit.frozen_rounds(self.state.round):
+                    break  # the audit has seen enough
                 planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
                 # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
                 stream = (index << 32) + trial + 1

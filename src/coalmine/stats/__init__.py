@@ -35,6 +35,7 @@ from coalmine.stats.rates import (
 )
 from coalmine.stats.same_data import best_threshold, published_lower_bound
 from coalmine.stats.scores import Scores
+from coalmine.stats.sequential import SequentialBound, SequentialTest
 from coalmine.stats.simultaneous_bound import ceiling, gdp, p_value, refutes, simultaneous, split
 from coalmine.stats.single_run import (
     Guesses,
@@ -63,6 +64,8 @@ __all__ = [
     "Null",
     "OrthogonalCosineNull",
     "Scores",
+    "SequentialBound",
+    "SequentialTest",
     "anderson_darling",
     "best_threshold",
     "ceiling",

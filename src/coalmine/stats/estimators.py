@@ -114,6 +114,10 @@ CAVEATS: Mapping[str, str] = MappingProxyType(
             "ε from the median rank of the inserted canaries among references that were held out. A point estimate "
             "without error bars."
         ),
+        "anytime": (
+            "Bets against the claim on one trial after another, as earlier trials suggest. A lower bound at every "
+            "moment, also if trials stop because of what they showed; needs a fair coin for each trial."
+        ),
         "low-fpr": "Log ratio of TPR and FPR at a low false positive rate. A point estimate without error bars.",
     }
 )

@@ -14,7 +14,8 @@ from coalmine.accounting import Theory
 from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import Sampling
 from coalmine.arrays import Bools, Floats
-from coalmine.errors import InputError, NotApplicableError, check_count, check_positive
+from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_positive
+from coalmine.methods.canife.anytime import AnytimeEvidence
 from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates
 from coalmine.methods.canife.composition import least_noise, stated_sampling
 from coalmine.methods.canife.result import CanifeResult, canife_result
@@ -25,6 +26,9 @@ from coalmine.seeds import generator
 from coalmine.stats import gaussian_shift
 
 Mode = Literal["frozen", "running"]
+
+LIVE_DELTA = 1e-5
+"""The δ of the numbers beside the progress bar."""
 
 _SIGMA = FACTS.index("effective_sigma")
 
@@ -67,9 +71,15 @@ class Canife(Audit):
         mode: ``"frozen"`` or ``"running"``.
         name: View of the result, which distinguishes several adversaries; the mode if not given.
         seed: Seed of the coin flips.
+        stop_when_refuted: Whether to end the frozen rounds as soon as the claim for one round is refuted, at whatever
+            moment (docs/anytime.md). Bounds that need a fixed number of trials then become estimates.
+        claimed_noise: The claimed noise multiplier, which ``stop_when_refuted`` needs.
+        confidence: Confidence of an early stop and of the bound beside the progress bar; that of the result should be
+            the same.
 
     Raises:
-        InputError: If a count is out of range, or a running training has fewer than ``trials`` rounds.
+        InputError: If a count is out of range, a running training has fewer than ``trials`` rounds, or an early stop is
+            wanted in mode ``"running"`` or without ``claimed_noise``.
 
     Example:
         A perfect canary, which is orthogonal to everything clients send, measures the Gaussian mechanism itself.
@@ -101,6 +111,9 @@ class Canife(Audit):
         mode: Mode = "frozen",
         name: str | None = None,
         seed: int = 0,
+        stop_when_refuted: bool = False,
+        claimed_noise: float | None = None,
+        confidence: float = 0.95,
     ) -> None:
         if not callable(getattr(canaries, "crafted", None)):
             raise InputError(f"canaries must be DesignedCanaries(...) or GivenUpdates(...), got {type(canaries)}")
@@ -115,6 +128,13 @@ class Canife(Audit):
             raise InputError(
                 f"trials must be at most {self.rounds} in mode running, where each round gives one score, got {trials}"
             )
+        if stop_when_refuted and (mode == "running" or not claimed_noise):
+            raise InputError(
+                f"stop_when_refuted needs mode frozen and claimed_noise, the noise multiplier to test, got mode {mode} "
+                f"and claimed_noise {claimed_noise}"
+            )
+        self.stop_when_refuted, self.claimed_noise = stop_when_refuted, claimed_noise
+        self.confidence = check_confidence(confidence)
         self._frozen = mode == "frozen"
         designs = set(range(0, self.rounds, self.every))
         self._designs = sorted(designs if self._frozen else designs | {min(self.every // 5, self.rounds - 1)})
@@ -130,6 +150,7 @@ class Canife(Audit):
         self._crafted_for, self._due = -1, -1
         self._before: tuple[int, Mapping[str, npt.NDArray[Any]]] = (-1, {})
         self._seconds = 0.0
+        self._anytime, self._seen, self._stopped = self._no_evidence(), 0, False
         if self._frozen:
             self.views: Sequence[View] = (View("model", every=self.every),)
         else:
@@ -140,8 +161,8 @@ class Canife(Audit):
     # Called by the training
 
     def frozen_rounds(self, round: int) -> int:
-        """Return ``trials`` before every ``every``-th round; 0 in mode running."""
-        return self.trials if self._frozen and round % self.every == 0 else 0
+        """Return ``trials`` before every ``every``-th round; 0 in mode running, and after an early stop."""
+        return self.trials if self._frozen and round % self.every == 0 and not self._stopped else 0
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """Return the updates of the canaries whose coins came up, or None if there are none."""
@@ -149,6 +170,8 @@ class Canife(Audit):
             return None
         start = time.perf_counter()
         slot = self._slot(round, trial)
+        if self._stopped:
+            return None
         if self._crafted_for != round or trial == 0:
             self._craft(round, clip_norm)
         assert self._crafted is not None
@@ -199,6 +222,8 @@ class Canife(Audit):
         if not np.isfinite(scores).all():
             raise InputError(f"the release of {_place(release)} must be finite, got NaN or infinity")
         self._scores[slot], self._sigmas[slot], self._due = scores, self._crafted.effective_sigma, -1
+        if self.stop_when_refuted:
+            self._look()
         self._seconds += time.perf_counter() - start
 
     def discard(self, round: int) -> None:
@@ -234,14 +259,34 @@ class Canife(Audit):
             if len(slots)
         ]
 
+    def _no_evidence(self) -> AnytimeEvidence:
+        return AnytimeEvidence(delta=LIVE_DELTA, noise_multiplier=self.claimed_noise)
+
+    def _look(self) -> None:
+        """Bring the evidence up to date, and stop if it refutes the claim."""
+        done = self._skipped | ~np.isnan(self._scores).any(axis=1)
+        end = len(done) if done.all() else int(np.argmin(done))
+        slots = np.arange(self._seen, end)[~self._skipped[self._seen : end]]
+        self._anytime.update(self._scores[slots], self._coins[slots], self._sigmas[slots])
+        self._seen = end
+        if self.stop_when_refuted and not self._stopped and self._anytime.refuted(self.confidence):
+            self._stopped = True
+            self._skipped[end:] = True
+
     def live(self) -> str | None:
-        """Return ε̂ᵣ by ``gaussian-shift`` at δ = 1e-5 of the last period that has scores, as the result will."""
+        """Return a lower bound on ε that holds at this moment, and ε̂ᵣ of the last period that has scores.
+
+        ε̂ᵣ is by ``gaussian-shift`` at δ = 1e-5, as the result will have it.
+        """
+        self._look()
+        lower = self._anytime.bound.lower(self.confidence)
+        bound = f"ε ≥ {lower:.2f} ({100 * self.confidence:g}%), " if lower > 0 else ""
         for period in reversed(self.periods):
             scores = period.scored.pair
             if scores is None:
                 continue
             try:
-                return f"ε̂ᵣ {gaussian_shift(scores, delta=1e-5).epsilon:.2f} (canife)"
+                return f"{bound}ε̂ᵣ {gaussian_shift(scores, delta=1e-5).epsilon:.2f} (canife)"
             except NotApplicableError:  # too few different scores so far
                 continue
         return None
@@ -250,7 +295,10 @@ class Canife(Audit):
     def facts(self) -> dict[int, dict[str, list[float]]]:
         """By the round of a design, a number per canary for each of FACTS."""
         by_design = ({name: design[:, i].tolist() for i, name in enumerate(FACTS)} for design in self._facts)
-        return dict(zip(self._designs, by_design, strict=True))
+        facts = dict(zip(self._designs, by_design, strict=True))
+        # After an early stop, nothing was designed.
+        made = {period.round for period in self.periods} if self._stopped else set(facts)
+        return {round: design for round, design in facts.items() if round in made}
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -313,11 +361,20 @@ class Canife(Audit):
             training_theory=theory,
             designs=self.facts,
             canaries=self.canaries.described(),
+            stop_when_refuted=self.stop_when_refuted,
         )
         config = {name: getattr(self, name) for name in ("mode", "rounds", "every", "trials", "seed")}
+        notes = list(self.notes)
+        if self.stop_when_refuted:
+            config["stop_when_refuted"] = True
+        if self._stopped:
+            played, planned = len(self.arrays["scores"]), len(self._scores)
+            notes.append(
+                f"the audit stopped after {played:,} of {planned:,} frozen rounds, since they refute the claim"
+            )
         return replace(
             result,
-            warnings=[*result.warnings, *self.notes],
+            warnings=[*result.warnings, *notes],
             metrics={**result.metrics, **(metrics or {})},
             timing={"audit_s": self._seconds},
             config=config | {"canaries": self.canaries.count, "maker": repr(self.canaries)},
@@ -353,10 +410,14 @@ class Canife(Audit):
         self._crafted_for, self._due, self._before = -1, -1, (-1, {})
         canaries = {name.removeprefix("canary_"): value for name, value in state.items() if name.startswith("canary_")}
         self.canaries.restore({name: np.array(value) for name, value in canaries.items()})
+        self._anytime, self._seen, self._stopped = self._no_evidence(), 0, False
+        self._look()
 
     def __repr__(self) -> str:
         """Return all settings, which must be the same for a checkpoint to be resumed."""
-        names = ("mode", "rounds", "every", "trials", "seed", "canaries")
+        names = ["mode", "rounds", "every", "trials", "seed", "canaries"]
+        if self.stop_when_refuted:
+            names += ["stop_when_refuted", "claimed_noise", "confidence"]
         return f"Canife({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def _slot(self, round: int, trial: int | None) -> int:

@@ -11,6 +11,7 @@ from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.accounting.sampling import Sampling
 from coalmine.errors import InputError
+from coalmine.methods.canife.anytime import AnytimeEvidence, ceiling
 from coalmine.methods.canife.composition import Composed, compose, round_theory
 from coalmine.methods.canife.round_estimates import Period, RoundEstimate, pooled, round_estimate
 from coalmine.methods.estimates import claim_test, with_stricter_bound
@@ -19,6 +20,7 @@ from coalmine.results.result import AuditResult
 from coalmine.results.units import ROUND, USER
 from coalmine.stats import Estimate, Scores
 from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.sequential import as_estimates
 
 _ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
 
@@ -121,8 +123,13 @@ def canife_result(
     training_theory: Theory | None,
     designs: Mapping[int, Mapping[str, list[float]]],
     canaries: Sequence[Mapping[str, Any]],
+    stop_when_refuted: bool = False,
 ) -> CanifeResult:
-    """Return the result of all periods; ``independent`` says whether the scores within a period are independent."""
+    """Return the result of all periods.
+
+    ``independent`` says whether the scores within a period are independent, ``stop_when_refuted`` whether the number of
+    trials depends on what they showed, so that only evidence that allows for this is valid.
+    """
     rounds = [round_estimate(period, independent=independent, delta=delta, confidence=confidence) for period in periods]
     # Scores of different periods are never independent: the model moved between them.
     whole = (
@@ -135,6 +142,7 @@ def canife_result(
             "the coin flips inserted the canary in every round or in none, so there is nothing to compare: use more "
             "trials or another seed"
         )
+    anytime = AnytimeEvidence.of(periods, delta=delta, noise_multiplier=noise_multiplier)
     composed, composition_warnings = ([], []) if sampling is None else compose(rounds, sampling=sampling, delta=delta)
     measured = {
         "inserted": float(whole.scores.members.size),
@@ -149,6 +157,26 @@ def canife_result(
         )
     theory = round_theory(noise_multiplier, delta) if noise_multiplier else None
     members, nonmembers = whole.scores.members, whole.scores.observed
+    if stop_when_refuted:
+        rounds = [replace(estimate, estimates=as_estimates(estimate.estimates)) for estimate in rounds]
+        scores, whole = (
+            whole.scores,
+            replace(
+                whole,
+                estimates=[anytime.bound.estimate(confidence), *as_estimates(whole.estimates)],
+                ceiling=ceiling(periods, delta=delta, confidence=confidence),
+            ),
+        )
+        estimates, test = list(whole.estimates), anytime.claim_test(theory, scores, confidence)
+    else:
+        estimates = with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips")
+        estimates.insert(sum(e.valid for e in estimates), anytime.bound.estimate(confidence))
+        if independent and len(rounds) > 1:
+            test = _test_of_one_period(theory, rounds, confidence)
+        else:
+            test = claim_test(
+                theory, whole.estimates, members, nonmembers, design="coin-flips", independent=independent
+            )
     return CanifeResult(
         odds=_ODDS,
         method="canife",
@@ -158,12 +186,10 @@ def canife_result(
         score_name="score in units of the canary's signal",
         side_names=("canary present", "canary absent"),
         seed=seed,
-        estimates=with_stricter_bound(list(whole.estimates), members, nonmembers, design="coin-flips"),
+        estimates=estimates,
         scores=whole.scores,
         theory=theory,
-        claim_test=_test_of_one_period(theory, rounds, confidence)
-        if independent and len(rounds) > 1
-        else claim_test(theory, whole.estimates, members, nonmembers, design="coin-flips"),
+        claim_test=test,
         ceiling=whole.ceiling,
         warnings=[*_score_warnings(periods, rounds, whole), *composition_warnings, *_design_warnings(designs)],
         metrics={name: value for name, value in measured.items() if math.isfinite(value)},

@@ -29,7 +29,9 @@ from coalmine.methods.ldp.estimates import (
 )
 from coalmine.methods.ldp.pair import Pair, gradient_of
 from coalmine.methods.ldp.trials import Crafted, Trials, white_box
+from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
+from coalmine.progress import reporting
 from coalmine.results.result import AuditResult
 from coalmine.results.units import REPORT
 from coalmine.simulation.client import loss_of, tensors
@@ -38,6 +40,7 @@ from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalMechanism, Reports
 
 _MOST_TRIALS = 10**9
+_BLOCK = 250  # trials between two looks at the bounds
 
 Key = tuple[int, int, str]
 """Crafter and mechanism, by their index in the audit, and view."""
@@ -71,6 +74,8 @@ class LDPAudit:
         server: How the server updates the model.
         confidence: Confidence of the lower bounds.
         seed: Seed for all random choices.
+        stop_when_refuted: Whether to stop as soon as one of the claims is refuted, at whatever moment
+            (docs/anytime.md). Bounds that need a fixed number of trials then become estimates.
 
     Raises:
         InputError: If a view is unknown, a number is out of range, or the data has too few examples.
@@ -104,6 +109,7 @@ class LDPAudit:
     server: LDPServer = field(default_factory=LDPServer)
     confidence: float = 0.95
     seed: int = 0
+    stop_when_refuted: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("trials", 2), ("measurements", 1), ("clients", 1), ("seed", 0)):
@@ -137,6 +143,8 @@ class LDPAudit:
         Raises:
             InputError: If a crafter or mechanism of the user's fails or returns something unusable.
         """
+        if self.stop_when_refuted:
+            return self._run_until_refuted()
         began = time.perf_counter()
         trials: dict[Key, list[Trials]] = {key: [] for key in self._keys()}
         streams = np.random.SeedSequence(self.seed).spawn(self.measurements)
@@ -150,6 +158,52 @@ class LDPAudit:
         seconds = time.perf_counter() - began
         variants = self._variants()
         return [self._result(key, variants[key[:2]], played, seconds) for key, played in trials.items()]
+
+    def _run_until_refuted(self) -> list[AuditResult]:
+        """Play all games in blocks of trials until a bound exceeds its claim, jointly with all others."""
+        began, joint = time.perf_counter(), self._joint_confidence
+        games = {key: WatchedGame(self.mechanisms[key[1]]) for key in self._keys()}
+        blocks = -(-self.trials // _BLOCK)
+        planned, stopped = blocks * self.measurements, False
+        done = 0
+        with reporting("LDP trials", planned) as advance:
+            for stream in np.random.SeedSequence(self.seed).spawn(self.measurements):
+                shuffle_seed, block_seed = stream.spawn(2)
+                rng = np.random.default_rng(shuffle_seed)
+                for played in self._blocks(block_seed, blocks):
+                    for key, trials in played.items():
+                        games[key].add(trials, rng)
+                    done += 1
+                    advance(done, closest_to_claim(games.values(), joint))
+                    stopped = any(game.bound.refuted(joint) for game in games.values())
+                    if stopped:
+                        break
+                for game in games.values():
+                    game.end_measurement()
+                if stopped:
+                    break
+        seconds, variants = time.perf_counter() - began, self._variants()
+        note = f"the audit stopped after {done:,} of {planned:,} blocks of trials, since they refute a claim"
+        return [
+            game.judged(
+                self._result(key, variants[key[:2]], game.measurements, seconds),
+                confidence=self.confidence,
+                joint=joint,
+                notes=[note] * stopped,
+            )
+            for key, game in games.items()
+        ]
+
+    def _blocks(self, stream: np.random.SeedSequence, blocks: int) -> Iterator[Mapping[Key, Trials]]:
+        """Yield the trials of one measurement in blocks of about equal size, all games together."""
+        craft_seed, *seeds = stream.spawn(1 + blocks)
+        crafted = self._crafted(np.random.default_rng(craft_seed))
+        sizes = [len(part) for part in np.array_split(np.arange(self.trials), blocks)]
+        for size, seed in zip(sizes, seeds, strict=True):
+            played: dict[Key, Trials] = {}
+            for part in self._played(crafted, size, *seed.spawn(1 + 2 * len(self.crafters) * len(self.mechanisms))):
+                played |= part
+            yield played
 
     def _keys(self) -> list[Key]:
         return [
@@ -189,8 +243,17 @@ class LDPAudit:
 
     def _measurement(self, stream: np.random.SeedSequence) -> Iterator[Mapping[Key, Trials]]:
         """Yield the trials of one measurement: white-box ones by crafter, then all black-box ones together."""
-        craft_seed, direction_seed, *cell_seeds = stream.spawn(2 + 2 * len(self.crafters) * len(self.mechanisms))
-        crafted = self._crafted(np.random.default_rng(craft_seed))
+        craft_seed, *seeds = stream.spawn(2 + 2 * len(self.crafters) * len(self.mechanisms))
+        return self._played(self._crafted(np.random.default_rng(craft_seed)), self.trials, *seeds)
+
+    def _played(
+        self,
+        crafted: Sequence[Crafted],
+        trials: int,
+        direction_seed: np.random.SeedSequence,
+        *cell_seeds: np.random.SeedSequence,
+    ) -> Iterator[Mapping[Key, Trials]]:
+        """Yield trials with these gradients: white-box ones by crafter, then all black-box ones together."""
         views, seeds = set(self.views), iter(cell_seeds)
         games: dict[tuple[int, int], BlackBox] = {}
         for c, gradients in enumerate(crafted):
@@ -198,14 +261,14 @@ class LDPAudit:
             for m, mechanism in enumerate(self.mechanisms):
                 white_rng, black_rng = np.random.default_rng(next(seeds)), np.random.default_rng(next(seeds))
                 if views & WHITE_BOX:
-                    played = white_box(gradients, mechanism, self.trials, white_rng)
-                    white |= {(c, m, view): trials for view, trials in played.items() if view in views}
+                    played = white_box(gradients, mechanism, trials, white_rng)
+                    white |= {(c, m, view): scored for view, scored in played.items() if view in views}
                 if views & BLACK_BOX:
                     games[c, m] = BlackBox(gradients, mechanism, self.server, black_rng, views)
             yield white
         if games:
-            play(list(games.values()), self.trials, int(direction_seed.generate_state(1)[0]))
-        yield {(c, m, view): trials for (c, m), game in games.items() for view, trials in game.trials().items()}
+            play(list(games.values()), trials, int(direction_seed.generate_state(1)[0]))
+        yield {(c, m, view): scored for (c, m), game in games.items() for view, scored in game.trials().items()}
 
     def _crafted(self, rng: np.random.Generator) -> list[Crafted]:
         """Return what each crafter makes of one model and one pair of examples."""

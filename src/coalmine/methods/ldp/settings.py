@@ -70,6 +70,9 @@ class LDPSettings(Settings):
         0, ge=0, description="rounds of training with the mechanism, at the largest ε, before the audit"
     )
     round_clients: int = Field(50, ge=1, description="clients per round of that training")
+    stop_when_refuted: bool = Field(
+        False, description="stop as soon as a claim is refuted; only the bound anytime is then valid"
+    )
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of the lower bounds")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for all random choices")
 
@@ -155,6 +158,7 @@ class LDPSettings(Settings):
             server=self.server(),
             confidence=self.confidence,
             seed=self.seed,
+            stop_when_refuted=self.stop_when_refuted,
         )
 
     def _model(self, data: FederatedData, mechanisms: list[LocalMechanism], seed: int) -> nn.Module:
