@@ -47,7 +47,7 @@ def runs(server):
 
 def test_runs_are_listed_with_their_headline(served):
     found = runs(served[1])["one"]
-    assert (found["state"], found["claim"], found["bound"], found["verdict"]) == ("done", 8.0, 2.5, "not refuted")
+    assert (found["state"], found["claim"], found["bound"], found["verdict"]) == ("done", 8.0, 2.5, "too weak")
     assert found["report"] is True
 
 

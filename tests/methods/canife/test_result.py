@@ -155,7 +155,8 @@ def test_the_live_estimate_is_the_final_one():
     audit._scores[60:] = np.nan  # the second period has no scores yet
     assert audit.live() != last
     audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
-    assert audit.live() == last == f"ε̂ᵣ {audit.result().periods[-1].epsilon('gaussian-shift'):.2f} (canife)"
+    assert audit.live() == last
+    assert last.endswith(f"ε̂ᵣ {audit.result().periods[-1].epsilon('gaussian-shift'):.2f} (canife)")
 
 
 def observed(audit, noise):
