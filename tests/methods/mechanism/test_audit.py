@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coalmine.accounting import claimed
+from coalmine import accounting
 from coalmine.errors import InputError
 from coalmine.methods.mechanism.audit import audit_mechanism, gaussian_mechanism
 from coalmine.reproductions.gaussian_mechanism import canary_cosines
