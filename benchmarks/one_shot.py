@@ -4,6 +4,7 @@
     python benchmarks/one_shot.py memory             # extra memory at d = 4,000,000, 1,000 canaries
     python benchmarks/one_shot.py bugs [--seeds 50]  # trainers with and without a bug (examples/own_loop.py)
     python benchmarks/one_shot.py scores             # bounds and estimates by score
+    python benchmarks/one_shot.py power              # share of audits that detect half the noise as planned
     python benchmarks/one_shot.py accuracy           # what canaries cost in accuracy, by their number per client
 
 Costs are shares of the same run, since absolute times vary between machines.
@@ -26,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from coalmine import OneShot
+from coalmine import OneShot, plan
 from coalmine.errors import CanaryWarning
 from coalmine.methods.one_shot.costs import step_left
 from coalmine.methods.one_shot.planted import PlantedCanaries
@@ -167,6 +168,46 @@ def _simulated(participation: str, view: str, score: str | None, seed: int, dim:
     return audit
 
 
+def power(audits: int, dim: int = 8192) -> None:
+    """Print how many audits refute a claim of twice the noise, with as many canaries as planned for 80% power."""
+    print(f"{'view':<14}{'participation':<15}{'canaries':>9}{'refuted':>9}")
+    for view, participation, noise, rounds in (
+        ("updates", "every-round", 3.0, 10),
+        ("final-change", "poisson:0.5", 2.0, 40),
+        ("updates", "poisson:0.2", 1.0, 20),
+    ):
+        planned = plan(noise_multiplier=noise, sampling=participation, rounds=rounds, view=view)
+        (canaries,) = [row.canaries for row in planned.rows if (row.noise, row.power) == (0.5, 0.8)]
+        refuted = [
+            _half_the_noise(canaries or 0, view, participation, noise, rounds, dim, seed) for seed in range(audits)
+        ]
+        print(f"{view:<14}{participation:<15}{canaries:>9}{np.mean(refuted):>9.0%}", flush=True)
+
+
+def _half_the_noise(
+    canaries: int, view: str, participation: str, noise: float, rounds: int, dim: int, seed: int
+) -> bool:
+    """Return whether an audit of half the claimed noise, without any client, refutes the claim."""
+    rng = np.random.default_rng(seed)
+    audit = OneShot(
+        dim=dim, rounds=rounds, canaries=canaries, view=view, participation=participation, seed=seed, design="fixed",
+        initial=np.zeros(dim) if view == "final-change" else None,
+    )  # fmt: skip
+    model = np.zeros(dim, dtype=np.float32)
+    for t in range(rounds):
+        planted = audit.plant(t, clip_norm=1.0)
+        assert planted is not None
+        divisor = 50 + planted.clients
+        update = ((planted.total + rng.normal(0, noise / 2, dim)) / divisor).astype(np.float32)
+        model = model + update
+        if view == "updates":
+            audit.observe(Release(t, "update", update, divisor=divisor))
+        elif t == rounds - 1:
+            audit.observe(Release(t, "model", model))
+    test = audit.result(theory=audit.theory(noise_multiplier=noise, delta=1e-5)).claim_test
+    return test is not None and test.refuted
+
+
 def accuracy(seeds: int) -> None:
     """Print the quality of the bundled digits training by its number of canaries, with and without longer steps."""
     warnings.simplefilter("ignore", CanaryWarning)
@@ -212,7 +253,7 @@ def _digits(settings: TrainingSettings, canaries: int, *, make_up: bool) -> dict
 def main() -> None:
     """Run the measurement named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("overhead", "memory", "bugs", "scores", "accuracy"))
+    parser.add_argument("what", choices=("overhead", "memory", "bugs", "scores", "accuracy", "power"))
     parser.add_argument("--seeds", type=int, default=50)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -223,6 +264,8 @@ def main() -> None:
             memory()
         case "bugs":
             bugs(arguments.seeds)
+        case "power":
+            power(60)
         case "accuracy":
             accuracy(min(arguments.seeds, 3))
         case _:

@@ -69,7 +69,7 @@ def test_settings_are_listed_with_defaults(run):
 
 def test_a_training_without_noise_has_no_claim_and_a_large_bound(run):
     code, out, _ = run(
-        "audit", "one-shot", *FAST, "--set", "noise_multiplier=0", "--view", "updates",
+        "audit", "one-shot", *FAST, "--set", "canaries=100", "--set", "noise_multiplier=0", "--view", "updates",
         "--set", "participation=every-round", "--set", "score=likelihood-ratio", "--json",
     )  # fmt: skip
     (found,) = json.loads(out)["results"]
