@@ -73,8 +73,8 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None) ->
     Example:
         >>> from coalmine.methods.ldp.settings import LDPSettings
         >>> finished = run(RunSettings(methods={"ldp": LDPSettings(trials=200, crafter=("dummy-gradient",))}))
-        >>> {result.verdict.value for result in finished.results}
-        {'not refuted'}
+        >>> any(result.refuted for result in finished.results)
+        False
     """
     check_kind("settings", settings, (RunSettings, Path, str), "the path of a settings file, or RunSettings")
     directory = None if out is None else Path(out)

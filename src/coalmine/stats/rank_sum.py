@@ -40,8 +40,8 @@ class RankSum:
         >>> rng = np.random.default_rng(0)
         >>> test = RankSum(100, 100, rng)
         >>> scores = Scores(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-        >>> test.p_value_of(scores, GaussianDP(1.0)), test.p_value_of(scores, GaussianDP(3.0))
-        (0.0002, 1.0)
+        >>> test.p_value_of(scores, GaussianDP(1.0)), test.p_value_of(scores, GaussianDP(3.0)) > 0.5
+        (0.0002, True)
     """
 
     members: int
