@@ -164,7 +164,7 @@ def _how_to_read(groups: Sequence[Group], end: float) -> Iterator[str]:
     yield "One row per adversary, grouped by unit: only rows of the same group are comparable."
     results = [result for group in groups for result in group.results]
     if any(_overshoots(result) for result in results):
-        yield "An estimate above the claim does not refute it; only a lower bound does."
+        yield "An estimate above the claim does not refute it by itself; the test of the claim decides."
     if any(result.best_guess is not None and (result.best_guess.upper or 0.0) > end for result in results):
         yield "An arrow at the right end means that the interval continues."
 

@@ -88,7 +88,7 @@ def noise_sentence(test: ClaimTest) -> str:
         return ""
     estimate = "" if test.noise_estimate is None else f"; best guess {test.noise_estimate:.2g}"
     at_most = math.ceil(100 * test.noise_at_most) / 100  # rounded up, since it is an upper bound
-    return f" At most {at_most:.3g} of that noise is there ({100 * test.confidence:g}% confidence{estimate})."
+    return f" At most {at_most:.3g} of the claimed noise is there ({100 * test.confidence:g}% confidence{estimate})."
 
 
 def assumption_sentence(test: ClaimTest) -> str:
