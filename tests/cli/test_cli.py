@@ -23,7 +23,7 @@ def golden(tmp_path):
 def test_estimate_prints_every_method_and_what_the_number_means(run, golden):
     code, out, err = run("estimate", golden)
     assert (code, err) == (0, "")
-    for word in ("simultaneous", "lower bound", "gaussian-fit", "estimate", "ε ≥ 1.88"):
+    for word in ("simultaneous", "lower bound", "gaussian-fit", "estimate", "ε ≥ 2.11"):
         assert word in " ".join(out.split())
 
 

@@ -142,7 +142,7 @@ def test_canaries_sampled_like_examples_have_the_claim_of_opacus():
     assert updates.theory.sampling == f"poisson:{1 / BATCHES}"
     assert updates.metrics["own_epsilon"] == pytest.approx(expected)
     assert updates.theory.epsilon == pytest.approx(expected, abs=0.03)
-    assert updates.warnings == []
+    assert not [warning for warning in updates.warnings if "too few to check" not in warning]
     assert updates.unit == EXAMPLE
     assert "note" not in updates.details
 

@@ -146,7 +146,7 @@ def test_the_noise_on_counts_is_paid_for_by_the_noise_on_updates():
     assert raised**-2 + (2 * 5.0) ** -2 == pytest.approx(1.0)
     assert Mechanism(clipping=AdaptiveClipping(initial=1.0), noise_multiplier=1.0).count_noise(100) == 5.0
     with pytest.raises(InputError, match="count_noise must exceed half the noise multiplier of 4"):
-        Mechanism(clipping=AdaptiveClipping(initial=1.0, count_noise=2.0), noise_multiplier=4.0).check(100)
+        Mechanism(clipping=AdaptiveClipping(initial=1.0, count_noise=2.0), noise_multiplier=4.0).update_noise(100)
 
 
 def test_weights_by_size_never_exceed_one():

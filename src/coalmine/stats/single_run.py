@@ -301,7 +301,7 @@ class GuessPower:
         (True, 0.0)
     """
 
-    def __init__(self, members: int, nonmembers: int, draws: int = 100) -> None:
+    def __init__(self, members: int, nonmembers: int, draws: int = 50) -> None:
         rng = np.random.default_rng(0)
         self._tails = [(np.sort(rng.random(members)), np.sort(rng.random(nonmembers))) for _ in range(draws)]
         self._needed: dict[tuple[Curve, float], Ints] = {}

@@ -257,7 +257,8 @@ def test_a_claim_that_assumes_secret_rounds_is_warned_of():
     hidden = OneShot(dim=100, rounds=ROUNDS, canaries=25, participation="poisson:0.5")
     secret = hidden.theory(noise_multiplier=1.0, delta=1e-5)
     assert any("knows the rounds" in warning for warning in audit.result(theory=secret).warnings)
-    assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).warnings == []
+    known = audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).warnings
+    assert not any("knows the rounds" in warning for warning in known)
 
 
 def training(audits, **changes):
