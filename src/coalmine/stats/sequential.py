@@ -38,7 +38,7 @@ _MOST_STAKED = 0.999  # of the wealth in a single trial, so that it never falls 
 # ε of the bound's grid: fine where bounds are small, up to what 50,000 perfectly separated trials can show.
 _GRID = np.concatenate([np.arange(80) / 20, np.arange(40, 80) / 10, np.arange(32, 49) / 4])
 _CURVE_SLOPES = np.exp(np.linspace(0, 8, 25))  # of the lines that are tried against a curve
-_CURVE_STEP = 5e-4  # relative distance of the FPRs at which a curve is evaluated
+_CURVE_STEP = 2e-4  # relative distance of the FPRs at which a curve is evaluated
 
 
 @dataclass(frozen=True, eq=False)
