@@ -406,7 +406,7 @@ def test_a_group_of_several_claims_shows_their_range_beside_the_strongest_result
 def test_estimates_above_the_claim_and_intervals_beyond_the_axis_are_marked():
     estimate = Estimate("gaussian-shift", 2.5, 1.0, 9.0, 0.95)
     figure = picture([_group(result(claim=2.0, estimate=estimate))])
-    assert "only a lower bound does" in figure.caption
+    assert "the test of the claim decides" in figure.caption
     assert "the interval continues" in figure.caption
     (arrows,) = [layer for layer in figure.chart["layer"] if layer["mark"].get("shape") == "triangle-right"]
     assert len(arrows["data"]["values"]) == 1
