@@ -133,7 +133,17 @@ def test_a_bound_above_what_is_allowed_fails_the_command(run, tmp_path):
 
 def test_one_application_of_a_mechanism(run, tmp_path):
     code, out, _ = run(
-        "audit", "mechanism", "--noise-multiplier", "1.0", "--dim", "20000", "--canaries", "500", "--seed", "1", "--json"
+        "audit",
+        "mechanism",
+        "--noise-multiplier",
+        "1.0",
+        "--dim",
+        "20000",
+        "--canaries",
+        "500",
+        "--seed",
+        "1",
+        "--json",
     )
     (found,) = json.loads(out)["results"]
     assert (code, found["unit"]) == (0, "one user, one application of the mechanism")
