@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coalmine.results.result import AuditResult
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import LEADING, Verdict, overall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Group:
 
 
 def grouped(results: Sequence[AuditResult]) -> list[Group]:
-    """Group results by unit and training, the worst verdict first.
+    """Group results by unit and training, in the order of `LEADING`.
 
     Of results that differ only in their variant, the most telling of each view is kept.
     """
@@ -63,8 +63,7 @@ def grouped(results: Sequence[AuditResult]) -> list[Group]:
         title = f"{result.unit.name} ({result.training})" if special else result.unit.name
         groups.setdefault(f"{title[:1].upper()}{title[1:]}", []).append(result)
     made = [Group(title=title, results=members) for title, members in groups.items()]
-    order = list(Verdict)
-    return sorted(made, key=lambda group: order.index(group.verdict))
+    return sorted(made, key=lambda group: LEADING.index(group.verdict))
 
 
 def joint_confidence(results: Sequence[AuditResult]) -> float:
@@ -94,7 +93,7 @@ def shown_results(results: Sequence[AuditResult]) -> list[AuditResult]:
 
 def _telling(result: AuditResult) -> tuple[int, float, float]:
     """Return what to sort by: the worse verdict first, then the bound closest to its claim."""
-    return (-list(Verdict).index(result.verdict), share_of_claim(result), _bound(result))
+    return (-LEADING.index(result.verdict), share_of_claim(result), _bound(result))
 
 
 def _bound(result: AuditResult) -> float:

@@ -31,11 +31,13 @@ class Verdict(StrEnum):
         return self in (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK)
 
 
+LEADING = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO_WEAK, Verdict.NO_CLAIM)
+"""The order in which verdicts lead a page: alarms first, and adversaries that were too weak after one that was not."""
+
+
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict to lead with if several adversaries tested the same claim.
 
     The worst one; but adversaries that were too weak do not matter beside one that was not.
     """
-    occurring = set(verdicts)
-    order = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO_WEAK, Verdict.NO_CLAIM)
-    return next((verdict for verdict in order if verdict in occurring), Verdict.NO_CLAIM)
+    return min(verdicts, key=LEADING.index, default=Verdict.NO_CLAIM)
