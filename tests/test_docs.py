@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
         ("estimators", 4),
         ("simultaneous-bound", 6),
         ("anytime", 5),
+        ("claim-test", 7),
         ("theory", 8),
         ("one-shot", 10),
         ("ldp", 8),

@@ -93,10 +93,10 @@ def layer(
         transform: Applied to the table first.
         encoding: The channels.
     """
-    own: dict[str, Any] = {} if data is None else {"data": {"values": list(data)}}
+    source: dict[str, Any] = {} if data is None else {"data": {"values": list(data)}}
     if transform is not None:
-        own["transform"] = [transform]
-    return {**own, "mark": {"type": mark, **style}, "encoding": encoding}
+        source["transform"] = [transform]
+    return {**source, "mark": {"type": mark, **style}, "encoding": encoding}
 
 
 def quantitative(field: str, title: str | None = None, **more: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ HALF_THE_NOISE = 0.5
 
 # Shares of the claimed noise that are looked at: 3% apart, so that searches for different things share their curves.
 _RATIO = 1.03
-_LEAST, _MOST = -130, 80  # powers of the ratio: from 0.02 to 11 times the claimed noise
+_LEAST, _MOST = -130, 80  # exponents: from 0.02 to 11 times the claimed noise
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
 _MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 1_000  # the latter since power for dependent scores is slow to compute
 
@@ -155,21 +155,21 @@ def check_claim(
 
 
 class _Evidence:
-    """What the scores say about the share of the claimed noise. Shares are powers of `_RATIO`, and 0 is the claim."""
+    """What the scores say about the share of the claimed noise: `_RATIO` to an exponent, of which 0 is the claim."""
 
     def __init__(self, tests: ClaimTests, theory: Theory, alpha: float, copies: int) -> None:
         self._tests, self._theory, self._alpha, self._copies = tests, theory, alpha, copies
 
-    def curve(self, power: int) -> Curve:
+    def curve(self, exponent: int) -> Curve:
         """Return the curve for a share of the claimed noise."""
-        curve = self._theory.curve(_RATIO**power)
+        curve = self._theory.curve(_RATIO**exponent)
         return curve if self._copies == 1 else GroupCurve(curve, self._copies)
 
     @property
     def noise_at_most(self) -> float | None:
         """The smallest share that is rejected: every larger one claims more, so it is rejected too."""
-        power = _first(lambda power: self._tests.p_value(self.curve(power)) <= self._alpha, near=self._likeliest)
-        return None if power is None else _RATIO**power
+        exponent = _first(lambda i: self._tests.p_value(self.curve(i)) <= self._alpha, near=self._likeliest)
+        return None if exponent is None else _RATIO**exponent
 
     @property
     def noise_estimate(self) -> float | None:
@@ -179,8 +179,8 @@ class _Evidence:
     @property
     def detectable_noise(self) -> float | None:
         """The largest share, at most 1, that the test tells from the claim with the wanted power."""
-        power = _first(lambda power: self._power(power) < POWER, near=round(math.log(0.7, _RATIO)), most=0)
-        return None if power == _LEAST else _RATIO ** ((0 if power is None else power) - 1)
+        missed = _first(lambda i: self._power(i) < POWER, near=round(math.log(0.7, _RATIO)), most=0)
+        return None if missed == _LEAST else _RATIO ** ((0 if missed is None else missed) - 1)
 
     @property
     def canaries_needed(self) -> int | None:
@@ -199,7 +199,7 @@ class _Evidence:
             factor *= 2
         return None
 
-    def _power(self, power: int, factor: float = 1.0, benefit_of_doubt: float = 0.0) -> float:
+    def _power(self, exponent: int, factor: float = 1.0, benefit_of_doubt: float = 0.0) -> float:
         """Return the probability to detect a share with this attack, on ``factor`` times as many canaries.
 
         The attack would separate the scores by the same fraction of what the noise allows as it does now, or by so many
@@ -208,18 +208,18 @@ class _Evidence:
         allowed = _separation(self.curve(0))
         observed = self._tests.separation + benefit_of_doubt * self._tests.standard_error
         efficiency = min(1.0, observed / allowed) if allowed > 0 else 0.0
-        truth = GaussianDP(efficiency * _separation(self.curve(power)))
+        truth = GaussianDP(efficiency * _separation(self.curve(exponent)))
         return self._tests.power(self.curve(0), truth, self._alpha, factor)
 
     @cached_property
     def _likeliest(self) -> int:
         observed = self._tests.separation
-        power = _first(lambda power: _separation(self.curve(power)) <= observed, near=0)
-        return _MOST if power is None else power
+        exponent = _first(lambda i: _separation(self.curve(i)) <= observed, near=0)
+        return _MOST if exponent is None else exponent
 
 
 def _first(holds: Callable[[int], bool], *, near: int, most: int = _MOST) -> int | None:
-    """Return the smallest power for which a condition holds that holds for all larger ones too; None if for none.
+    """Return the smallest exponent for which a condition holds that holds for all larger ones too; None if for none.
 
     The search starts at a guess and widens from there, since curves of shares far from the claim are the slow ones.
     """

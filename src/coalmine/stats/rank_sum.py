@@ -147,6 +147,9 @@ def seem_inverted(scores: Scores, level: float = 0.001) -> bool:
         scores: Scores of members and of non-members. With a known null the answer is always False.
         level: How often scores that say nothing about membership seem inverted.
 
+    Returns:
+        True if a test at significance ``level`` finds members below non-members.
+
     Example:
         >>> rng = np.random.default_rng(0)
         >>> seem_inverted(Scores(rng.normal(-1, 1, 100), rng.normal(0, 1, 100)))
