@@ -11,6 +11,7 @@ from coalmine.drawing.charts import Figure, placed
 from coalmine.drawing.html import Html, folded, joined, paragraphs, slug, table, tag
 from coalmine.drawing.score_figures import Explorer, explorer
 from coalmine.results import words
+from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.stats import Estimate
 
@@ -84,6 +85,7 @@ def result_part(
         "section",
         {"class": "view", "aria-labelledby": f"view-{name}"},
         tag("h3", {"id": f"view-{name}"}, f"{result.label}: an adversary who {result.adversary}"),
+        finding_list(result.findings),
         paragraphs([result.summary, note]),
         warning_list(result.warnings),
         *map(placed, figures),
@@ -94,6 +96,14 @@ def result_part(
     )
     drawn = [*figures, *(() if scores is None else scores.figures)]
     return Part(html=html, figures=drawn, explorers=[] if scores is None else [scores])
+
+
+def finding_list(findings: Sequence[Finding]) -> Html:
+    """Return what checks found as a list, or nothing if they found nothing."""
+    if not findings:
+        return Html("")
+    items = [tag("li", None, tag("strong", None, f"{finding.check}: "), str(finding)) for finding in findings]
+    return tag("ul", {"class": "findings"}, *items)
 
 
 def warning_list(warnings: Sequence[str]) -> Html:

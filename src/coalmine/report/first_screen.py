@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from coalmine.drawing import numbers
 from coalmine.drawing.charts import Figure, placed
 from coalmine.drawing.html import Html, framed, joined, paragraphs, slug, tag
+from coalmine.drawing.sections import finding_list
 from coalmine.report.picture import picture
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
@@ -23,6 +24,7 @@ _HEADLINES = {
     Verdict.NOT_REFUTED: "Not refuted. This is not a proof of privacy.",
     Verdict.NO_CLAIM: "No claim was stated, so none was tested.",
 }
+_BUG = "Refuted: a bug breaks the claimed guarantee."
 _NO_MECHANISM = "No privacy mechanism: the training adds no noise."
 
 
@@ -42,7 +44,8 @@ def answer(groups: Sequence[Group], warnings: int, *, without_noise: bool = Fals
         tag(
             "div",
             {"class": f"verdict {kind}"},
-            tag("p", {"class": "headline"}, _NO_MECHANISM if unprotected else _HEADLINES[first.verdict]),
+            tag("p", {"class": "headline"}, _NO_MECHANISM if unprotected else _headline(first)),
+            finding_list(first.bugs),
             _titled(first, sentence(first), alone=not others),
             paragraphs([odds(first)]),
         ),
@@ -53,6 +56,10 @@ def answer(groups: Sequence[Group], warnings: int, *, without_noise: bool = Fals
         paragraphs([_why_less_of_more(groups), _confidence(groups), _warnings(warnings)]),
     ]
     return joined(parts), figure
+
+
+def _headline(group: Group) -> str:
+    return _BUG if group.verdict is Verdict.REFUTED and group.bugs else _HEADLINES[group.verdict]
 
 
 def sentence(group: Group) -> str:
@@ -69,7 +76,7 @@ def sentence(group: Group) -> str:
     text += f" Strongest evidence: an adversary who {strongest.adversary} shows {bound}"
     if len(group.claims) > 1 and strongest.theory is not None:
         text += f", against a claim of {numbers.at_most(strongest.theory.epsilon)}"
-    if strongest.verdict is Verdict.REFUTED:
+    if strongest.verdict is Verdict.REFUTED and not strongest.bugs:
         return f"{text}. Look for missing noise, skipped clipping or an accountant that assumes other sampling."
     return f"{text}."
 

@@ -4,7 +4,8 @@ Some of many tests raise a false alarm by chance, so they are judged together. E
 gate's false-alarm rate and the results of a method share that. Claims with a p-value are tested by Holm's method, which
 passes the share of a refuted claim on to the others; a bound is taken at the confidence that its share leaves it, and
 where a result is tested by both, they get half of its share each. By the union bound, a mechanism within the limit and
-its claims is then stopped no more often than the false-alarm rate, however the results depend on each other.
+its claims is then stopped no more often than the false-alarm rate, however the results depend on each other. Findings
+of checks stop it too; they are made at a far lower false-alarm rate, which is stated beside.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
 from coalmine.results import words
+from coalmine.results.finding import CHECK_RATE
 from coalmine.results.result import AuditResult, in_json, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate
@@ -114,6 +116,8 @@ class Gate:
         """Say in one sentence why a result stops the gate."""
         if judgment.over_limit:
             return f"ε ≥ {_short(judgment.bound)} at δ = {_delta(judgment)}, above the limit of {_short(self.limit)}"
+        if judgment.verdict is Verdict.REFUTED and judgment.result.bugs:
+            return " ".join(map(str, judgment.result.bugs)).rstrip(".")
         if judgment.verdict is Verdict.REFUTED and judgment.p_value is not None and judgment.result.claim_test:
             noise = words.noise_sentence(judgment.result.claim_test).strip().rstrip(".")
             return (
@@ -149,6 +153,8 @@ class Gate:
                 text += " The limit applies to none of these units: name one with --method or --view to compare it."
         text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
         text += " for all results together" if len(judged) > 1 else ""
+        checked = sum(bool(judgment.result.checks) for judgment in self.judgments)
+        text += f", and {100 * CHECK_RATE:g}% for the checks of {_each(checked)}" if checked else ""
         text += (
             ", not counting the verdicts suspicious and too weak, which also fail a strict gate."
             if self.strict
@@ -280,14 +286,18 @@ def _verdict(result: AuditResult, lower: float | None, *, refuted: bool) -> Verd
     """Return the verdict at the confidence that judging all results together takes."""
     if _p_value(result) is None and result.theory is not None and result.bound is not None and lower is not None:
         refuted = refutes(lower, result.bound.delta, result.theory)
-    if refuted:
+    if refuted or (result.bugs and result.claim_test is not None):  # findings have a false-alarm rate of their own
         return Verdict.REFUTED
     # Refuted by itself, but not among all the others.
     return Verdict.SUSPICIOUS if result.verdict is Verdict.REFUTED else result.verdict
 
 
-def _least_likely(judgment: Judgment) -> tuple[float, float]:
-    return (1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
+def _each(results: int) -> str:
+    return "the result" if results == 1 else "each result"
+
+
+def _least_likely(judgment: Judgment) -> tuple[bool, float, float]:
+    return (not judgment.result.bugs, 1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
 
 
 def _chosen(results: Sequence[AuditResult], methods: Sequence[str], views: Sequence[str]) -> list[AuditResult]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult
 from coalmine.results.verdict import LEADING, Verdict, overall
 
@@ -34,9 +35,14 @@ class Group:
 
     @property
     def strongest(self) -> AuditResult | None:
-        """The result to lead with: among the worst verdict, the one whose bound comes closest to its claim."""
+        """The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it comes."""
         leading = [result for result in self.bounded if result.verdict is self.verdict]
-        return max(leading, key=lambda result: (share_of_claim(result), _bound(result)), default=None)
+        return max(leading, key=lambda r: (bool(r.bugs), share_of_claim(r), _bound(r)), default=None)
+
+    @property
+    def bugs(self) -> list[Finding]:
+        """The findings that refute the claim, each once."""
+        return list({finding.sentence: finding for result in self.results for finding in result.bugs}.values())
 
     @property
     def claims(self) -> list[float]:

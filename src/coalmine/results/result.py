@@ -18,6 +18,7 @@ from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_kind
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
+from coalmine.results.finding import Finding
 from coalmine.results.units import Unit, unit_named
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate, Scores
@@ -54,6 +55,8 @@ class AuditResult:
         null: Closed form of the held-out scores where it is exact, as ``coalmine estimate --null`` takes it.
         theory: The claimed guarantee that applies to this adversary, or None if none was stated.
         claim_test: The test of that claim. By default the lower bound is compared with the claimed ε.
+        checks: Names of the checks for bugs that were made beside the test of the claim.
+        findings: What they found. They have a false-alarm rate of their own, `coalmine.results.finding.CHECK_RATE`.
         ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
         joint_bound: Lower bound that holds together with those of all other results of the method, where a method has
             many. The claim is then tested with it, since some of many single bounds exceed a claim by chance.
@@ -92,6 +95,8 @@ class AuditResult:
     null: str | None = None
     theory: Theory | None = None
     claim_test: ClaimTest | None = None
+    checks: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
     ceiling: float | None = None
     joint_bound: float | None = None
     variant: str = ""
@@ -171,7 +176,14 @@ class AuditResult:
     @property
     def verdict(self) -> Verdict:
         """What the result says about the claim."""
-        return Verdict.NO_CLAIM if self.claim_test is None else self.claim_test.verdict
+        if self.claim_test is None:
+            return Verdict.NO_CLAIM
+        return Verdict.REFUTED if self.bugs else self.claim_test.verdict
+
+    @property
+    def bugs(self) -> list[Finding]:
+        """The findings that refute the claim."""
+        return [finding for finding in self.findings if finding.refutes]
 
     @property
     def refuted(self) -> bool:
@@ -205,7 +217,13 @@ class AuditResult:
             evidence += f" Best guess ({self.best_guess.method}): {words.guess(self.best_guess)}."
         elif any(e.few_scores for e in self.estimates):
             evidence += " There are too few scores for a best guess."
-        return f"{words.claim_sentence(self.theory, self.claim_test, self.best_guess)} {evidence}"
+        unnoticed = bool(self.bugs) and self.claim_test is not None and not self.claim_test.refuted
+        claim = (
+            words.unnoticed_sentence(self.theory)
+            if unnoticed
+            else words.claim_sentence(self.theory, self.claim_test, self.best_guess)
+        )
+        return " ".join([*map(words.finding_sentence, self.findings), claim, evidence])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""
@@ -224,6 +242,8 @@ class AuditResult:
             "summary": self.summary,
             "theory": None if self.theory is None else self.theory.to_dict(),
             "claim_test": None if self.claim_test is None else self.claim_test.to_dict(),
+            "checks": list(self.checks),
+            "findings": [finding.to_dict() for finding in self.findings],
             "estimates": [estimate.to_dict() for estimate in self.estimates],
             "null": self.null,
             "ceiling": in_json(self.ceiling),
@@ -284,6 +304,7 @@ def _claim_test_from_dict(content: Mapping[str, Any] | None) -> ClaimTest | None
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "unit": unit_named,
     "claim_test": _claim_test_from_dict,
+    "findings": lambda findings: [Finding.from_dict(finding) for finding in findings],
     "side_names": tuple,
     "theory": _theory_from_dict,
     "estimates": lambda estimates: [_estimate_from_dict(e) for e in estimates],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from coalmine.errors import InputError
 from coalmine.files import read_arrays, read_json
 from coalmine.results.directory import RunDirectory
 from coalmine.results.files import RESULT, SCHEMA, arrays_path, scores_path
+from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
@@ -175,6 +176,8 @@ def check_results(results: object, path: Path) -> None:
             raise InputError(f"{path}: result {i} must name two sides, got {len(result['side_names'])}")
         for estimate in result["estimates"]:
             _check_estimate(estimate, f"{path}: result {i}")
+        if not all(map(_is_finding, result["findings"])):
+            raise InputError(f"{path}: result {i} has an unreadable finding")
         theory = result.get("theory")
         if theory is not None and not (isinstance(theory, dict) and _is_claim(theory)):
             raise InputError(f"{path}: result {i} has a theory without ε and δ")
@@ -203,13 +206,27 @@ def _is_claim(theory: Mapping[str, Any]) -> bool:
     return _is_epsilon(theory.get("epsilon")) and _is_number(theory.get("delta")) and 0 <= theory["delta"] < 1
 
 
+def _is_finding(finding: object) -> bool:
+    """Whether a stored finding has a sentence, a p-value, and all other fields."""
+    if not isinstance(finding, dict) or set(finding) != {f.name for f in fields(Finding)}:
+        return False
+    texts = (finding["check"], finding["sentence"], finding["example"])
+    p_value = finding["p_value"]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(finding["refutes"], bool)
+        and _is_number(p_value)
+        and 0 <= p_value <= 1
+    )
+
+
 _LARGEST = 1e300  # an integer of hundreds of digits is not a float
 
 # What every reader of a result needs, by type.
 _NEEDED: dict[type, tuple[str, ...]] = {
     str: ("method", "view", "variant", "training", "unit", "adversary", "score_name", "odds", "verdict", "summary"),
     int: ("seed",),
-    list: ("side_names", "estimates", "warnings"),
+    list: ("side_names", "estimates", "warnings", "checks", "findings"),
     dict: ("metrics", "config", "details"),
 }
 

@@ -11,6 +11,7 @@ from coalmine.results.verdict import Verdict
 if TYPE_CHECKING:
     from coalmine.accounting import Theory
     from coalmine.results.claim_test import ClaimTest
+    from coalmine.results.finding import Finding
     from coalmine.stats import Estimate
 
 FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
@@ -80,6 +81,17 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
                 f"Not refuted: we found no evidence against {claim.rstrip(',')}.{power_sentence(test)} This is not a "
                 "proof of privacy."
             )
+
+
+def finding_sentence(finding: Finding) -> str:
+    """Say what a check found, and whether that refutes the claim."""
+    return f"{'Bug found' if finding.refutes else 'Be careful'} ({finding.check}): {finding}"
+
+
+def unnoticed_sentence(theory: Theory | None) -> str:
+    """Say that a check refutes a claim which the scores alone do not."""
+    claim = "the claim" if theory is None else f"the claimed ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
+    return f"Refuted: {claim} does not hold, although the scores of the canaries alone do not show it."
 
 
 def noise_sentence(test: ClaimTest) -> str:
