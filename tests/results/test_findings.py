@@ -1,0 +1,70 @@
+"""Findings of checks: they refute a claim beside the test of the scores, and everybody who reads a result sees them."""
+
+import json
+
+import pytest
+
+from coalmine.report.page import report
+from coalmine.results.finding import Finding
+from coalmine.results.gate import judge
+from coalmine.results.result import AuditResult
+from coalmine.results.saved import read_run_directory
+from coalmine.results.verdict import Verdict
+from gate_runs import directory, result
+
+BUG = Finding(check="fresh noise", sentence="The noise of round 7 equals that of round 3.", p_value=2e-9)
+CAUTION = Finding(check="weights", sentence="Clients have unequal weights.", refutes=False)
+
+
+def checked(*findings, **more):
+    return result(bound=1.0, checks=["fresh noise", "weights"], findings=findings, **more)
+
+
+def test_a_bug_refutes_and_a_caution_does_not():
+    assert checked(BUG).verdict is Verdict.REFUTED
+    assert checked(CAUTION).verdict is checked().verdict is not Verdict.REFUTED
+    assert checked(BUG, claim=None).verdict is Verdict.NO_CLAIM
+
+
+def test_the_summary_names_the_bug_and_does_not_contradict_it():
+    summary = checked(BUG, CAUTION).summary
+    assert summary.startswith("Bug found (fresh noise): The noise of round 7 equals that of round 3 (p = 2e-09).")
+    assert "Be careful (weights): Clients have unequal weights." in summary
+    assert "Refuted: the claimed ε = 8" in summary
+    assert "Not refuted" not in summary
+    assert "no evidence" not in summary
+
+
+def test_findings_come_back_from_a_file():
+    stored = checked(BUG, CAUTION)
+    again = AuditResult.from_dict(json.loads(json.dumps(stored.to_dict())))
+    assert list(again.findings) == [BUG, CAUTION]
+    assert again.checks == ["fresh noise", "weights"]
+    assert again.verdict is Verdict.REFUTED
+
+
+def test_the_gate_stops_at_a_bug_whatever_else_is_judged_and_states_both_rates():
+    gate = judge([checked(BUG), checked(view="final")])
+    assert [gate.stops(judgment) for judgment in gate.judgments] == [True, False]
+    assert "The noise of round 7 equals that of round 3" in gate.sentence
+    assert "at most 5% for all results together, and 0.1% for the checks of each result." in gate.sentence
+    assert "checks" not in judge([result()]).sentence
+
+
+def test_report_and_check_show_the_bug(tmp_path, run):
+    directory(tmp_path, checked(BUG))
+    page = report(read_run_directory(tmp_path, scores=True))
+    assert "Refuted: a bug breaks the claimed guarantee." in page
+    assert page.count("The noise of round 7 equals that of round 3 (p = 2e-09).") >= 2  # first screen and section
+    code, out, _ = run("check", str(tmp_path))
+    assert code == 1
+    assert "noise of round 7" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("damage", [{"p_value": 2.0}, {"sentence": 3}, {"refutes": "yes"}, {"more": 1}])
+def test_a_damaged_finding_gets_a_sentence(tmp_path, damage):
+    content = checked(BUG).to_dict()
+    content["findings"][0] |= damage
+    directory(tmp_path, content)
+    with pytest.raises(Exception, match="unreadable finding"):
+        read_run_directory(tmp_path)
