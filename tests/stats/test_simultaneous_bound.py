@@ -95,19 +95,33 @@ def test_steps_far_narrower_than_the_integration_variable_are_not_missed(paramet
 @pytest.mark.parametrize("n", [8, 20, 64])
 def test_theorem_2_holds_for_the_least_favorable_scores(epsilon, delta, n):
     # 20,000 audits; a true bound looks violated beyond 4.5 standard errors once in 10⁵ comparisons.
-    draw, _ = randomized_response(epsilon, delta)
     rng = np.random.default_rng([n, round(10 * epsilon)])
-    each = n // 2
-    right = np.zeros(20_000, dtype=int)
-    for i in range(right.size):
-        scores = draw(rng, n, n)
-        labels = np.repeat([1, 0], n)[np.argsort(np.concatenate([scores.members, scores.observed]))]
-        right[i] = labels[-each:].sum() + each - labels[:each].sum()
+    each, member = n // 2, np.repeat([True, False], n)
+    # All audits at once: membership is revealed with probability δ, randomized response otherwise.
+    truthful = rng.random((20_000, 2 * n)) < 1 / (1 + math.exp(-epsilon))
+    outcome = np.where(truthful == member, 1.0, 0.0)
+    outcome = np.where(rng.random(outcome.shape) < delta, np.where(member, 2.0, -1.0), outcome)
+    labels = member[np.argsort(outcome + rng.random(outcome.shape) / 2, axis=1)]
+    right = labels[:, -each:].sum(axis=1) + each - labels[:, :each].sum(axis=1)
     for w in range(each, 2 * each + 1):
         test = TwoTails(np.zeros(1), np.array([2 * each]), np.array([w]), 2 * n, "fixed")
         bound = float(test.p_values(ApproximateDP(epsilon, delta), np.array([0]))[0])
         error = math.sqrt(max(bound * (1 - bound), 1e-9) / right.size)
         assert np.mean(right >= w) <= bound + 4.5 * error + 1e-4
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_the_shortcut_past_the_integral_rejects_what_the_p_values_reject(curve):
+    rng = np.random.default_rng(19)
+    for shift in (0.0, 1.0, 3.0):
+        tests = threshold_tests(Scores(rng.normal(shift, 1, 60), rng.normal(0, 1, 40)))
+        everywhere = np.arange(tests.thresholds.size)
+        p_values = tests.p_values(curve, everywhere)
+        assert np.all(
+            tests.pairs.probability_at_least(curve, everywhere) <= tests.pairs.probability_below(curve) + 1e-9
+        )
+        for level in (1e-6, 0.01, 0.2, 0.9):
+            assert tests.rejects(curve, everywhere, level).tolist() == (p_values <= level).tolist()
 
 
 def test_theorem_2_is_tight_for_one_member_and_one_nonmember():

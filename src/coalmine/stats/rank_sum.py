@@ -85,8 +85,11 @@ class RankSum:
         fpr = curve.fpr(self._members_tail)
         if self._nonmembers_tail is None:
             return np.asarray(1 - fpr.mean(axis=1))
-        won = np.count_nonzero(fpr[:, :, None] <= self._nonmembers_tail[:, None, :], axis=(1, 2))
-        return np.asarray(won / (fpr.shape[1] * self._nonmembers_tail.shape[1]))
+        m, n = fpr.shape[1], self._nonmembers_tail.shape[1]
+        # Members come first among equals, which they win. Without any wins they would have the last m places.
+        order = np.argsort(np.concatenate([fpr, self._nonmembers_tail], axis=1), axis=1, kind="stable")
+        won = np.arange(n, n + m).sum() - (order < m) @ np.arange(m + n)
+        return np.asarray(won / (m * n))
 
     def p_value(self, statistic: float, claim: Curve) -> float:
         """Return the p-value of a claim: a Monte Carlo test, so it is valid for any number of draws."""

@@ -6,6 +6,7 @@ A grid depends on the numbers of canaries only, never on the scores: that is wha
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,17 +20,25 @@ _MIN_GUESSES = 16
 _MIN_MEMBERS = 8
 
 
+@lru_cache(maxsize=256)
 def _falling(top: int, least: int, ratio: float) -> Ints:
     """Return top, top/ratio, top/ratio², … down to ``least``, rounded; empty if ``top`` is below ``least``."""
     steps = np.arange(0 if top < least else int(np.log(top / least) / np.log(ratio)) + 1)
-    return np.unique(np.round(top * ratio ** -steps.astype(np.float64)).astype(np.int64))
+    return _read_only(np.unique(np.round(top * ratio ** -steps.astype(np.float64)).astype(np.int64)))
 
 
+@lru_cache(maxsize=256)
 def member_ranks(members: int) -> Ints:
     """Return ranks of members from the top, dense toward both ends: m/2ⁱ, m − m/2ⁱ, and m itself."""
     outer = _falling(members, _MIN_MEMBERS, 2)
     ranks = np.unique(np.concatenate([outer, members - outer, [members]]))
-    return ranks[ranks > 0]
+    return _read_only(ranks[ranks > 0])
+
+
+def _read_only(grid: Ints) -> Ints:
+    """Return a grid that is kept for further audits of the same size, protected from changes."""
+    grid.flags.writeable = False
+    return grid
 
 
 def magnitude_ranks(scores: int) -> Ints:
@@ -44,7 +53,7 @@ def both_tails(members: Floats, nonmembers: Floats, most: int, ratio: float = 2)
     """
     each = np.unique(_falling(most, _MIN_GUESSES, ratio) // 2)
     top = _in_top(members, nonmembers, each)
-    bottom = _in_top(nonmembers[::-1], members[::-1], each, sign=-1)
+    bottom = _in_top(-nonmembers[::-1], -members[::-1], each)
     return _kth_largest(members, nonmembers, each, top), 2 * each, top + bottom
 
 
@@ -91,21 +100,13 @@ def _subset(side: Floats, size: int, rng: np.random.Generator) -> Floats:
     return side[np.sort(rng.choice(side.size, size, replace=False, shuffle=False))]
 
 
-def _in_top(wanted: Floats, others: Floats, r: Ints, sign: int = 1) -> Ints:
-    """Return how many of the r largest scores of both sides are ``wanted``, for each r; ties go to the others.
-
-    Both sides are sorted in ascending order of ``sign`` times the score.
-    """
-    # At least a of the r largest are wanted if the a-th largest wanted score exceeds the (r−a+1)-th largest other one.
-    # Bisection over a, for all r at once, avoids merging the two sides.
-    low = np.maximum(0, r - others.size)
-    high = np.minimum(r, wanted.size)
-    while np.any(searching := low < high):
-        a = np.where(searching, (low + high + 1) // 2, 1)
-        beats = sign * wanted[wanted.size - a] > sign * others[others.size - np.where(searching, r - a + 1, 1)]
-        low = np.where(searching & beats, a, low)
-        high = np.where(searching & ~beats, a - 1, high)
-    return low
+def _in_top(wanted: Floats, others: Floats, r: Ints) -> Ints:
+    """Return how many of the r largest scores of both sides are ``wanted``, for each r; ties go to the others."""
+    # Both sides are sorted, so only the place of each wanted score from the top is needed: how many others are at least
+    # as large, and how many wanted ones come before it.
+    ahead = others.size - np.searchsorted(others, wanted[::-1], side="left")
+    places = ahead + np.arange(1, wanted.size + 1)
+    return np.asarray(np.searchsorted(places, r, side="right"))
 
 
 def _kth_largest(first: Floats, second: Floats, r: Ints, from_first: Ints) -> Floats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -302,28 +303,40 @@ class GuessPower:
     """
 
     def __init__(self, members: int, nonmembers: int, draws: int = 50) -> None:
-        rng = np.random.default_rng(0)
-        self._tails = [(np.sort(rng.random(members)), np.sort(rng.random(nonmembers))) for _ in range(draws)]
+        tails = np.random.default_rng(0).random((draws, members + nonmembers))
+        self._members, self._nonmembers = tails[:, :members], np.sort(tails[:, members:], axis=1)
         self._needed: dict[tuple[Curve, float], Ints] = {}
 
     def of(self, claim: Curve, truth: Curve, alpha: float) -> float:
         """Return the probability to reject ``claim`` at significance ``alpha`` with the best attack on ``truth``."""
         if (claim, alpha) not in self._needed:
             self._needed[claim, alpha] = self._right_guesses_needed(claim, alpha)
-        needed, rejected = self._needed[claim, alpha], 0
-        for members, nonmembers in self._tails:
-            scores = Scores(-truth.fpr(members), -nonmembers)
-            right = [row.correct for family in guess_families(scores) for row in family.rows]
-            rejected += bool(np.any(np.array(right) >= needed))
-        return rejected / len(self._tails)
+        right = np.concatenate(self._right_guesses(truth), axis=1)
+        return float(np.mean(np.any(right >= self._needed[claim, alpha], axis=1)))
+
+    def _right_guesses(self, truth: Curve) -> tuple[Ints, Ints]:
+        """Return the right guesses of both families of `guess_families`, one row per draw and one column per test."""
+        size = self._nonmembers.shape[1]
+        # Non-members first, so that the stable sort resolves ties against the guesser in both tails.
+        order = np.argsort(np.concatenate([self._nonmembers, truth.fpr(self._members)], axis=1), axis=1, kind="stable")
+        in_top = np.cumsum(order >= size, axis=1)  # members among the r highest scores, in column r − 1
+        both, top = (np.array([row.guesses for row in family.rows], dtype=int) for family in self._families)
+        each = both // 2
+        in_bottom = in_top[:, -1:] - in_top[:, in_top.shape[1] - each - 1]
+        return in_top[:, each - 1] + each - in_bottom, in_top[:, top - 1]
+
+    @cached_property
+    def _families(self) -> list[GuessTests]:
+        """The tests on the first draw: their numbers of guesses are those of all draws."""
+        return guess_families(Scores(self._members[0], self._nonmembers[0]))
 
     def _right_guesses_needed(self, claim: Curve, alpha: float) -> Ints:
         """Return the smallest number of right guesses at which each test rejects."""
-        families = guess_families(Scores(*self._tails[0]))
+        levels = significance_levels(self._families, alpha)
         return np.array(
             [
                 1 + _largest_not_rejecting(row, claim, level)
-                for family, level in zip(families, significance_levels(families, alpha), strict=True)
+                for family, level in zip(self._families, levels, strict=True)
                 for row in family.rows
             ]
         )

@@ -314,6 +314,17 @@ class BetaPair:
         total: Floats = np.einsum("kpn,kpn,n,kp->k", np.exp(log_density), below, WEIGHTS, width)
         return np.clip(total, 0, 1)
 
+    def probability_at_least(self, curve: Curve, indices: Ints) -> Floats:
+        """Return a lower limit on `probability_below`, not an integral: P(V ≥ v)·P(G ≤ curve(v)) at V's median v."""
+        a1, b1, median = (array[indices] for array in (self.a1, self.b1, self._medians))
+        limit: Floats = special.betainc(a1, b1, curve.tpr(median)) / 2
+        return limit
+
+    @cached_property
+    def _medians(self) -> Floats:
+        medians: Floats = special.betaincinv(self.a0, self.b0, 0.5)
+        return medians
+
     @cached_property
     def _prepared(self) -> tuple[Floats, ...]:
         """Parameters of the integration variable and of the other one, and the quantiles of both.
