@@ -2,7 +2,8 @@
 
 Each accountant gives a proven upper bound on ε:
 
-* ``pld`` composes privacy loss distributions numerically: the tightest, and the default.
+* ``pld`` composes privacy loss distributions numerically, or in closed form without random sampling: the tightest, and
+  the default.
 * ``rdp`` composes Rényi divergences and converts them as in Canonne, Kamath & Steinke (2020).
 * ``rdp-mironov`` converts the same divergences as in Mironov (2017), which older papers report.
 """
@@ -57,9 +58,21 @@ def event_epsilon(event: Any, neighbors: Any, delta: float, accountant: str, coa
             f"the pld accountant supports epsilon up to about {MAX_PLD_EPSILON:g}, and RDP gives {extent:.3g} here: "
             "use the accountant rdp, or more noise"
         )
+    if accountant == "pld" and (shift := gaussian_shift_of(event)) is not None:
+        return float(dp.get_epsilon_gaussian(1 / shift, delta))  # exact, and much faster than a grid of privacy losses
     step = pld_step(event, extent, coarser) if accountant == "pld" else 0.0
     with quiet():
         return float(new_accountant(accountant, neighbors, extent, step).compose(event).get_epsilon(delta))
+
+
+def gaussian_shift_of(event: Any) -> float | None:
+    """Return the μ of the Gaussian mechanism that all rounds together are, or None if some are sampled at random."""
+    import dp_accounting as dp
+
+    if not all(isinstance(part.event, dp.GaussianDpEvent) for part in event.events):
+        return None
+    # Rounds of μₜ = 1/σₜ compose to (Σ μₜ²)^½ (Dong, Roth & Su, 2019, Corollary 3.3).
+    return math.sqrt(sum(part.count / part.event.noise_multiplier**2 for part in event.events))
 
 
 def extent_of(event: Any, neighbors: Any, *, quickly: bool = False) -> float:
@@ -106,23 +119,13 @@ def new_accountant(name: str, neighbors: Any, extent: float, step: float) -> Any
         def get_epsilon(self, target_delta: float) -> float:
             return float(np.min(self._rdp - math.log(target_delta) / (self._orders - 1)))
 
-    class PldAccountant(dp.pld.PLDAccountant):  # type: ignore[misc]
-        def get_epsilon(self, target_delta: float) -> float:
-            with np.errstate(over="ignore"):
-                epsilon = super().get_epsilon(target_delta)
-            if math.isfinite(epsilon):
-                return float(epsilon)
-            # For ε between 709 and 745 a quotient overflows inside dp-accounting, and ε comes out as infinity. The δ of
-            # a given ε does not overflow, so search for ε. (From 745 on the result is up to 1 too large.)
-            search = dp.pld.common.BinarySearchParameters(0, extent, tolerance=1e-9 * extent)
-            inverse = dp.pld.common.inverse_monotone_function(self.get_delta, target_delta, search)
-            return math.inf if inverse is None else float(inverse)
-
     if name == "rdp":
         return dp.rdp.RdpAccountant(neighboring_relation=neighbors)
     if name == "rdp-mironov":
         return MironovAccountant(neighboring_relation=neighbors)
-    return PldAccountant(neighbors, value_discretization_interval=step)
+    from coalmine.accounting.pld import PldAccountant
+
+    return PldAccountant(neighbors, extent, step)
 
 
 @contextmanager

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from coalmine.accounting.accountants import MAX_PLD_EPSILON, extent_of, new_accountant, pld_step, quiet
+from coalmine.accounting.accountants import (
+    MAX_PLD_EPSILON,
+    extent_of,
+    gaussian_shift_of,
+    new_accountant,
+    pld_step,
+    quiet,
+)
 from coalmine.accounting.sampling import Poisson, Sampling, Schedule
 from coalmine.arrays import Floats
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, PrivacyProfile
@@ -43,9 +49,8 @@ def _cached(schedule: tuple[tuple[float, int], ...], sampling: Sampling, account
         return None
     kind = accountant.removeprefix("opacus-")
     if kind in ("pld", "prv", "exact"):
-        if all(isinstance(part.event, dp.GaussianDpEvent) for part in event.events):
-            # Gaussian rounds compose to a single one with 1/σ² = Σ 1/σₜ², and the curve has a closed form.
-            return GaussianDP(math.sqrt(sum(part.count / part.event.noise_multiplier**2 for part in event.events)))
+        if (shift := gaussian_shift_of(event)) is not None:
+            return GaussianDP(shift)
         return _profile(event, neighbors, "pld") if isinstance(sampling, Poisson) else None
     return _profile(event, neighbors, kind) if kind in ("rdp", "rdp-mironov") else None
 
@@ -61,7 +66,7 @@ def _profile(event: Any, neighbors: Any, accountant: str) -> Curve | None:
     with quiet():
         composed = new_accountant(accountant, neighbors, extent, step).compose(event)
         if accountant == "pld":
-            return _falling(epsilons, np.asarray(composed.get_delta(epsilons)))
+            return _falling(epsilons, composed.deltas(epsilons))
     return _falling(epsilons, _rdp_deltas(composed, epsilons, improved=accountant == "rdp"))
 
 

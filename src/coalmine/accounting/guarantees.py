@@ -203,7 +203,12 @@ def scheduled_epsilon(schedule: Schedule, *, sampling: Sampling, delta: float, a
         4.377
     """
     accountant = check_accountant(accountant, sampling)
-    return event_epsilon(*sampling.schedule_event(schedule), check_delta(delta), accountant)
+    return _scheduled_epsilon(tuple(map(tuple, schedule)), sampling, check_delta(delta), accountant)
+
+
+@lru_cache(maxsize=1024)
+def _scheduled_epsilon(schedule: Schedule, sampling: Sampling, delta: float, accountant: str) -> float:
+    return event_epsilon(*sampling.schedule_event(schedule), delta, accountant)
 
 
 def all_theories(
