@@ -19,11 +19,15 @@ from scipy import special
 from coalmine.accounting import EveryRound, Poisson, theory
 from coalmine.stats import NormalNull, Scores, refutes, sigma_gaussian
 from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.planned_guesses import most_powerful_guesses, planned_tests
+from coalmine.stats.simultaneous_bound import any_rejects
+from coalmine.stats.single_run import guess_families
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 EPSILON, DELTA, ALPHA = 8.0, 1e-5, 0.05
 MU = 1 / sigma_gaussian(EPSILON, DELTA)
 POWER = [(50, 0.5), (50, 0.7), (100, 0.5), (100, 0.7), (200, 0.8), (1000, 0.9), (1000, 0.8), (100, 1.0), (1000, 1.0)]
+ONE_RUN_SIZES, ONE_RUN_SHARES = [50, 100, 200, 500, 1000], [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -40,9 +44,29 @@ def power_row(n: int, share: float, audits: int) -> str:
         refuted["counted"].append(ClaimTests(scores).p_value(claim) <= ALPHA)
         refuted["exact null"].append(ClaimTests(Scores(members, null=NormalNull())).p_value(claim) <= ALPHA)
         if seed < audits // 4:  # its recursion is the slowest
-            coins = ClaimTests(scores, design="coin-flips", dependent=True)
+            coins = ClaimTests(scores, design="coin-flips", dependent=True, guesses=planned_guesses(n))
             refuted["one-run"].append(coins.p_value(claim) <= ALPHA)
     return f"| {n} | {share:g} | " + " | ".join(f"{np.mean(values):.0%}" for values in refuted.values()) + " |"
+
+
+def planned_guesses(n: int) -> int:
+    """Return the number of guesses that is best against half of the claimed noise, as `check_claim` chooses it."""
+    return most_powerful_guesses(2 * n, GaussianDP(MU), GaussianDP(2 * MU), ALPHA)
+
+
+def one_run_row(n: int, audits: int) -> str:
+    """Return the share of audits that refute dependent scores: with a grid of numbers of guesses, and the best one."""
+    claim, guesses, cells = GaussianDP(MU), planned_guesses(n), []
+    for share in ONE_RUN_SHARES:
+        by_grid, planned = 0, 0
+        for seed in range(audits):
+            rng = np.random.default_rng([seed, n, round(100 * share)])
+            members = int(rng.binomial(2 * n, 0.5))
+            scores = Scores(rng.normal(MU / share, 1, members), rng.normal(0, 1, 2 * n - members))
+            by_grid += seed < audits // 4 and any_rejects(guess_families(scores), ALPHA, claim)
+            planned += any_rejects(planned_tests(scores, guesses), ALPHA, claim)
+        cells.append(f"{by_grid / (audits // 4):.0%} → {planned / audits:.0%}")
+    return f"| {n} | {guesses} of {2 * n} | " + " | ".join(cells) + " |"
 
 
 def _normal(mean: float) -> Draw:
@@ -143,13 +167,20 @@ def print_table(head: str, rows: Iterator[str]) -> None:
 
 
 def main() -> None:
-    """Print the three tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--audits", type=int, default=400, help="audits per row of the power table")
     parser.add_argument("--false-alarms", type=int, default=2000, help="audits per case of the false-alarm table")
     parser.add_argument("--trainings", type=int, default=4, help="trainings per row of the third table")
+    parser.add_argument("--one-run", action="store_true", help="print the table of dependent scores only")
     options = parser.parse_args()
     with ProcessPoolExecutor(2) as pool:
+        print_table(
+            "| n per side | guesses | " + " | ".join(f"{share:g} of the noise" for share in ONE_RUN_SHARES) + " |",
+            pool.map(one_run_row, ONE_RUN_SIZES, [options.audits] * len(ONE_RUN_SIZES)),
+        )
+        if options.one_run:
+            return
         print_table(
             "| n per side | noise really there | bound | claim test | with an exact null | one-run |",
             pool.map(power_row, *zip(*POWER, strict=True), [options.audits] * len(POWER)),

@@ -21,6 +21,7 @@ from coalmine.errors import InputError, NotApplicableError, check_confidence, ch
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
 from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.planned_guesses import most_powerful_guesses
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
 
@@ -34,7 +35,7 @@ HALF_THE_NOISE = 0.5
 _RATIO = 1.03
 _LEAST, _MOST = -130, 80  # exponents: from 0.02 to 11 times the claimed noise
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
-_MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 1_000  # the latter since power for dependent scores is slow to compute
+_MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 4_000  # the latter since power for dependent scores is slow to compute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +131,10 @@ def check_claim(
     alpha = 1 - check_confidence(confidence)
     if theory.epsilon == math.inf:
         return ClaimTest(verdict=Verdict.NO_CLAIM)
-    tests = ClaimTests(scores, design=design, dependent=dependent)
-    evidence = _Evidence(tests, theory, alpha, check_count("copies", copies))
+    check_count("copies", copies)
+    guesses = _planned_guesses(scores, theory, alpha, copies) if dependent and null is None else None
+    tests = ClaimTests(scores, design=design, dependent=dependent, guesses=guesses)
+    evidence = _Evidence(tests, theory, alpha, copies)
     p_value = tests.p_value(evidence.curve(0))
     detectable = evidence.detectable_noise
     if p_value <= alpha:
@@ -162,8 +165,7 @@ class _Evidence:
 
     def curve(self, exponent: int) -> Curve:
         """Return the curve for a share of the claimed noise."""
-        curve = self._theory.curve(_RATIO**exponent)
-        return curve if self._copies == 1 else GroupCurve(curve, self._copies)
+        return _curve(self._theory, _RATIO**exponent, self._copies)
 
     @property
     def noise_at_most(self) -> float | None:
@@ -216,6 +218,22 @@ class _Evidence:
         observed = self._tests.separation
         exponent = _first(lambda i: _separation(self.curve(i)) <= observed, near=0)
         return _MOST if exponent is None else exponent
+
+
+def _curve(theory: Theory, share: float, copies: int) -> Curve:
+    """Return the curve of a claim for a share of its noise and several copies."""
+    curve = theory.curve(share)
+    return curve if copies == 1 else GroupCurve(curve, copies)
+
+
+def _planned_guesses(scores: Scores, theory: Theory, alpha: float, copies: int) -> int:
+    """Return the number of guesses about dependent scores that most likely detects half of the noise.
+
+    It depends on the claim and on the number of canaries alone, and is the same for all shares of the noise: numbers
+    chosen for each share would have to pay for their choice.
+    """
+    claim, half = (_curve(theory, share, copies) for share in (1.0, HALF_THE_NOISE))
+    return most_powerful_guesses(scores.members.size + scores.observed.size, claim, half, alpha)
 
 
 def _first(holds: Callable[[int], bool], *, near: int, most: int = _MOST) -> int | None:

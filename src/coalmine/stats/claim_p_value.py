@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -13,11 +12,11 @@ from scipy import special
 from coalmine.errors import InputError
 from coalmine.stats.epsilon import COIN_FLIPS, INDEPENDENT
 from coalmine.stats.nulls import DependentNull
+from coalmine.stats.planned_guesses import guess_power, most_powerful_guesses, planned_tests
 from coalmine.stats.rank_sum import RankSum
 from coalmine.stats.rank_tests import Design, check_coin_flips
 from coalmine.stats.scores import Scores
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
-from coalmine.stats.single_run import GuessPower, guess_families
 from coalmine.stats.tradeoff import Curve
 
 # The rank-sum test is the sharpest for noise that is too small everywhere, the others see leaks in the tails.
@@ -29,12 +28,14 @@ class ClaimTests:
     """The tests of a claim on given scores.
 
     Half of the significance goes to the rank-sum test of the whole curve, half to the tests at ranks fixed in advance.
-    If scores may depend on one another, the guesses about one run are the only test.
+    If scores may depend on one another, a number of guesses about one run is the only test.
 
     Args:
         scores: Scores of members and of non-members, or with a known null.
         design: How members were chosen.
         dependent: Whether scores may depend on one another.
+        guesses: Number of canaries to guess about if scores are dependent, chosen without looking at who is a member;
+            by default half of them. `most_powerful_guesses` suggests one.
 
     Raises:
         InputError: If the design is unknown, or dependent scores come without coin flips.
@@ -50,6 +51,7 @@ class ClaimTests:
     scores: Scores
     design: Design = "fixed"
     dependent: bool = False
+    guesses: int | None = None
 
     def __post_init__(self) -> None:
         if self.design not in ("fixed", "coin-flips"):
@@ -97,7 +99,7 @@ class ClaimTests:
     def p_value(self, claim: Curve) -> float:
         """Return the p-value of a claim."""
         if self.dependent:
-            return joint_p_value(guess_families(self.scores), claim)
+            return joint_p_value(planned_tests(self.scores, self._guesses), claim)
         rank_sum = self._rank_sum.p_value_of(self.scores, claim) / RANK_SUM_SHARE
         at_ranks = joint_p_value(claim_families(self.scores, self.design, claim), claim) / (1 - RANK_SUM_SHARE)
         return max(self._floor, min(1.0, rank_sum, at_ranks))
@@ -113,8 +115,9 @@ class ClaimTests:
         """
         members, nonmembers = math.ceil(self.members * factor), math.ceil((self.nonmembers or 0) * factor)
         if self.dependent:
-            half = math.ceil((members + nonmembers) / 2)  # as many of either side as fair coins give on average
-            return self._guess_power(half, half).of(claim, truth, alpha)
+            canaries = members + nonmembers
+            guesses = self._guesses if factor == 1 else most_powerful_guesses(canaries, claim, truth, alpha)
+            return guess_power(canaries, guesses, claim, truth, alpha)
         test = self._rank_sum
         if factor != 1:
             test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
@@ -130,6 +133,6 @@ class ClaimTests:
         null = self.scores.null
         return null.proved_p_value(self.scores.members) if isinstance(null, DependentNull) else 0.0
 
-    @cached_property
-    def _guess_power(self) -> Callable[[int, int], GuessPower]:
-        return cache(GuessPower)
+    @property
+    def _guesses(self) -> int:
+        return (self.members + (self.nonmembers or 0)) // 2 if self.guesses is None else self.guesses

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -21,13 +20,14 @@ from coalmine.stats.rank_tests import TWO_TAILS_WEIGHT, check_coin_flips
 from coalmine.stats.ranks import Tails, both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
-from coalmine.stats.simultaneous_bound import largest_rejected, significance_levels
+from coalmine.stats.simultaneous_bound import largest_rejected
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 # These bounds lose much more from dividing the significance than those for independent scores, so their grids have
 # fewer numbers of guesses: half of the canaries, an eighth, and so on.
 _MAX_SHARE, _RATIO = 0.5, 4
-_LEVELS = np.geomspace(1e-9, 1, 256)  # significances at which a curve is tested, 8% apart
+# A curve is tested at levels between these p-values, then at as many between the two that enclose its own.
+_LEAST_P_VALUE, _LEVELS = 1e-9, 65
 
 
 @dataclass(frozen=True)
@@ -120,27 +120,48 @@ def one_run_rejects_gdp(guesses: Guesses, mu: float, significance: float) -> boo
     return right + wrong >= goal
 
 
-def one_run_curve_p_value(guesses: Guesses, claim: Curve) -> float:
-    """Return an upper limit on the probability of so many right guesses if a trade-off curve holds.
+def one_run_curve_rejects(canaries: int, guesses: Ints, correct: Ints, levels: Floats, claim: Curve) -> Bools:
+    """Return whether so many right guesses are less likely than ``levels`` if a trade-off curve holds, elementwise.
 
-    The recursion of Mahloujifar, Melis & Chaudhuri (2024), run for a grid of significances at once: the smallest that
-    it rejects at is the p-value, rounded up to the grid.
+    The recursion of Mahloujifar, Melis & Chaudhuri (2024): if P(right ≥ v) were the level, how much probability would
+    fewer right guesses need? A level is rejected if they need more than there is.
     """
-    m, total, correct = guesses.canaries, guesses.guesses, guesses.correct
-    right, wrong = _LEVELS * correct / m, _LEVELS * (total - correct) / m
-    goal = total / m
-    open_levels = np.full(_LEVELS.shape, correct > 0)
-    for i in range(correct - 1, -1, -1):
+    total, i = guesses.astype(np.float64), correct.astype(np.float64)
+    right, wrong = levels * i / canaries, levels * (total - i) / canaries
+    goal = total / canaries
+    possible = correct > 0
+    for _ in range(int(correct.max(initial=0))):
+        i = i - 1
         reached = right + wrong >= goal
         reachable = claim.fpr(right)
         # A level is settled as soon as its sums reach the goal, or can no longer grow.
-        open_levels &= reached | (reachable > wrong)
-        if np.all(reached | ~open_levels):
+        possible = possible & (reached | (reachable > wrong))
+        growing = possible & ~reached & (i >= 0)
+        if not growing.any():
             break
-        right = np.where(reached, right, np.minimum(1.0, right + i / (total - i) * (reachable - wrong)))
-        wrong = np.where(reached, wrong, reachable)
-    rejected = open_levels & (right + wrong >= goal)
-    return float(_LEVELS[rejected][0]) if rejected.any() else 1.0
+        right = np.where(growing, np.minimum(1.0, right + i / (total - i) * (reachable - wrong)), right)
+        wrong = np.where(growing, reachable, wrong)
+    rejected: Bools = possible & (right + wrong >= goal)
+    return rejected
+
+
+def one_run_curve_p_value(guesses: Guesses, claim: Curve) -> float:
+    """Return an upper limit on the probability of so many right guesses if a trade-off curve holds.
+
+    The smallest level that `one_run_curve_rejects` rejects at, rounded up by at most 0.5%.
+    """
+    low, high = _LEAST_P_VALUE, 1.0
+    for _ in range(2):
+        levels = np.geomspace(low, high, _LEVELS)
+        total, correct = np.full(_LEVELS, guesses.guesses), np.full(_LEVELS, guesses.correct)
+        rejected = one_run_curve_rejects(guesses.canaries, total, correct, levels, claim)
+        if not rejected.any():
+            return 1.0
+        first = int(np.argmax(rejected))
+        if first == 0:
+            return float(levels[0])
+        low, high = float(levels[first - 1]), float(levels[first])
+    return high
 
 
 def _normal_cdf(z: float) -> float:
@@ -288,69 +309,6 @@ def guess_families(scores: Scores) -> list[GuessTests]:
     ]
 
 
-class GuessPower:
-    """Power of the tests of `guess_families` for given numbers of scores.
-
-    Args:
-        members: Number of members.
-        nonmembers: Number of non-members.
-        draws: Number of simulated audits.
-
-    Example:
-        >>> power = GuessPower(200, 200)
-        >>> power.of(GaussianDP(1.0), GaussianDP(4.0), 0.05) > 0.95, power.of(GaussianDP(1.0), GaussianDP(1.0), 0.05)
-        (True, 0.0)
-    """
-
-    def __init__(self, members: int, nonmembers: int, draws: int = 50) -> None:
-        tails = np.random.default_rng(0).random((draws, members + nonmembers))
-        self._members, self._nonmembers = tails[:, :members], np.sort(tails[:, members:], axis=1)
-        self._needed: dict[tuple[Curve, float], Ints] = {}
-
-    def of(self, claim: Curve, truth: Curve, alpha: float) -> float:
-        """Return the probability to reject ``claim`` at significance ``alpha`` with the best attack on ``truth``."""
-        if (claim, alpha) not in self._needed:
-            self._needed[claim, alpha] = self._right_guesses_needed(claim, alpha)
-        right = np.concatenate(self._right_guesses(truth), axis=1)
-        return float(np.mean(np.any(right >= self._needed[claim, alpha], axis=1)))
-
-    def _right_guesses(self, truth: Curve) -> tuple[Ints, Ints]:
-        """Return the right guesses of both families of `guess_families`, one row per draw and one column per test."""
-        size = self._nonmembers.shape[1]
-        # Non-members first, so that the stable sort resolves ties against the guesser in both tails.
-        order = np.argsort(np.concatenate([self._nonmembers, truth.fpr(self._members)], axis=1), axis=1, kind="stable")
-        in_top = np.cumsum(order >= size, axis=1)  # members among the r highest scores, in column r − 1
-        both, top = (np.array([row.guesses for row in family.rows], dtype=int) for family in self._families)
-        each = both // 2
-        in_bottom = in_top[:, -1:] - in_top[:, in_top.shape[1] - each - 1]
-        return in_top[:, each - 1] + each - in_bottom, in_top[:, top - 1]
-
-    @cached_property
-    def _families(self) -> list[GuessTests]:
-        """The tests on the first draw: their numbers of guesses are those of all draws."""
-        return guess_families(Scores(self._members[0], self._nonmembers[0]))
-
-    def _right_guesses_needed(self, claim: Curve, alpha: float) -> Ints:
-        """Return the smallest number of right guesses at which each test rejects."""
-        levels = significance_levels(self._families, alpha)
-        return np.array(
-            [
-                1 + _largest_not_rejecting(row, claim, level)
-                for family, level in zip(self._families, levels, strict=True)
-                for row in family.rows
-            ]
-        )
-
-
-def _largest_not_rejecting(row: Guesses, claim: Curve, level: float) -> int:
-    low, high = 0, row.guesses + 1  # no right guesses never reject, and more than all of them always would
-    while high - low > 1:
-        middle = (low + high) // 2
-        rejects = _p_value(Guesses(row.canaries, row.guesses, middle), claim) <= level
-        low, high = (low, middle) if rejects else (middle, high)
-    return low
-
-
 def _grid(scores: Scores) -> tuple[int, int]:
     """Return the largest number of guesses and the ratio between consecutive ones, after checking the coin flips."""
     members, nonmembers = scores.members.size, scores.observed.size
@@ -376,7 +334,7 @@ class GuessTests:
 
     def p_values(self, claim: Curve, indices: Ints) -> Floats:
         """Return the p-values of the tests at ``indices``, or upper limits on them."""
-        return np.array([_p_value(self.rows[i], claim) for i in indices])
+        return np.array([guesses_p_value(self.rows[i], claim) for i in indices])
 
     def rejects(self, claim: Curve, indices: Ints, level: float) -> Bools:
         """Return whether each of the tests at ``indices`` rejects the claim at significance ``level``."""
@@ -387,10 +345,10 @@ def _rejects(guesses: Guesses, claim: Curve, level: float) -> bool:
     """Return whether the guesses reject a claim."""
     if isinstance(claim, GaussianDP):
         return one_run_rejects_gdp(guesses, claim.mu, level)
-    return _p_value(guesses, claim) <= level
+    return guesses_p_value(guesses, claim) <= level
 
 
-def _p_value(guesses: Guesses, claim: Curve) -> float:
+def guesses_p_value(guesses: Guesses, claim: Curve) -> float:
     """Return the p-value of a claim."""
     if isinstance(claim, ApproximateDP):
         return one_run_p_value(guesses, claim.epsilon, claim.delta)
