@@ -41,6 +41,7 @@ design.iterations = [5]
 references = 2000
 each = 4
 twins = 2
+design = "fixed"
 
 [ldp]
 trials = 300

@@ -209,6 +209,25 @@ def with_stricter_bound(
     return [e.with_stricter(bound_at) if e is quoted else e for e in estimates]
 
 
+def bounds_per_copy(scores: Scores, *, delta: float, confidence: float, design: Design, copies: int) -> list[Estimate]:
+    """Return the lower bounds on the ε of one copy, the one that assumes least first, with its stricter values.
+
+    With coin flips that is ``one-run``, which holds however canaries influence one another; ``simultaneous`` needs
+    independent scores. See `with_stricter_bound` for the arguments.
+    """
+    methods = ["one-run", "simultaneous"] if design == "coin-flips" else ["simultaneous"]
+    bounds = estimate(
+        scores.members,
+        scores.observed,
+        delta=delta,
+        confidence=confidence,
+        methods=methods,
+        design=design,
+        copies=copies,
+    )
+    return with_stricter_bound(bounds, scores.members, scores.observed, design=design, copies=copies)
+
+
 def simultaneous_bound(
     scores: Scores, *, delta: float, confidence: float, design: Design = "fixed", copies: int = 1
 ) -> tuple[Estimate, float | None]:

@@ -308,6 +308,8 @@ def _applicable(
     methods: dict[str, Estimator] = {
         recommended: partial(simultaneous, scores, delta=delta, confidence=confidence, design=design, copies=copies)
     }
+    if scores.null is None and design == "coin-flips":
+        methods["one-run"] = partial(one_run, scores, delta=delta, confidence=confidence, copies=copies)
     if copies > 1:
         return methods  # the others would bound the ε of all copies together
     on_scores: dict[str, Callable[..., Estimate]] = {
@@ -319,7 +321,7 @@ def _applicable(
     if scores.null is None:
         on_scores |= {"split": split, "best-threshold": best_threshold}
         if design == "coin-flips":
-            on_scores |= {"one-run": one_run, "one-run-fdp": one_run_fdp}
+            on_scores |= {"one-run-fdp": one_run_fdp}
     for name, method in on_scores.items():
         methods[name] = partial(method, scores, delta=delta, confidence=confidence)
     if threshold is not None:

@@ -21,7 +21,7 @@ from coalmine.stats.ranks import Tails, both_tails, top_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.search import largest
 from coalmine.stats.simultaneous_bound import largest_rejected
-from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, group_parameters, group_profile
 
 # These bounds lose much more from dividing the significance than those for independent scores, so their grids have
 # fewer numbers of guesses: half of the canaries, an eighth, and so on.
@@ -228,7 +228,7 @@ def one_run_fdp_from_guesses(guesses: Guesses, *, delta: float, confidence: floa
     return Estimate.bound("one-run-fdp", lower, delta=delta, confidence=confidence, assumes=assumes, valid=False)
 
 
-def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> Estimate:
+def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95, copies: int = 1) -> Estimate:
     """Compute a lower bound on ε from one run, whatever the dependence between the scores.
 
     Steinke, Nasr & Jagielski (2023), at a grid of numbers of guesses that is fixed in advance, in both tails and in the
@@ -239,6 +239,7 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> 
         scores: Scores of members and of observed non-members.
         delta: The δ at which ε is stated, in [0, 1).
         confidence: Confidence of the bound, in [0.5, 1).
+        copies: How often a member was inserted, at most; the bound is for one copy, by group privacy.
 
     Returns:
         A valid bound.
@@ -256,7 +257,17 @@ def one_run(scores: Scores, *, delta: float = 0.0, confidence: float = 0.95) -> 
     check_delta(delta)
     alpha = 1 - check_confidence(confidence)
     families = guess_families(scores)
-    lower, threshold = largest_rejected(families, alpha, lambda epsilon: ApproximateDP(epsilon, delta))
+
+    def pair(epsilon: float) -> Curve:
+        return ApproximateDP(*group_parameters(epsilon, delta, copies))
+
+    def curve(epsilon: float) -> Curve:
+        return group_profile(epsilon, delta, copies)
+
+    # Both limit the probability of the same guesses, so the better one may be taken. The curve is the smaller claim,
+    # but its recursion is less sharp than the test of a single pair, which is all there is for one copy.
+    claims = [pair] if check_count("copies", copies) == 1 else [pair, curve]
+    lower, threshold = max((largest_rejected(families, alpha, claim) for claim in claims), key=lambda bound: bound[0])
     return Estimate.bound("one-run", lower, delta=delta, confidence=confidence, assumes=COIN_FLIPS, threshold=threshold)
 
 
@@ -345,7 +356,10 @@ def _rejects(guesses: Guesses, claim: Curve, level: float) -> bool:
     """Return whether the guesses reject a claim."""
     if isinstance(claim, GaussianDP):
         return one_run_rejects_gdp(guesses, claim.mu, level)
-    return guesses_p_value(guesses, claim) <= level
+    if isinstance(claim, ApproximateDP):
+        return guesses_p_value(guesses, claim) <= level
+    cells = np.array([guesses.guesses]), np.array([guesses.correct]), np.array([level])
+    return bool(one_run_curve_rejects(guesses.canaries, *cells, claim)[0])
 
 
 def guesses_p_value(guesses: Guesses, claim: Curve) -> float:

@@ -1,6 +1,7 @@
 """The audit of a trained model: memorization and ε of phrases and users."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_the_phrase_bound_is_large_and_that_of_one_user_is_shared_among_all_who_
     assert (user.unit, phrase.unit) == (USER, PHRASE)
     assert (user.view, phrase.view) == ("exposure:user", "exposure:phrase")
     assert user.metrics["inserted"] == audit.canaries.inserted.sum()
-    assert "no phrase was shared by more than" in user.bound.assumes
+    assert f"no phrase could be shared by more than {audit.users.max()} users" in user.bound.assumes
     assert all(not e.valid for e in user.estimates if e.method == "median-exposure")
     assert phrase.metrics["memorized"] == audit.memorization().memorized.sum()
 
@@ -185,6 +186,31 @@ def test_group_privacy_doubles_where_theory_adds_and_removes():
         phrase_result(memorization, users=users, unit="word")
     with pytest.raises(InputError, match=r"score .* exposure, loss"):
         phrase_result(memorization, users=users, score="calibrated")
+
+
+def test_coin_flips_give_a_bound_for_one_user_that_needs_no_independence():
+    rng = np.random.default_rng(4)
+    memorization = made_up(np.where(np.arange(80) < 40, 5.0, 40.0) + np.arange(80) / 100, np.arange(80) < 40)
+    coins = rng.permutation(np.arange(80) < 40)
+    canaries = replace(memorization.canaries, design="coin-flips", inserted=coins)
+    memorization = replace(memorization, canaries=canaries, losses=np.where(coins, 5.0, 40.0) + np.arange(80) / 100)
+    users = np.where(coins, 2, 0)
+    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.1), rounds=10, delta=1e-5)
+
+    def result(most_users, theory=None):
+        audit = SecretSharer(canaries=canaries, module=None, users=users, most_users=most_users)
+        audit._memorization = memorization
+        return audit.result(score="loss", theory=theory)
+
+    few, many = result(2), result(3)
+    assert [e.method for e in few.estimates] == ["one-run", "simultaneous", "median-exposure"]
+    assert (
+        few.bound.assumes == "each canary was inserted by its own fair coin flip; no phrase could be shared by "
+        "more than 2 users"
+    )
+    # A held-out phrase could have been shared by more users than any inserted one.
+    assert many.bound.epsilon == pytest.approx(few.bound.epsilon * 2 / 3, rel=0.05)
+    assert result(3, claim).claim_test.assumes == "each canary was inserted by its own fair coin flip"
 
 
 def test_the_lowest_configuration_is_the_rarest_with_a_canary(trained):

@@ -25,7 +25,8 @@ def test_a_file_of_canaries_is_read_as_it_was_written(tmp_path, users):
         users, draw_phrases(Language.of(users), configurations=grid([0.2, 0.6], [0.3, 1.0]), each=2, seed=3)
     )
     write_canaries(insertion, tmp_path / "canaries.json")
-    canaries, holders = read_canaries(tmp_path / "canaries.json")
+    canaries, holders, most = read_canaries(tmp_path / "canaries.json")
+    assert most == insertion.most_users
     assert np.array_equal(canaries.phrases, insertion.phrases.phrases)
     assert np.array_equal(canaries.inserted, insertion.phrases.inserted)
     assert np.array_equal(holders, insertion.users)
@@ -64,9 +65,10 @@ def test_wrong_files_of_canaries_are_refused(tmp_path, content, sentence):
 def test_phrases_in_words_are_looked_up(tmp_path):
     path = tmp_path / "canaries.json"
     path.write_text(json.dumps({"vocabulary": WORDS.to_json(), "canaries": [{"phrase": "w1 w0 w3", "planted": True}]}))
-    canaries, holders = read_canaries(path)
+    canaries, holders, most = read_canaries(path)
     assert canaries.phrases.tolist() == [[5, 4, 7]]
     assert holders is None
+    assert most is None
 
 
 def test_files_that_are_no_text_or_not_there_are_refused(tmp_path):

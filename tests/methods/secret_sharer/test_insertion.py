@@ -1,6 +1,7 @@
 """Insertion of phrases into users' data."""
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,3 +114,21 @@ def test_an_empty_user_is_refused_by_name():
     data = texts([3, 2])
     with pytest.raises(InputError, match="client 'b' has no examples"):
         data.regrouped(bounds=np.array([[0, 3], [3, 3]]), names=["a", "b"], rows=None)
+
+
+def test_no_coin_flips_give_a_canary_to_more_users_than_stated(users):
+    drawn = draw_phrases(Language.of(users), configurations=grid([0.1, 0.5], [0.1, 1.0]), each=2)
+    stated, dealt = insert(users, drawn).most_users, insert(users, drawn).shuffled(seed=4).most_users
+    rng = np.random.default_rng(0)
+    largest, largest_dealt = 0, 0
+    for _ in range(20):
+        inserted = rng.random(len(drawn)) < 0.5
+        inserted[0] = True
+        insertion = insert(users, replace(drawn, inserted=inserted))
+        assert insertion.most_users == stated
+        largest = max(largest, insertion.users.max())
+        largest_dealt = max(largest_dealt, insertion.shuffled(seed=4).users.max())
+    assert largest <= stated
+    assert largest_dealt <= dealt
+    alone = replace(drawn, inserted=np.arange(len(drawn)) == np.argmax(insert(users, drawn).users))
+    assert insert(users, alone).users.max() <= stated

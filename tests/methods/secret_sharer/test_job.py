@@ -84,7 +84,8 @@ def test_results_name_their_unit_and_come_with_the_memorization(saved):
 
 def test_the_terminal_shows_what_was_memorized_and_then_the_main_views(saved):
     first, *others = METHOD.tables(saved[0])
-    assert first.title.startswith("12 inserted phrases")
+    inserted = saved[0].results[0].metrics["inserted"]
+    assert first.title.startswith(f"{inserted:.0f} inserted phrases")
     assert "3,000 random ones" in first.title
     assert len(first.rows) == 4
     assert [table.title.split()[1] for table in others] == ["exposure:user", "exposure:phrase", "users"]

@@ -20,13 +20,13 @@ from torch import nn
 from coalmine.accounting import Theory
 from coalmine.arrays import Ints
 from coalmine.errors import InputError
-from coalmine.methods.estimates import canary_evidence, claim_test, neighbors_apart, normality, simultaneous_bound
+from coalmine.methods.estimates import bounds_per_copy, canary_evidence, claim_test, neighbors_apart, normality
 from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import AuditResult
 from coalmine.results.units import PHRASE, USER
-from coalmine.stats import Estimate, Scores
+from coalmine.stats import Design, Estimate, Scores, ceiling
 from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
 from coalmine.stats.random_guessing import RandomGuessing
 
@@ -48,13 +48,16 @@ class SecretSharer(Audit):
 
     Train on the data of `coalmine.methods.secret_sharer.insertion.insert`, with this audit among the training's audits
     or by handing it the final model through `observe`. Inserted and held-out phrases are exchangeable, which is what
-    makes the lower bound valid as long as their scores do not influence each other.
+    makes the lower bound valid as long as their scores do not influence each other. If a fair coin decided about each
+    phrase (the design ``"coin-flips"``), the quoted bound holds even if they do.
 
     Args:
         canaries: Inserted and held-out phrases.
         module: The model that is trained, with any weights. It is not changed.
         users: Number of users that hold each canary, shape (canaries,), `Insertion.users` as a rule. Without it there
             is no ε of one user.
+        most_users: Largest number of users that could hold a canary, whichever of them had been inserted:
+            `Insertion.most_users`. By default the largest of ``users``.
         probe: How to probe the model.
         reference: A model that saw none of the canaries, to calibrate losses with.
 
@@ -83,10 +86,12 @@ class SecretSharer(Audit):
         canaries: PhraseCanaries,
         module: nn.Module,
         users: Ints | None = None,
+        most_users: int | None = None,
         probe: Probe | None = None,
         reference: nn.Module | None = None,
     ) -> None:
         self.canaries, self.users, self.probe = canaries, users, probe or Probe()
+        self.most_users = most_users
         self._module, self._reference = module, reference
         self._model: npt.NDArray[np.float32] | None = None
         self._memorization: Memorization | None = None
@@ -125,8 +130,9 @@ class SecretSharer(Audit):
         """Return the evidence about ε from one score, for one user or for all users who share a phrase.
 
         The ε of a phrase is that of all its users together. For one user, group privacy divides it: by the number of
-        users who hold the most widespread canary, and by twice that if ``theory`` is about adding or removing a user,
-        since a sharer takes part with or without the phrase, only with other examples.
+        users who could hold the most widespread canary, and by twice that if ``theory`` is about adding or removing a
+        user, since a sharer takes part with or without the phrase, only with other examples. With coin flips, bound and
+        claim test hold however canaries influence one another (docs/simultaneous-bound.md, Theorem 5).
 
         Args:
             score: ``"exposure"``, ``"loss"`` or, with a reference model, ``"calibrated"``.
@@ -169,17 +175,23 @@ class SecretSharer(Audit):
                 )
             scores, warnings = Scores(members, nonmembers), []
             # Data sets with and without the most widespread canary are this many neighbors apart.
-            copies = neighbors_apart(max(1, int(np.max(users[canaries.inserted]))), theory)
-            bound, bound_ceiling = simultaneous_bound(
-                scores, delta=delta, confidence=confidence, design=canaries.design, copies=copies
-            )
-            most = f"no phrase was shared by more than {int(np.max(users))} users"
+            most = int(np.max(users)) if self.most_users is None else self.most_users
+            copies = neighbors_apart(max(1, most), theory)
+            design: Design = canaries.design
+            bounds = bounds_per_copy(scores, delta=delta, confidence=confidence, design=design, copies=copies)
+            limit = f"no phrase could be shared by more than {most} users"
             median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
             estimates = [
-                replace(bound, assumes=f"{bound.assumes}; {most}"),
+                *(replace(bound, assumes=f"{bound.assumes}; {limit}") for bound in bounds),
                 Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(median), copies)),
             ]
-            test = claim_test(theory, estimates, members, nonmembers, design=canaries.design, copies=copies)
+            bound_ceiling = ceiling(
+                len(members), len(nonmembers), delta=delta, confidence=confidence, design=design, copies=copies
+            )
+            independent = design == "fixed"  # without coin flips there is no test that does not assume it
+            test = claim_test(
+                theory, estimates, members, nonmembers, design=design, copies=copies, independent=independent
+            )
         else:
             raise InputError(f"unit must be user or phrase, got {unit!r}")
         score_name, adversary = _SCORES[score]

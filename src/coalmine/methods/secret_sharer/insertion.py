@@ -25,12 +25,15 @@ class Insertion:
         first_row: Row of the first phrase.
         sharers: Clients selected as secret sharers of some canary, even if none of their examples was replaced. This
             depends on coins only, not on what they hold.
+        claims: Rows (canary, example) of all examples that a canary replaces, or would replace if it were inserted; the
+            example is its place in ``data.indices``.
     """
 
     data: FederatedData
     phrases: PhraseCanaries
     first_row: int
     sharers: Ints
+    claims: Ints
 
     @cached_property
     def holdings(self) -> Ints:
@@ -53,13 +56,22 @@ class Insertion:
         counts = np.bincount(self.holdings[:, 0], weights=self.holdings[:, 2], minlength=len(self.phrases))
         return counts.astype(np.int64)
 
+    @property
+    def most_users(self) -> int:
+        """Largest number of clients that could hold one canary, whichever of the canaries had been inserted."""
+        clients = np.searchsorted(np.cumsum(self.data.sizes), self.claims[:, 1], side="right")
+        pairs = np.unique(self.claims[:, 0] * len(self.data) + clients)
+        return int(np.bincount(pairs // len(self.data), minlength=1).max())
+
     def shuffled(self, seed: int = 0) -> Insertion:
         """Return all examples dealt at random to the same number of synthetic clients: the paper's IID data.
 
         Coins no longer decide who holds a canary, so all clients count as sharers.
         """
         data = Iid(len(self.data)).apply(self.data, seed)
-        return replace(self, data=data, sharers=np.arange(len(self.data)))
+        places = np.argsort(np.random.default_rng(seed).permutation(len(self.data.indices)))  # as `Iid` deals them
+        claims = np.stack([self.claims[:, 0], places[self.claims[:, 1]]], axis=1)
+        return replace(self, data=data, sharers=np.arange(len(self.data)), claims=claims)
 
 
 def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = None) -> Insertion:
@@ -70,7 +82,7 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
 
     Args:
         data: Federated text data. It is neither changed nor copied: the result has another index over its rows.
-        phrases: The canaries; only inserted ones are used.
+        phrases: The canaries. Held-out ones replace nothing; what they would replace is drawn all the same.
         seed: Seed for the selections; that of the phrases if not given.
 
     Raises:
@@ -99,13 +111,17 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     # The highest bid wins an example, which is a uniform choice among the canaries that claim it.
     highest_bids = np.zeros(len(rows))
     is_sharer = np.zeros(len(data), dtype=bool)
-    for canary in np.flatnonzero(phrases.inserted).tolist():
+    claims = [np.empty((0, 2), dtype=np.int64)]
+    for canary, inserted in enumerate(phrases.inserted.tolist()):
         configuration = phrases.configuration(canary)
         sharers = _chosen(generator(seed, "sharers", canary), len(data), configuration.p_u)
-        is_sharer |= sharers
+        is_sharer |= sharers & inserted
         for user in np.flatnonzero(sharers).tolist():
             rng = generator(seed, "sharers", canary, user + 1)
             claimed = starts[user] + np.flatnonzero(_chosen(rng, int(sizes[user]), configuration.p_e))
+            claims.append(np.stack([np.full(len(claimed), canary), claimed], axis=1))
+            if not inserted:
+                continue
             bids = rng.random(len(claimed))
             wins = bids > highest_bids[claimed]
             rows[claimed[wins]] = len(data.inputs) + canary
@@ -113,7 +129,13 @@ def insert(data: FederatedData, phrases: PhraseCanaries, *, seed: int | None = N
     extended = data.extended(
         Examples(inputs, targets), bounds=np.stack([starts, stops], axis=1), names=data.names, rows=rows
     )
-    return Insertion(data=extended, phrases=phrases, first_row=len(data.inputs), sharers=np.flatnonzero(is_sharer))
+    return Insertion(
+        data=extended,
+        phrases=phrases,
+        first_row=len(data.inputs),
+        sharers=np.flatnonzero(is_sharer),
+        claims=np.concatenate(claims),
+    )
 
 
 def _chosen(rng: np.random.Generator, count: int, probability: float) -> Bools:

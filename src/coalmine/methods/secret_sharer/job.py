@@ -66,11 +66,19 @@ class PhraseJob(Job):
         reference: nn.Module | None,
         canaries: PhraseCanaries,
         users: Ints | None,
+        most_users: int | None,
         theory: Theory | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> list[AuditResult]:
         """Probe a trained model, and return one result per score and unit; none if no phrase was held out."""
-        self.audit = SecretSharer(canaries=canaries, module=module, users=users, probe=self.probe, reference=reference)
+        self.audit = SecretSharer(
+            canaries=canaries,
+            module=module,
+            users=users,
+            most_users=most_users,
+            probe=self.probe,
+            reference=reference,
+        )
         self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module).numpy()))
         memorization = self.audit.memorization()
         if canaries.inserted.all():
@@ -164,7 +172,9 @@ class SecretSharerJob(PhraseJob):
         theory = None
         if isinstance(trained, Training) and trained.mechanism.private:
             theory = trained.theory(settings.delta)
-        results = self._phrase_results(self._module, reference, insertion.phrases, insertion.users, theory, metrics)
+        results = self._phrase_results(
+            self._module, reference, insertion.phrases, insertion.users, insertion.most_users, theory, metrics
+        )
         if _has_users_without_canaries(insertion):
             attack = user_attack(
                 self._module,
@@ -212,7 +222,7 @@ class StoredModelJob(PhraseJob):
         settings = self.settings
         if settings.model_weights is None or settings.canaries is None:
             raise InputError("a trained model is audited with both model_weights and canaries: set both")
-        self.canaries, self.users = read_canaries(Path(settings.canaries))
+        self.canaries, self.users, self.most_users = read_canaries(Path(settings.canaries))
         self.weights = Path(settings.model_weights)
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
@@ -222,7 +232,7 @@ class StoredModelJob(PhraseJob):
         module, reference = load_model(self.training, canaries, self.weights), None
         if settings.reference_weights is not None:
             reference = load_model(self.training, canaries, Path(settings.reference_weights))
-        results = self._phrase_results(module, reference, canaries, self.users)
+        results = self._phrase_results(module, reference, canaries, self.users, self.most_users)
         stored = ("model_weights", "canaries", "reference_weights")
         config = {"model": self.training.model} | {name: getattr(settings, name) for name in stored}
         return self._method_results(results, config=config, seconds=time.perf_counter() - start)

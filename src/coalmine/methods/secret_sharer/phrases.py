@@ -220,7 +220,10 @@ def draw_phrases(
     if design not in ("fixed", "coin-flips"):
         raise InputError(f"design must be fixed or coin-flips, got {design!r}")
     if design == "coin-flips" and twins != 1:
-        raise InputError(f"design = coin-flips holds out one phrase per inserted one: set twins to 1, got {twins}")
+        raise InputError(
+            "design = coin-flips holds out one phrase per inserted one: set twins to 1 or design to fixed, got twins = "
+            f"{twins}"
+        )
     count = len(configurations) * each * (1 + twins)
     if not count:
         raise InputError("at least one configuration is needed, got none")

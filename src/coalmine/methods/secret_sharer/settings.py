@@ -51,7 +51,10 @@ class SecretSharerSettings(Settings):
     each: int = Field(5, ge=1, description="inserted canaries per configuration (p_u, p_e)")
     twins: int = Field(1, ge=0, description="held-out canaries per inserted canary")
     length: int = Field(5, ge=1, description="words per phrase")
-    design: Literal["fixed", "coin-flips"] = Field("fixed", description="how the inserted canaries are chosen")
+    design: Literal["coin-flips", "fixed"] = Field(
+        "coin-flips",
+        description="coin-flips (each canary is inserted with probability 1/2) or fixed (exactly `each` are)",
+    )
     prefix: int = Field(1, description="words of a phrase that the adversary knows")
     references: int = Field(2_000_000, ge=1, description="random phrases to rank a canary among")
     limit: int = Field(

@@ -36,6 +36,7 @@ def write_canaries(insertion: Insertion, path: Path) -> None:
         "begin": language.begin,
         "design": phrases.design,
         "seed": phrases.seed,
+        "most_users": insertion.most_users,
         "canaries": [
             {
                 "phrase": language.text(phrase),
@@ -53,19 +54,21 @@ def write_canaries(insertion: Insertion, path: Path) -> None:
     write_json(path, content)
 
 
-def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None]:
+def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
     """Read canaries from a JSON file.
 
     The file needs ``size``, the width of the model's output (or a ``vocabulary``), and ``canaries``, each with
     ``planted`` (was it in the training data?) and either ``tokens`` or a ``phrase`` in words of the vocabulary.
     Optional are ``words`` [first, stop], the tokens that stand for text (from 4 on if missing); ``begin``, the mark
-    before each phrase (1 if missing, null for none); and ``p_u``, ``p_e`` and ``users`` of each canary.
+    before each phrase (1 if missing, null for none); ``most_users``, the largest number of users that could have held
+    a canary; and ``p_u``, ``p_e`` and ``users`` of each canary.
 
     Args:
         path: The file.
 
     Returns:
-        The canaries, and the number of users that hold each, shape (n,), or None if the file does not say.
+        The canaries, the number of users that hold each, shape (n,), and the largest number of users that could hold
+        one; None where the file does not say.
 
     Raises:
         InputError: If the file cannot be read, or has no valid canaries.
@@ -81,7 +84,7 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None]:
         raise InputError(f"{path} has no canaries that could be read: {error}") from None
 
 
-def _stored(content: dict[str, Any], path: Path) -> tuple[PhraseCanaries, Ints | None]:
+def _stored(content: dict[str, Any], path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
     """Return the canaries of a file's content."""
     if content.get("version", _VERSION) != _VERSION:
         raise InputError(f"{path} has version {content['version']}, and only version {_VERSION} can be read")
@@ -108,8 +111,10 @@ def _stored(content: dict[str, Any], path: Path) -> tuple[PhraseCanaries, Ints |
         seed=check_count("seed", content.get("seed", 0), least=0),
     )
     if not all("users" in entry for entry in entries):
-        return canaries, None
-    return canaries, np.array([check_count("users", entry["users"], least=0) for entry in entries])
+        return canaries, None, None
+    users = np.array([check_count("users", entry["users"], least=0) for entry in entries])
+    most = content.get("most_users")
+    return canaries, users, None if most is None else check_count("most_users", most, least=int(users.max()))
 
 
 def _language(content: dict[str, Any], path: Path) -> Language:
