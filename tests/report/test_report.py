@@ -394,7 +394,7 @@ def test_the_box_says_what_epsilon_means_in_odds(page):
 def test_odds_without_a_bound_are_those_of_the_claim():
     assert "up to 7.39 times" in odds(_group(result(bound=0.0, claim=2.0)))
     assert odds(_group(result(bound=0.0, claim=None))) == ""
-    assert odds(_group(replace(result(bound=0.0), theory=claimed(math.inf, 1e-5)))) == ""
+    assert odds(_group(replace(result(bound=0.0), theory=claimed(math.inf, 1e-5), claim_test=None))) == ""
 
 
 def test_a_group_of_several_claims_shows_their_range_beside_the_strongest_results_own():

@@ -84,7 +84,7 @@ def audits(copies, epsilon, delta, canaries, count, rng):
 
 @pytest.mark.parametrize(("copies", "epsilon", "delta"), [(2, 0.5, 0.0), (3, 0.3, 0.02), (6, 0.0, 0.0)])
 def test_the_bound_for_one_copy_exceeds_the_truth_in_at_most_5_percent_of_audits(copies, epsilon, delta):
-    """400 audits: 5% and 3.5 standard errors are 8.8%. The bound exceeds ε if one of the two claims is rejected at ε."""
+    """400 audits: 5% and 3.5 standard errors are 8.8%. The bound exceeds ε if one of both claims is rejected there."""
     rng = np.random.default_rng([9, copies])
     claims = ApproximateDP(*group_parameters(epsilon, delta, copies)), group_profile(epsilon, delta, copies)
     wrong = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -52,6 +52,7 @@ class ClaimTest:
         noise_estimate: Estimate of that share, as seen by this attack: a weak attack makes it too large.
         detectable_noise: The audit detects noise below this share of the claim with 80% power; None if it detects none.
         canaries_needed: Inserted canaries that detect half the claimed noise with that power, if these are too few.
+        theory: The claim that was tested. A result takes no test of another claim than its own.
 
     Example:
         >>> ClaimTest(verdict=Verdict.REFUTED, p_value=1e-4, confidence=0.95).refuted
@@ -66,6 +67,7 @@ class ClaimTest:
     noise_estimate: float | None = None
     detectable_noise: float | None = None
     canaries_needed: int | None = None
+    theory: Theory | None = field(default=None, repr=False)
 
     @property
     def refuted(self) -> bool:
@@ -73,8 +75,10 @@ class ClaimTest:
         return self.verdict is Verdict.REFUTED
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {**vars(self), "verdict": self.verdict.value}
+        """Return the fields but the claim, which a result states itself, ready for JSON."""
+        values = {**vars(self), "verdict": self.verdict.value}
+        del values["theory"]
+        return values
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ClaimTest:
@@ -130,7 +134,7 @@ def check_claim(
     scores = Scores(members, nonmembers, null)  # type: ignore[arg-type]
     alpha = 1 - check_confidence(confidence)
     if theory.epsilon == math.inf:
-        return ClaimTest(verdict=Verdict.NO_CLAIM)
+        return ClaimTest(verdict=Verdict.NO_CLAIM, theory=theory)
     check_count("copies", copies)
     guesses = _planned_guesses(scores, theory, alpha, copies) if dependent and null is None else None
     tests = ClaimTests(scores, design=design, dependent=dependent, guesses=guesses)
@@ -154,6 +158,7 @@ def check_claim(
         noise_estimate=evidence.noise_estimate if theory.has_noise else None,
         detectable_noise=detectable,
         canaries_needed=evidence.canaries_needed if verdict is Verdict.TOO_WEAK else None,
+        theory=theory,
     )
 
 

@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import metadata
 from typing import Any, Self
@@ -54,7 +54,8 @@ class AuditResult:
         scores: The scores they were computed from, or None where there are only counts.
         null: Closed form of the held-out scores where it is exact, as ``coalmine estimate --null`` takes it.
         theory: The claimed guarantee that applies to this adversary, or None if none was stated.
-        claim_test: The test of that claim. By default the lower bound is compared with the claimed ε.
+        claim_test: The test of that claim. By default the lower bound is compared with the claimed ε. With another
+            ``theory`` in `dataclasses.replace`, pass a test of that one, or None for the default.
         checks: Names of the checks for bugs that were made beside the test of the claim.
         findings: What they found. They have a false-alarm rate of their own, `coalmine.results.finding.CHECK_RATE`.
         ceiling: Largest bound that counting this number of scores can show; bounds from an exact null have no ceiling.
@@ -69,6 +70,9 @@ class AuditResult:
         details: JSON-ready findings that only the method's own section of the report reads.
         arrays: Further arrays to save beside the scores.
         provenance: Versions of what computed it.
+
+    Raises:
+        InputError: If ``claim_test`` is the test of another claim than ``theory``.
 
     Example:
         >>> from coalmine.results.units import USER
@@ -110,8 +114,17 @@ class AuditResult:
     provenance: Mapping[str, str] = field(default_factory=lambda: dict(_environment()))
 
     def __post_init__(self) -> None:
-        if self.claim_test is None and self.theory is not None:
-            object.__setattr__(self, "claim_test", self._test_by_bound(self.theory))
+        test = self.claim_test
+        if test is None and self.theory is not None:
+            test = self._test_by_bound(self.theory)
+        if test is not None and test.theory is None:
+            test = replace(test, theory=self.theory)
+        if test is not None and test.theory != self.theory:
+            raise InputError(
+                f"claim_test is the test of another claim ({_short(test.theory)}) than theory ({_short(self.theory)}): "
+                "pass a test of this one, or claim_test=None to compare the lower bound with it"
+            )
+        object.__setattr__(self, "claim_test", test)
 
     def __str__(self) -> str:
         """The method, the label and the summary."""
@@ -269,6 +282,11 @@ class AuditResult:
         plain = {name: value for name, value in content.items() if name in names and name not in _READ}
         plain |= {name: read(content[name]) for name, read in _READ.items() if name in content}
         return cls(**plain, scores=scores, arrays=arrays or {})
+
+
+def _short(theory: Theory | None) -> str:
+    """Return a claim in a few words."""
+    return "none" if theory is None else f"ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"
 
 
 def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
