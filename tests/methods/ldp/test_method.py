@@ -124,10 +124,10 @@ def test_claims_are_tested_together_and_a_bug_is_still_found():
     assert all(r.joint_bound <= min(r.bound.lower, r.config["epsilon"]) for r in correct)
     closest = max(correct, key=lambda r: r.joint_bound / r.config["epsilon"])
     text = summary(correct)
-    assert text.startswith("Not refuted: none of 8 lower bounds")
+    assert text.startswith("Not refuted: none of 8 tests")
     assert f"ε ≥ {closest.joint_bound:.3g} of ε = {closest.config['epsilon']:g}" in text
     broken = digits_audit(mechanisms=[DoubledEpsilon(epsilon=e) for e in EPSILONS], **settings | {"trials": 1000}).run()
-    assert summary(broken).startswith("Refuted: 8 of 8 lower bounds")
+    assert summary(broken).startswith("Refuted: 8 of 8 tests")
 
 
 def test_figures_are_the_same_from_saved_results_and_explain_their_marks(audited):

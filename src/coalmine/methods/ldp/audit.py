@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import nn
 
 from coalmine.errors import InputError, check_confidence, check_count, did_you_mean
 from coalmine.methods.ldp.black_box import BlackBox, play
+from coalmine.methods.ldp.claim import LocalClaimTest
 from coalmine.methods.ldp.crafters import Benign, Crafter
 from coalmine.methods.ldp.crafting import craft, name_of, prepare_model, rule_of
 from coalmine.methods.ldp.estimates import (
@@ -32,8 +33,9 @@ from coalmine.methods.ldp.trials import Crafted, Trials, white_box
 from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
 from coalmine.progress import reporting
-from coalmine.results.result import AuditResult
+from coalmine.results.result import AuditResult, refutes
 from coalmine.results.units import REPORT
+from coalmine.results.verdict import Verdict
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.flat import parameter_vector
@@ -57,8 +59,8 @@ class LDPAudit:
     of the crafter's two gradients, the mechanism randomizes it, and a distinguisher guesses which one it was.
 
     The lower bounds hold for any mechanism that draws fresh randomness for each report: the audit itself tosses the
-    coins, and guessing thresholds are fixed before the first trial. Each bound has ``confidence`` by itself. Claims are
-    tested with ``result.joint_bound``; these bounds hold jointly with the same confidence.
+    coins, and guessing thresholds are fixed before the first trial. Each bound has ``confidence`` by itself; the
+    bounds ``result.joint_bound`` and the tests of the claims hold jointly with the same confidence.
 
     Args:
         data: Where the two examples, and those of further clients, are drawn from.
@@ -292,6 +294,13 @@ class LDPAudit:
         empirical = empirical_epsilons(trials, mechanism.delta)
         guesses = [measurement.guesses for measurement in trials]
         guessed = sum(g.guesses for g in guesses)
+        theory = mechanism.theory()
+        claim = LocalClaimTest(trials, theory)
+        joint_bound = shared_bound(trials, delta=mechanism.delta, confidence=self._joint_confidence)
+        test = claim.result(confidence=self._joint_confidence)
+        if not test.refuted and refutes(joint_bound, mechanism.delta, theory):
+            test = replace(test, verdict=Verdict.SUSPICIOUS)  # the tests that were decided on do not refute it
+        needed = claim.trials_needed(self._joint_confidence) if test.verdict is Verdict.TOO_WEAK else None
         return AuditResult(
             odds=_ODDS,
             method="ldp",
@@ -302,9 +311,11 @@ class LDPAudit:
             score_name=score_name(view, rule_of(crafter)),
             side_names=("g₁ sent", "g₂ sent"),
             seed=self.seed,
-            theory=mechanism.theory(),
+            theory=theory,
+            claim_test=test,
+            warnings=[] if needed is None else [f"about {needed:,} trials would detect half of the claimed noise"],
             estimates=estimates(trials, delta=mechanism.delta, confidence=self.confidence),
-            joint_bound=shared_bound(trials, delta=mechanism.delta, confidence=self._joint_confidence),
+            joint_bound=joint_bound,
             scores=split_scores(trials),
             metrics={
                 "empirical": float(empirical.mean()),

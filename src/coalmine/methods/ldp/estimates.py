@@ -24,8 +24,10 @@ from coalmine.stats import (
     simultaneous,
 )
 
-_SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
-_ASSUMES = "a fair coin chose the gradient of each trial, and the guessing thresholds were fixed before the first trial"
+SHARES = {"one-run": 0.5, "clopper-pearson": 0.25, "ranks": 0.25}
+"""How the tests of a bound, and of the claim, share the significance."""
+
+ASSUMES = "a fair coin chose the gradient of each trial, and the guessing thresholds were fixed before the first trial"
 _SIMULATIONS = 400  # of guesses at random
 _SINGLE_THRESHOLD = "a guess at a single threshold shows all that the adversary learns"
 
@@ -57,16 +59,16 @@ def estimates(trials: Sequence[Trials], *, delta: float, confidence: float) -> l
         shared_bound(trials, delta=delta, confidence=confidence),
         delta=delta,
         confidence=confidence,
-        assumes=_ASSUMES,
+        assumes=ASSUMES,
     ).with_stricter(lambda level: shared_bound(trials, delta=delta, confidence=level))
-    bounds = _bounds(trials, delta, dict.fromkeys(_SHARES, 1 - confidence))
-    together = replace(plug_in(_total_counts(trials), delta=delta), assumes=_ASSUMES)
+    bounds = _bounds(trials, delta, dict.fromkeys(SHARES, 1 - confidence))
+    together = replace(plug_in(total_counts(trials), delta=delta), assumes=ASSUMES)
     return [quoted, *bounds, together, _mean_empirical(trials, delta, quoted.epsilon)]
 
 
 def shared_bound(trials: Sequence[Trials], *, delta: float, confidence: float) -> float:
     """Return the bound to quote: the largest of three that share the significance."""
-    shared = {name: (1 - confidence) * share for name, share in _SHARES.items()}
+    shared = {name: (1 - confidence) * share for name, share in SHARES.items()}
     return max(estimate.lower or 0.0 for estimate in _bounds(trials, delta, shared))
 
 
@@ -114,12 +116,12 @@ def _mean_empirical(trials: Sequence[Trials], delta: float, bound: float) -> Est
 
 def _bounds(trials: Sequence[Trials], delta: float, significance: dict[str, float]) -> list[Estimate]:
     """Return the three bounds, each at its own significance."""
-    guesses = one_run_from_guesses(_total_guesses(trials), delta=delta, confidence=1 - significance["one-run"])
-    rates = epsilon_from_counts(_total_counts(trials), delta=delta, confidence=1 - significance["clopper-pearson"])
-    bounds = [replace(guesses, assumes=_ASSUMES), replace(rates, assumes=_ASSUMES)]
+    guesses = one_run_from_guesses(total_guesses(trials), delta=delta, confidence=1 - significance["one-run"])
+    rates = epsilon_from_counts(total_counts(trials), delta=delta, confidence=1 - significance["clopper-pearson"])
+    bounds = [replace(guesses, assumes=ASSUMES), replace(rates, assumes=ASSUMES)]
     try:
         ranks = _ranks(trials, delta, 1 - significance["ranks"])
-        bounds.append(replace(ranks, method="ranks", assumes=_ASSUMES, threshold=None))
+        bounds.append(replace(ranks, method="ranks", assumes=ASSUMES, threshold=None))
     except InputError:
         pass  # too few trials for any rank, or too uneven coins
     return bounds
@@ -141,11 +143,13 @@ def split_scores(trials: Sequence[Trials]) -> Scores:
     )
 
 
-def _total_counts(trials: Sequence[Trials]) -> Counts:
+def total_counts(trials: Sequence[Trials]) -> Counts:
+    """Return the confusion matrix of all measurements together."""
     counts = [measurement.counts for measurement in trials]
     return Counts(*(sum(getattr(c, name) for c in counts) for name in ("tp", "fn", "fp", "tn")))
 
 
-def _total_guesses(trials: Sequence[Trials]) -> Guesses:
+def total_guesses(trials: Sequence[Trials]) -> Guesses:
+    """Return the guesses of all measurements together."""
     guesses = [measurement.guesses for measurement in trials]
     return Guesses(*(sum(getattr(g, name) for g in guesses) for name in ("canaries", "guesses", "correct")))

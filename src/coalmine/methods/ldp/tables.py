@@ -63,8 +63,8 @@ def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
     count = sum(result.verdict is verdict for result in results)
     if verdict is Verdict.REFUTED:
         return (
-            f"Refuted: {count} of {len(results)} lower bounds exceed the claimed ε, so the mechanism has a bug. Look "
-            "for missing noise or skipped clipping."
+            f"Refuted: {count} of {len(results)} tests refute the claimed ε, so the mechanism has a bug. Look for "
+            "missing noise or skipped clipping."
         )
     if verdict is Verdict.SUSPICIOUS:
         return (
@@ -72,8 +72,8 @@ def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
             "it."
         )
     if verdict is Verdict.TOO_WEAK:
-        return f"Too weak: none of {len(results)} lower bounds comes near its claim, so twice the ε could go unnoticed."
-    return f"Not refuted: none of {len(results)} lower bounds exceeds its claim. This is not a proof of privacy."
+        return f"Too weak: none of {len(results)} tests would have noticed half of the claimed noise."
+    return f"Not refuted: none of {len(results)} tests refutes its claim. This is not a proof of privacy."
 
 
 def _table(title: str, results: Sequence[AuditResult], cell: Callable[[AuditResult], str]) -> Table:

@@ -49,7 +49,7 @@ class WatchedGame:
             estimates=[self.bound.estimate(confidence), *as_estimates(result.estimates)],
             joint_bound=self.bound.lower(joint),
             claim_test=None,  # decided again, by the new bound
-            warnings=[*result.warnings, *notes],
+            warnings=list(notes),
             metrics={**result.metrics, "trials": float(self.bound.trials)},
             config={
                 **result.config,

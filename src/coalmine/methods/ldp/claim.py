@@ -1,0 +1,143 @@
+"""The test of a local claim by trials: its p-value, and what it would have detected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from coalmine.accounting import Theory
+from coalmine.errors import InputError
+from coalmine.methods.ldp.estimates import ASSUMES, SHARES, split_scores, total_counts, total_guesses
+from coalmine.methods.ldp.trials import Trials
+from coalmine.results.claim_test import HALF_THE_NOISE, POWER, ClaimTest
+from coalmine.results.verdict import Verdict
+from coalmine.stats import Counts, epsilon_from_counts, p_value
+from coalmine.stats.simultaneous_bound import joint_p_value
+from coalmine.stats.single_run import guess_families
+from coalmine.stats.tradeoff import Curve
+from coalmine.stats.trial_guesses import TrialGuesses
+
+_RATIO, _LEAST, _MOST = 1.03, -100, 40  # shares of the claimed noise that are looked at: 3% apart, from 0.05 to 3.3
+_LEAST_P_VALUE = 1e-15
+_MOST_TRIALS = 10**8
+
+
+class LocalClaimTest:
+    """Tests the claim for one report by trials of one or several measurements.
+
+    The tests are those of the quoted bound, with the same shares of the significance: the number of right guesses, the
+    rates at the fixed threshold, and the extreme scores. Where more than (ε, δ) is claimed, guesses and scores are
+    compared with the whole curve.
+
+    Args:
+        trials: One per measurement.
+        theory: The claim.
+    """
+
+    def __init__(self, trials: Sequence[Trials], theory: Theory) -> None:
+        self._trials, self._theory = trials, theory
+        guesses, counts = total_guesses(trials), total_counts(trials)
+        # For pure ε, abstaining from a guess tells nothing about the others. Otherwise every trial must be guessed,
+        # because δ can be spent on the few trials that are.
+        pure = theory.delta == 0
+        right = guesses.correct if pure else counts.tp + counts.tn
+        self._guesses = TrialGuesses(guesses.guesses if pure else guesses.canaries, right)
+        self._counts = counts
+
+    def result(self, *, confidence: float) -> ClaimTest:
+        """Return the verdict at a confidence, with the p-value and the power of the guesses."""
+        theory, alpha = self._theory, 1 - confidence
+        if theory.epsilon == math.inf:
+            return ClaimTest(verdict=Verdict.NO_CLAIM, theory=theory)
+        p = self.p_value(1.0)
+        detectable = self._detectable(alpha)
+        if p <= alpha:
+            verdict = Verdict.REFUTED
+        elif detectable is None or detectable < HALF_THE_NOISE:
+            verdict = Verdict.TOO_WEAK
+        else:
+            verdict = Verdict.NOT_REFUTED
+        return ClaimTest(
+            verdict=verdict,
+            p_value=p,
+            confidence=confidence,
+            assumes=ASSUMES,
+            noise_at_most=self._noise_at_most(alpha) if theory.has_noise else None,
+            detectable_noise=detectable,
+            theory=theory,
+        )
+
+    def p_value(self, share: float) -> float:
+        """Return the p-value of the claim for a share of its noise."""
+        curve = self._theory.curve(share)
+        p_values = {
+            "one-run": self._guesses.p_value(curve),
+            # Rates test a single (ε, δ). Where the claim is a curve, they cannot say what share of the noise is there.
+            "clopper-pearson": 1.0 if self._theory.has_noise else _rates_p_value(self._counts, self._theory),
+            "ranks": self._ranks_p_value(curve),
+        }
+        return min(1.0, *(p / SHARES[name] for name, p in p_values.items()))
+
+    def trials_needed(self, confidence: float) -> int | None:
+        """Return how many trials detect half of the noise with 80% power, to two digits; None if far too many."""
+        trials, factor, alpha = sum(t.scores.size for t in self._trials), 1.0, 1 - confidence
+        while trials * factor <= _MOST_TRIALS:
+            if self._power(HALF_THE_NOISE, alpha, factor) >= POWER:
+                needed = math.ceil(trials * factor)
+                digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+                return math.ceil(needed / digits) * digits
+            factor *= 1.1
+        return None
+
+    def _power(self, share: float, alpha: float, factor: float = 1.0) -> float:
+        """Return the probability to detect a share of the noise by the number of right guesses."""
+        claim, truth = self._theory.curve(), self._theory.curve(share)
+        return self._guesses.power(claim, truth, alpha * SHARES["one-run"], factor)
+
+    def _detectable(self, alpha: float) -> float | None:
+        """Return the largest share of the noise, at most 1, that is detected with the wanted power."""
+        low, high = _LEAST, 0
+        if self._power(_RATIO**low, alpha) < POWER:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._power(_RATIO**middle, alpha) >= POWER else (low, middle)
+        return float(_RATIO**low)
+
+    def _noise_at_most(self, alpha: float) -> float | None:
+        """Return the smallest share of the noise that is rejected: every larger one claims more."""
+        low, high = _LEAST, _MOST
+        if self.p_value(_RATIO**high) > alpha:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.p_value(_RATIO**middle) <= alpha else (middle, high)
+        return float(_RATIO**high)
+
+    def _ranks_p_value(self, curve: Curve) -> float:
+        """Return the p-value of the highest and lowest scores; measurements may differ (docs/claim-test.md)."""
+        try:
+            scores = split_scores(self._trials)
+            if self._theory.delta > 0:
+                return p_value(scores, curve, design="coin-flips")
+            return joint_p_value(guess_families(scores), curve)
+        except InputError:
+            return 1.0  # too uneven coins
+
+
+def _rates_p_value(counts: Counts, theory: Theory) -> float:
+    """Return the smallest significance at which the bound from both rates exceeds the claim."""
+    low, high = math.log(_LEAST_P_VALUE), math.log(0.5)
+
+    def exceeds(log_level: float) -> bool:
+        level = 1 - math.exp(log_level)
+        return epsilon_from_counts(counts, delta=theory.delta, confidence=level).epsilon > theory.epsilon
+
+    if not exceeds(high):
+        return 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if exceeds(middle) else (middle, high)
+    return float(np.exp(high))
