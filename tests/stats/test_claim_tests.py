@@ -9,7 +9,7 @@ from scipy import special, stats
 
 from coalmine.accounting import EveryRound, FixedSize, Poisson, claimed, local_theory, theory
 from coalmine.errors import InputError
-from coalmine.results.claim_test import check_claim
+from coalmine.results.claim_test import _separation, check_claim
 from coalmine.results.verdict import Verdict
 from coalmine.stats import NormalNull, Scores, epsilon_gdp
 from coalmine.stats.claim_p_value import ClaimTests
@@ -322,13 +322,27 @@ def test_the_noise_in_effect_is_bounded_and_estimated():
     claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     for share in (0.4, 0.8, 1.0, 1.5):
         test = check_claim(normal_scores(200, 1 / share), normal_scores(200, 0.0), claim)
-        assert test.noise_estimate == pytest.approx(share, rel=0.045)  # shares are 3% apart
+        # The first share on a grid 3% apart whose normal distributions overlap at least as much as the scores do.
+        observed = ClaimTests(Scores(normal_scores(200, 1 / share), normal_scores(200, 0.0))).separation
+        assert 1 / observed <= test.noise_estimate * (1 + 1e-3)
+        assert test.noise_estimate <= 1.03 / observed * (1 + 1e-3)  # 1e-3: the integral over the curve, tested below
         assert share < test.noise_at_most < 1.6 * share
         assert test.refuted is (test.noise_at_most <= 1)
         # Shares from the bound on are rejected, smaller ones are not: they contain the truth as often as the test says.
         tests = ClaimTests(Scores(normal_scores(200, 1 / share), normal_scores(200, 0.0)))
         assert tests.p_value(claim.curve(test.noise_at_most)) <= 0.05
         assert tests.p_value(claim.curve(test.noise_at_most / 1.03)) > 0.05
+
+
+def test_the_separation_of_a_curve_and_of_scores_is_that_of_their_normal_distributions():
+    """Counted scores: midpoints of 200 × 200 cells instead of an integral. Curves: midpoints of 2,000 intervals."""
+    for mu in (0.5, 1.0, 2.5):
+        assert _separation(GaussianDP(mu)) == pytest.approx(mu, rel=1e-3)
+        scores = Scores(normal_scores(200, mu), normal_scores(200, 0.0))
+        won = (
+            np.mean(scores.members[:, None] > scores.observed) + np.mean(scores.members[:, None] == scores.observed) / 2
+        )
+        assert ClaimTests(scores).separation == pytest.approx(math.sqrt(2) * special.ndtri(won), rel=1e-9)
 
 
 def test_a_weak_audit_says_so_and_how_many_canaries_would_do():

@@ -1,0 +1,110 @@
+"""What a claim test says it can detect, and the interval of composed estimates, against simulated audits."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+from coalmine.accounting import EveryRound, claimed, compose_rounds, theory
+from coalmine.results.claim_test import check_claim
+from coalmine.stats import NormalNull, Scores, epsilon_gdp, gaussian_shift
+from coalmine.stats.claim_p_value import RANK_SUM_SHARE
+from coalmine.stats.rank_sum import RankSum, _even_ranks
+from coalmine.stats.ranks import member_ranks
+from coalmine.stats.tradeoff import BetaPair, GaussianDP
+
+AUDITS, ALPHA = 1000, 0.05
+CLAIM = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)  # μ = 1
+FOUR_ERRORS = 4 * math.sqrt(0.8 * 0.2 / AUDITS)
+
+
+def normal_scores(n, shift):
+    """Return n evenly spread quantiles of a shifted normal distribution."""
+    return shift + special.ndtri((np.arange(n) + 0.5) / n)
+
+
+def refuted(n, share, *, exact_null, seed):
+    """Return which of many audits refute the claim, and which do by their rank-sum, if a share of the noise is there.
+
+    Every audit has n scores per side, all of them in two arrays. The tests are those of `ClaimTests`: the rank-sum with
+    half of the significance, and thresholds at ranks with the other half.
+    """
+    rng, claim, each = np.random.default_rng(seed), GaussianDP(1.0), min(n, 50)
+    members = np.sort(rng.normal(1 / share, 1, (AUDITS, n)), axis=1)
+    nonmembers = np.sort(rng.normal(0, 1, (AUDITS, n)), axis=1)
+    ranks, top = _even_ranks(n), member_ranks(n)
+    chosen, thresholds, v = members[:, n - ranks], members[:, n - top], top.astype(float)
+    if exact_null:
+        statistic = 1 - special.ndtr(-chosen).mean(axis=1)
+        p_values = special.betainc(v, n - v + 1, claim.tpr(special.ndtr(-thresholds)))
+    else:
+        statistic = (chosen[:, :, None] > nonmembers[:, None, n - ranks]).sum(axis=(1, 2)) / each**2
+        above = (nonmembers[:, None, :] >= thresholds[:, :, None]).sum(axis=2)
+        flat, ranked = above.ravel().astype(float), np.tile(v, AUDITS)
+        pairs = BetaPair(ranked, n - ranked + 1, flat + 1, np.maximum(n - flat, 1))
+        p_values = np.where(above == n, 1.0, pairs.probability_below(claim).reshape(above.shape))
+    test = RankSum(n, None if exact_null else n, np.random.default_rng([seed, 1]))
+    by_rank_sum = np.array([test.p_value(value, claim) for value in statistic]) <= ALPHA * RANK_SUM_SHARE
+    return by_rank_sum | (p_values.min(axis=1) <= ALPHA * (1 - RANK_SUM_SHARE) / top.size), by_rank_sum
+
+
+@pytest.mark.parametrize("exact_null", [False, True])
+def test_noise_at_the_detectable_share_is_detected_in_80_percent_of_audits(exact_null):
+    """1,000 audits: four standard errors of 80% are 5.1 points."""
+    n = 100
+    if exact_null:
+        test = check_claim(normal_scores(n, 1.0), None, CLAIM, null=NormalNull())
+    else:
+        test = check_claim(normal_scores(n, 1.0), normal_scores(n, 0.0), CLAIM)
+    whole, _ = refuted(n, test.detectable_noise, exact_null=exact_null, seed=1)
+    assert np.mean(whole) >= 0.8 - FOUR_ERRORS
+    # Two shares further the rank-sum, on which the statement rests, falls short.
+    _, by_rank_sum = refuted(n, 1.03**2 * test.detectable_noise, exact_null=exact_null, seed=2)
+    assert np.mean(by_rank_sum) <= 0.8 + FOUR_ERRORS
+
+
+@pytest.mark.parametrize("exact_null", [False, True])
+def test_as_many_canaries_as_needed_detect_half_of_the_noise(exact_null):
+    """The number is found in steps of a factor √2, so half as many do not suffice."""
+    n = 5
+    if exact_null:
+        weak = check_claim(normal_scores(n, 1.0), None, CLAIM, null=NormalNull())
+    else:
+        weak = check_claim(normal_scores(n, 1.0), normal_scores(n, 0.0), CLAIM)
+    enough, _ = refuted(weak.canaries_needed, 0.5, exact_null=exact_null, seed=3)
+    assert np.mean(enough) >= 0.8 - FOUR_ERRORS
+    _, too_few = refuted(weak.canaries_needed // 2, 0.5, exact_null=exact_null, seed=4)
+    assert np.mean(too_few) <= 0.8 + FOUR_ERRORS
+
+
+MUS = np.linspace(0, 8, 4001)
+EPSILONS = np.asarray(epsilon_gdp(MUS, 1e-5))
+
+
+def composed_mu(epsilons):
+    """Return μ of all rounds, of which each has one of these ε: without sampling, squares of μ add up."""
+    return math.sqrt(np.sum(np.interp(epsilons, EPSILONS, MUS) ** 2))
+
+
+@pytest.mark.parametrize(("rounds", "trials"), [(1, 60), (3, 60)])
+def test_the_interval_of_a_composed_estimate_covers_the_truth_at_least_as_often_as_it_says(rounds, trials):
+    """300 audits: 95% less 3.5 standard errors are 90.6%. All ends err in the same direction, so several cover more."""
+    rng, covered = np.random.default_rng(rounds), 0
+    for _ in range(300):
+        ends = []
+        for _ in range(rounds):
+            inserted = int(rng.binomial(trials, 0.5))
+            scores = Scores(rng.normal(1, 1, inserted), rng.normal(0, 1, trials - inserted))
+            estimate = gaussian_shift(scores, delta=1e-5)
+            ends.append((estimate.lower, estimate.upper))
+        lower, upper = (composed_mu(side) for side in zip(*ends, strict=True))
+        covered += lower <= math.sqrt(rounds) <= upper
+    assert covered / 300 >= 0.95 - 3.5 * math.sqrt(0.05 * 0.95 / 300)
+    composed = compose_rounds([(end, 1) for _, end in ends], sampling=EveryRound(), delta=1e-5)
+    assert composed == pytest.approx(float(epsilon_gdp(upper, 1e-5)), rel=1e-5)
+
+
+def test_a_claim_of_one_point_needs_canaries_too():
+    weak = check_claim(normal_scores(5, 1.0), normal_scores(5, 0.0), claimed(2.0, 1e-5))
+    assert weak.canaries_needed > 5
