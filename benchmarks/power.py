@@ -1,6 +1,6 @@
 """How often does the test of a claim refute it, if only a share of the claimed noise is there? Prints Markdown tables.
 
-python benchmarks/power.py [--audits 400] [--false-alarms 2000] [--trainings 4]
+python benchmarks/power.py [--audits 400] [--false-alarms 2000] [--trainings 4] [--one-run]
 
 The claim is ε = 8 at δ = 1e-5. `bound` is the comparison of the simultaneous lower bound with the claimed ε, which is
 all that can be tested if nothing but (ε, δ) is claimed.
@@ -67,6 +67,23 @@ def one_run_row(n: int, audits: int) -> str:
             planned += any_rejects(planned_tests(scores, guesses), ALPHA, claim)
         cells.append(f"{by_grid / (audits // 4):.0%} → {planned / audits:.0%}")
     return f"| {n} | {guesses} of {2 * n} | " + " | ".join(cells) + " |"
+
+
+def power_limit(share: float, canaries: int) -> float:
+    """Return a limit on the power of any valid test on dependent scores (docs/claim-test.md, "What nothing can do")."""
+    thresholds = np.linspace(-2, 9, 4001)
+    fpr, tpr = special.ndtr(-thresholds), special.ndtr(MU / share - thresholds)
+    limits = [1.0]
+    for swapped in np.geomspace(0.002, 0.2, 15):  # probability that some canary is swapped
+        eta = swapped / canaries
+        x, y = (1 - eta) * fpr + eta * tpr, (1 - eta) * tpr + eta * fpr
+        x, y = x[x + y <= 1], y[x + y <= 1]
+        low, high = 0.0, 1.0
+        for _ in range(40):  # the largest probability of exposure that the claim allows
+            p = (low + high) / 2
+            low, high = (p, high) if np.all(p * y <= GaussianDP(MU).tpr(p * x)) else (low, p)
+        limits.append(ALPHA / max(low, 1e-9) + swapped)
+    return min(limits)
 
 
 def _normal(mean: float) -> Draw:
@@ -178,6 +195,15 @@ def main() -> None:
         print_table(
             "| n per side | guesses | " + " | ".join(f"{share:g} of the noise" for share in ONE_RUN_SHARES) + " |",
             pool.map(one_run_row, ONE_RUN_SIZES, [options.audits] * len(ONE_RUN_SIZES)),
+        )
+        print_table(
+            "| n per side, any test at most | "
+            + " | ".join(f"{share:g} of the noise" for share in ONE_RUN_SHARES)
+            + " |",
+            (
+                f"| {n} | " + " | ".join(f"{power_limit(share, 2 * n):.0%}" for share in ONE_RUN_SHARES) + " |"
+                for n in ONE_RUN_SIZES
+            ),
         )
         if options.one_run:
             return
