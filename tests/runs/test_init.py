@@ -17,7 +17,7 @@ TINY = {
     "training": ["rounds=2", "client.epochs=1", "noise_multiplier=0", "cohort=poisson:1.0"],
     "one-shot": ["canaries=10"],
     "canife": ["every=2", "trials=8", "design.iterations=2"],
-    "secret-sharer": ["references=500", "each=2", "p_u=0.1", "p_e=1.0"],
+    "secret-sharer": ["references=500", "each=8", "p_u=0.1", "p_e=1.0"],
     "ldp": ["trials=60", "crafter=dummy-gradient", "epsilon=2"],
 }
 SHORT = ["training.vocabulary_size=60", "training.positions=8", "training.clients=30"]
