@@ -73,6 +73,8 @@ class Round:
         draws: How many draws measure the noise.
         reproducible: Whether equal randomness gives equal releases.
         precision: Machine precision of clients.
+        like: A round that is expected to have the same noise, which saves measuring it.
+        trust: Whether to check that only once a movement is in doubt.
     """
 
     def __init__(
@@ -84,11 +86,13 @@ class Round:
         reproducible: bool,
         precision: float,
         like: Round | None = None,
+        trust: bool = False,
     ) -> None:
         self._runner, self.members, self.draws = runner, members, draws
         self.reproducible, self._precision = reproducible, precision
         self._outcomes: dict[int, Outcome] = {}
-        self._like, self._noise = like, None if like is None else self._same_noise(like)
+        self._like, self._trusted = like, trust and like is not None
+        self._noise: Noise | None = None
 
     def outcome(self, draw: int) -> Outcome:
         """Return the release without the client, for a random draw."""
@@ -100,6 +104,10 @@ class Round:
     @property
     def noise(self) -> Noise:
         """The noise of the release."""
+        if self._trusted and self._like is not None:
+            return self._like.noise
+        if self._noise is None and self._like is not None:
+            self._noise = self._same_noise(self._like)
         if self._noise is None:
             self._noise = measure(np.stack([self._matrix(self.outcome(d)) for d in range(self.draws)]), self._sizes())
         return self._noise
@@ -123,6 +131,9 @@ class Round:
         finite = np.isfinite(after).all(axis=0)
         moved = np.where(finite, after - np.where(finite, before, 0.0), 0.0)
         movement = self._judged(moved, before, after, finite, scale)
+        if self._trusted and movement.excess >= doubt:
+            self._trusted = False
+            movement = self._judged(moved, before, after, finite, scale)
         if self.reproducible and movement.excess < doubt:
             return movement
         if self.reproducible:

@@ -28,6 +28,8 @@ _UNREPEATABLE_DRAWS = 200
 
 _MOST_REMOVED = 8
 
+_MATTER_MOST = ("clipping", "one array", "examples")
+
 
 def replay(
     release: Callable[..., Any],
@@ -101,20 +103,23 @@ def replay(
         hostile=hostile,
     )
     search.check_noise()
-    every = search.extras.all()
-    if not search.reproducible:  # each comparison takes hundreds of runs: only those that matter most
-        every = [joining for joining in every if joining.check in ("clipping", "one array", "examples")][:16]
     for joining in _users_own(extra, clients):
         search.try_extra(joining)
-    for joining in every:
+    first, *others = search.extras.all()
+    exact = search.try_extra(first).exact
+    if not exact:  # each comparison takes many runs: only those that matter most
+        others = [joining for check in _MATTER_MOST for joining in [o for o in others if o.check == check][:3]]
+    for joining in others:
         search.try_extra(joining)
-    for setting in search.extras.settings(dropouts=dropouts):
-        search.try_setting(setting)
-    search.try_removals(_MOST_REMOVED if search.reproducible else 1)
-    search.try_replacement()
-    search.try_presence()
     if check_count("rounds", rounds) > 1:
         search.try_rounds(rounds)
+    for setting in search.extras.settings(dropouts=dropouts):
+        if exact or setting.words in ("beside clients whose updates are all clipped", "and all others dropped out"):
+            search.try_setting(setting, probes=3 if exact else 1)
+    if search.reproducible:
+        search.try_removals(_MOST_REMOVED if exact else 1)
+        search.try_replacement()
+        search.try_presence()
     return search.result(seed)
 
 
@@ -131,9 +136,16 @@ def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
 
 @dataclass(frozen=True)
 class Absent:
-    """The client that stands for an absent one, and what became of the first choice, an update of zero."""
+    """The client that stands for an absent one.
+
+    Args:
+        client: The client.
+        magnitude: Norm of its update, in clip norms: 0, unless an update of zero is refused.
+        refusal: What became of an update of zero.
+    """
 
     client: Any
+    magnitude: float = 0.0
     refusal: str = ""
 
 
@@ -178,14 +190,15 @@ class Search:
         if self._absent.refusal:
             self.judge.about_zero(self._absent.refusal)
 
-    def try_extra(self, extra: Extra) -> None:
+    def try_extra(self, extra: Extra) -> Movement:
         """Let a client join the given ones."""
         client = extra.build(extra.magnitude)
         movement = self.base.compare([[*self.extras.clients, client]], self.scale, hint=self._hint(client))
         self._observe(extra, movement, self.base, self.extras.clients)
+        return movement
 
-    def try_setting(self, setting: Setting) -> None:
-        """Let simple clients join a round of other clients."""
+    def try_setting(self, setting: Setting, probes: int) -> None:
+        """Let so many simple clients join a round of other clients."""
         around = self._round([self._without(setting.others)], like=self.base)
         outcome = around.outcome(0)
         if outcome.vector is None or not np.isfinite(outcome.vector).all():
@@ -196,7 +209,7 @@ class Search:
             return
         if outcome.vector.size != sum(size for _, size in self._names):
             return
-        for extra in self.extras.probes():
+        for extra in self.extras.probes()[:probes]:
             client = extra.build(extra.magnitude)
             movement = around.compare([[*setting.others, client]], self.scale, hint=self._hint(client))
             named = replace(extra, check=setting.check, words=f"{extra.words} joined {setting.words}")
@@ -206,9 +219,9 @@ class Search:
         """Leave out the given clients, one at a time."""
         clients = list(self.extras.clients)
         for index in range(min(len(clients), most)):
-            # The given client takes the place of the absent one, so that the order of the others stays the same.
-            others = [*clients[:index], *clients[index + 1 :]]
-            without = self._round([self._without(others)], like=self.base)
+            # As many clients as elsewhere, so that it is the client that counts and not their number.
+            others = [*clients[:index], *clients[index + 1 :], *self._without([])]
+            without = self._round([self._without(others)], like=self.base, trust=True)
             extra = Extra(
                 check="given clients", words=f"(the given client {index}) joined the others", code=f"clients[{index}]",
                 build=lambda _, client=clients[index]: client, tolerance=self.extras.tolerance,
@@ -220,7 +233,7 @@ class Search:
         """Replace a client by its opposite, which may move the release twice as far."""
         for magnitude in (1.0, 1000.0):
             first, second = (self.extras.along(sign * self.extras.direction, magnitude) for sign in (1, -1))
-            around = self._round([[*self.extras.clients, first]], like=self.base)
+            around = self._round([[*self.extras.clients, first]], like=self.base, trust=True)
             if around.outcome(0).vector is None:
                 continue
             movement = around.compare([[*self.extras.clients, second]], self.scale, doubt=1.4)
@@ -239,11 +252,11 @@ class Search:
         """Compare with a round that has one client less, instead of one whose update is zero."""
         if self._adjacency == "add-remove":
             return
-        around = self._round([list(self.extras.clients)])
+        around = self._round([list(self.extras.clients)], like=self.base)
         first = around.outcome(0)
         if first.vector is None or not np.isfinite(first.vector).all():
             return
-        for extra in self.extras.all()[:8]:
+        for extra in self.extras.probes():
             movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
             named = replace(extra, check="number of clients", hostile=False)
             self._observe(named, movement, around, self.extras.clients)
@@ -251,21 +264,20 @@ class Search:
     def try_rounds(self, rounds: int) -> None:
         """Look for a client of the first round in the releases of later ones."""
         ordinary = self._without(self.extras.clients)
-        for extra in self.extras.probes()[:1]:
-            joined = [*self.extras.clients, extra.build(extra.magnitude)]
-            plain, moved = (self.runner.run([first, ordinary]) for first in (ordinary, joined))
-            if plain.vector is None or moved.vector is None or plain.vector.size != moved.vector.size:
-                return
-            later = slice(plain.vector.size // 2, None)
-            shift = np.abs(plain.vector[later] - moved.vector[later])
-            if self.reproducible and (shift <= 8 * self._precision * np.abs(plain.vector[later])).all():
-                return  # nothing of the first round is left in the second
-            around = self._round([ordinary] * rounds)
-            movement = around.compare([joined, *[ordinary] * (rounds - 1)], self.scale)
-            named = replace(
-                extra, check="memory", words=f"{extra.words} took part in the first of {rounds} rounds, all of which are seen"
-            )
-            self._observe(named, movement, around, self.extras.clients)
+        extra = self.extras.probes()[0]
+        joined = [*self.extras.clients, extra.build(extra.magnitude)]
+        plain, moved = (self.runner.run([first, ordinary]) for first in (ordinary, joined))
+        if plain.vector is None or moved.vector is None or plain.vector.size != moved.vector.size:
+            return
+        later = slice(plain.vector.size // 2, None)
+        shift = np.abs(plain.vector[later] - moved.vector[later])
+        if self.reproducible and (shift <= 8 * self._precision * np.abs(plain.vector[later])).all():
+            return  # nothing of the first round is left in the second
+        around = self._round([ordinary] * rounds)
+        # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
+        movement = around.compare([joined, *[ordinary] * (rounds - 1)], self.scale)
+        words = f"{extra.words} took part in the first of {rounds} rounds, all of which are seen"
+        self._observe(replace(extra, check="memory", words=words), movement, around, self.extras.clients)
 
     def result(self, seed: int) -> Replay:
         """Return what was observed."""
@@ -286,16 +298,19 @@ class Search:
             return None
 
     def _observe(self, extra: Extra, movement: Movement, around: Round, others: Sequence[Any]) -> None:
+        extra = replace(extra, tolerance=extra.tolerance + self._absent.magnitude)
         self.judge.observe(Observation(extra=extra, movement=movement, around=around, others=tuple(others)))
 
     def _example(self, observation: Observation) -> str:
         """Return the smallest input that shows an observation."""
         return shrunk(observation, self._without, self._round, self.scale)
 
-    def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None) -> Round:
+    def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None, trust: bool = False) -> Round:
+        draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)
         return Round(
-            self.runner, members, draws=self._draws, reproducible=self.reproducible, precision=self._precision, like=like
-        )
+            self.runner, members, draws=draws, reproducible=self.reproducible, precision=self._precision, like=like,
+            trust=trust and self.reproducible,
+        )  # fmt: skip
 
     def _without(self, others: Sequence[Any]) -> list[Any]:
         """Return a round without the client in question."""
@@ -304,10 +319,11 @@ class Search:
     def _find_absent(self) -> Absent:
         """Return a client that stands for an absent one: an update of zero, or nearly zero if that is refused."""
         clients, refusal = self.extras.clients, ""
-        for client in (self.extras.zero(), self.extras.along(self.extras.direction, 1e-5)):
+        for magnitude in (0.0, 1e-5, 1e-3, 1e-2):
+            client = self.extras.along(self.extras.direction, magnitude)
             outcome = self.runner.run([[*clients, client]])
             if outcome.vector is not None and np.isfinite(outcome.vector).all():
-                return Absent(client, refusal)
+                return Absent(client, magnitude, refusal)
             refusal = refusal or outcome.refusal or "the release is not finite"
         outcome = self.runner.run([clients])
         if outcome.vector is None:

@@ -15,7 +15,7 @@ from coalmine.replaying.result import Moved, count, unit_name
 from coalmine.replaying.shrinking import detected
 from coalmine.results.finding import Finding
 
-# A later check must move the release by this much more than all before it to say something new.
+# A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05
 
 # Checks whose clients any code may refuse.
@@ -123,7 +123,7 @@ class Judge:
         """Return findings about movements that the noise does not cover, one per check."""
         refuting: list[Finding] = []
         careful: list[Finding] = []
-        highest, unprotected = 1.0, set[str]()
+        unprotected = set[str]()
         for observation in _worst_per_check(self._observations):
             movement, extra = observation.movement, observation.extra
             if not detected(movement, extra.tolerance):
@@ -134,10 +134,8 @@ class Judge:
                 if refutes and bare <= unprotected:
                     continue
                 unprotected |= bare if refutes else set()
-            elif movement.excess <= _NEW * highest:
+            elif extra.check != "clipping" and movement.excess <= _NEW * self._plain(extra.magnitude):
                 continue
-            elif refutes:
-                highest = movement.excess
             finding = Finding(
                 check="no noise" if movement.unprotected else extra.check,
                 sentence=self._sentence(observation),
@@ -148,6 +146,12 @@ class Judge:
             (refuting if refutes else careful).append(finding)
         refuting.sort(key=lambda finding: finding.check != "no noise")
         return refuting, careful
+
+    def _plain(self, magnitude: float) -> float:
+        """Return how far a plain update of about this size moved the release, over what is allowed; at least 1."""
+        plain = [o for o in self._observations if o.extra.check == "clipping" and math.isfinite(o.movement.excess)]
+        sizes = [o.movement.excess for o in plain if o.extra.magnitude <= max(magnitude, 1.0)]
+        return max([1.0, *sizes])
 
     def _poisoned(self, example: Callable[[Observation], str]) -> list[Finding]:
         """Return a finding if a client makes the release NaN or infinite, which shows for certain that it was there."""

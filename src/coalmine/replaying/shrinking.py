@@ -14,7 +14,7 @@ from coalmine.results.finding import CHECK_RATE
 if TYPE_CHECKING:
     from coalmine.replaying.sentences import Observation
 
-_HALVINGS = 12
+_HALVINGS = 8
 
 
 def shrunk(
@@ -32,7 +32,7 @@ def shrunk(
         scale: What the claim allows.
     """
     extra, around, others = observation.extra, observation.around, list(observation.others)
-    if len(around.members) > 1 or extra.check in ("replaced", "number of clients"):
+    if len(around.members) > 1 or not observation.movement.exact or extra.check in ("replaced", "number of clients"):
         return _text(observation, len(others), extra.magnitude)
 
     def shows(near: Round, members: Sequence[Any], magnitude: float) -> bool:
@@ -63,14 +63,14 @@ def detected(movement: Movement, tolerance: float) -> bool:
 
 
 def _smallest(shows: Callable[[float], bool], largest: float) -> float:
-    """Return the smallest magnitude that still shows it, to within a few percent."""
+    """Return the smallest magnitude that still shows it, to within a tenth."""
     low, high = 1.0, largest
     if not high > low or shows(low):
         return min(low, high)
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if shows(middle) else (middle, high)
-        if high / low < 1.05:
+        if high / low < 1.1:
             break
     return high
 
