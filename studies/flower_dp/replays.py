@@ -33,10 +33,11 @@ from flwr.serverapp.strategy import (
 )
 
 from coalmine.integrations.flower import replay_strategy
+from coalmine.integrations.flower.replay import random_clients
 from coalmine.replaying import Client, Replay, replay
 from coalmine.results.finding import Finding
 
-NODES, NOISE = 5, 2.0
+NODES, NOISE = 3, 2.0
 
 HEADER = """\
 | path | rows of the study | replay | what it found | seconds |
@@ -45,30 +46,28 @@ HEADER = """\
 
 def _model(side: int = 40, **more: Any) -> ArrayRecord:
     rng = np.random.default_rng(0)
-    arrays = {"weight": rng.normal(0, 0.1, (side, side)).astype(np.float32), "bias": np.zeros(side, dtype=np.float32)}
+    arrays = {"weight": rng.normal(0, 0.1, (side, side)).astype(np.float32)}
     return ArrayRecord({key: Array(np.asarray(value)) for key, value in {**arrays, **more}.items()})
 
 
-def _fixed(inner: Any = None, side: Any = DifferentialPrivacyServerSideFixedClipping) -> Strategy:
-    return side(inner or fed_avg(), NOISE, CLIP, NODES)
+def _fixed(inner: Any = None, side: Any = DifferentialPrivacyServerSideFixedClipping, nodes: int = NODES) -> Strategy:
+    return side(inner or fed_avg(), NOISE, CLIP, nodes)
 
 
-def _plain(kind: Any, side: int = 40, rounds: int = 3, **settings: Any) -> Callable[[], Replay]:
+def _plain(kind: Any, *, side: int = 40, nodes: int = NODES, rounds: int = 3, **settings: Any) -> Callable[[], Replay]:
     """Replay honest clients with equal weights, all of whom reply: what is left is the aggregation itself."""
 
     def run() -> Replay:
         model = _model(side)
-        updates = [client.update for client in _clients(model)]
-        strategy = _fixed(fed_avg(kind, **settings))
+        updates = [client.update for client in _clients(model, nodes)]
+        strategy = _fixed(fed_avg(kind, **settings), nodes=nodes)
         return replay_strategy(strategy, model, updates, hostile=False, dropouts=False, rounds=rounds)
 
     return run
 
 
-def _clients(model: ArrayRecord) -> list[Client]:
-    from coalmine.integrations.flower.replay import random_clients
-
-    return random_clients(model, NODES - 1, norm=2 * CLIP)
+def _clients(model: ArrayRecord, nodes: int = NODES) -> list[Client]:
+    return random_clients(model, nodes - 1, norm=2 * CLIP)
 
 
 def _adaptive(kind: Any, mods: Sequence[Any] = (), **settings: Any) -> Callable[[], Replay]:
@@ -116,7 +115,7 @@ def _with(model: Callable[[], ArrayRecord], mods: Sequence[Any] = (), side: Any 
 
 REPLAYS: dict[str, tuple[Callable[[], Replay], dict[str, str]]] = {
     "server-side fixed, FedAvg": (
-        lambda: replay_strategy(_fixed(), _model()),
+        lambda: replay_strategy(_fixed(), _model(bias=np.zeros(40, dtype=np.float32))),
         {"weights": "examples", "dropouts": "dropouts", "nan": "not finite", "order": "order"},
     ),
     "server-side fixed, FedAvg, equal weights, all reply": (_plain(type(fed_avg())), {}),
@@ -126,11 +125,11 @@ REPLAYS: dict[str, tuple[Callable[[], Replay], dict[str, str]]] = {
     "server-side fixed, FedProx": (_plain(FedProx, proximal_mu=0.1), {}),
     "server-side fixed, FedAvgM": (_plain(FedAvgM, server_momentum=0.9), {"FedAvgM": "memory"}),
     "server-side fixed, FedAdam": (_plain(FedAdam), {"FedAdam": "clipping"}),
-    "server-side fixed, FedYogi": (_plain(FedYogi, side=64, rounds=5), {"FedYogi": "memory"}),
+    "server-side fixed, FedYogi": (_plain(FedYogi, side=64, nodes=5, rounds=5), {"FedYogi": "memory"}),
     "server-side fixed, FedAdagrad": (_plain(FedAdagrad), {"FedAdagrad": "clipping"}),
-    "server-side fixed, FedMedian": (_plain(FedMedian), {"FedMedian": "other clients"}),
-    "server-side fixed, FedTrimmedAvg": (_plain(FedTrimmedAvg, beta=0.4), {"FedTrimmedAvg": "other clients"}),
-    "server-side fixed, Krum": (_plain(Krum, num_malicious_nodes=1), {"Krum": "other clients"}),
+    "server-side fixed, FedMedian": (_plain(FedMedian, nodes=5), {"FedMedian": "other clients"}),
+    "server-side fixed, FedTrimmedAvg": (_plain(FedTrimmedAvg, nodes=5, beta=0.4), {"FedTrimmedAvg": "other clients"}),
+    "server-side fixed, Krum": (_plain(Krum, nodes=5, num_malicious_nodes=1), {"Krum": "other clients"}),
     "server-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)": (
         _adaptive(DifferentialPrivacyServerSideAdaptiveClipping, clip_norm_lr=1.0, target_clipped_quantile=0.1),
         {"server-adaptive": "clipping"},

@@ -122,9 +122,7 @@ class Extras:
         if dropouts:
             yield Setting(check="dropouts", words="and all others dropped out", others=[])
 
-    def _extra(
-        self, check: str, text: str, code: str, direction: Floats, magnitude: float = 1.0, **more: Any
-    ) -> Extra:
+    def _extra(self, check: str, text: str, code: str, direction: Floats, magnitude: float = 1.0, **more: Any) -> Extra:
         tolerance = more.pop("tolerance", self.tolerance)
         hostile = more.pop("hostile", False)
         return Extra(
@@ -166,7 +164,9 @@ class Extras:
                 length = float(np.linalg.norm(direction))
                 if length > 0:
                     text = f"with an update of {_HUGE:,.0f} clip norms in {words(path)!r} only"
-                    yield self._extra("one array", text, f"{{magnitude}} * C * v in {words(path)!r}", direction / length, _HUGE)
+                    yield self._extra(
+                        "one array", text, f"{{magnitude}} * C * v in {words(path)!r}", direction / length, _HUGE
+                    )
         for index in sorted({0, self.template.dim - 1}):
             direction = np.zeros(self.template.dim)
             direction[index] = 1.0
@@ -222,13 +222,20 @@ class Extras:
                     code=f"{{magnitude}} * C * v with {value} in {'all coordinates' if everywhere else 'coordinate 0'}",
                     build=partial(self._nonfinite, value=value, everywhere=everywhere),
                 )  # fmt: skip
-        for name, change in (("one array less", _shorter), ("one array more", _longer), ("arrays of one number", _scalars)):
+        for name, change in (
+            ("one array less", _shorter),
+            ("one array more", _longer),
+            ("arrays of one number", _scalars),
+        ):
             changed = change(self.along(self.direction, 1.0), self.template, self.clip)
             if changed is not None:
                 yield Extra(
                     check="structure", words=f"that sends {name}", code=name, hostile=True, tolerance=self.tolerance,
-                    build=lambda size, change=change: change(self.along(self.direction, size), self.template, self.clip),
+                    build=partial(self._changed, change),
                 )  # fmt: skip
+
+    def _changed(self, change: Callable[[Any, Template, float], Any], size: float) -> Any:
+        return change(self.along(self.direction, size), self.template, self.clip)
 
     def _nonfinite(self, size: float, *, value: float, everywhere: bool) -> Any:
         vector = self.direction * (size * self.clip)
@@ -308,7 +315,7 @@ def _last_container(client: Any, template: Template) -> tuple[Path, Any]:
     last = list(template.update)[-1]
     value = client
     for part in last[:-1]:
-        value = value[part] if isinstance(value, dict | list | tuple) else getattr(value, str(part))
+        value = value[part] if isinstance(value, dict | list | tuple) else getattr(value, str(part))  # type: ignore[index]
     return last, value if isinstance(value, dict | list) and last else None
 
 

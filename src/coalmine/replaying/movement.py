@@ -112,7 +112,9 @@ class Round:
             self._noise = measure(np.stack([self._matrix(self.outcome(d)) for d in range(self.draws)]), self._sizes())
         return self._noise
 
-    def compare(self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = 0.7, hint: Floats | None = None) -> Movement:
+    def compare(
+        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = 1.02, hint: Floats | None = None
+    ) -> Movement:
         """Return how far the release moves if the round has these members instead.
 
         Args:
@@ -128,7 +130,7 @@ class Round:
         if first.vector.size != before.size:
             return Movement(length=math.inf, deviations=math.inf, excess=math.inf)
         after = self._matrix(first)
-        finite = np.isfinite(after).all(axis=0)
+        finite = np.asarray(np.isfinite(after).all(axis=0))
         moved = np.where(finite, after - np.where(finite, before, 0.0), 0.0)
         movement = self._judged(moved, before, after, finite, scale)
         if self._trusted and movement.excess >= doubt:
@@ -225,7 +227,7 @@ class Round:
         self._outcomes.update(enumerate(own))
         before = self._matrix(own[0])
         difference = before - self._matrix(other.outcome(0))
-        finite = np.isfinite(difference).all(axis=0)
+        finite = np.asarray(np.isfinite(difference).all(axis=0))
         moved = self._matrix(own[1]) - self._matrix(other.outcome(1))
         close = np.linalg.norm(difference - moved) <= np.linalg.norm(self._rounding(before, moved, finite)) + 1e-4 * (
             other.noise.level

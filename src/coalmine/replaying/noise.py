@@ -49,7 +49,7 @@ class Noise:
     @property
     def bare(self) -> Bools:
         """Which coordinates carry no noise, (dim,)."""
-        return self.std == 0
+        return np.asarray(self.std == 0)
 
     @property
     def level(self) -> float:
@@ -59,8 +59,7 @@ class Noise:
 
     @property
     def margin(self) -> float:
-        """A factor below 1: the true standard deviation is at most the measured one over it, but for a rate of 2.5e-5.
-        """
+        """A factor below 1: the true standard deviation is at most the measured one over it, but for 1 case of 40,000."""
         exact = math.sqrt(_chi_square_quantile(_RATE, self.degrees) / self.degrees)
         quantile = float(-special.ndtri(_RATE))
         wide = 1 - quantile * math.sqrt((2 + self.excess) / (4 * self.degrees))
@@ -88,7 +87,7 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
         runs: Releases of the same clients with other random numbers, (runs, rounds, dim).
         sizes: Numbers of coordinates of the arrays of one round's release.
     """
-    count, rounds, dim = runs.shape
+    count, rounds, _ = runs.shape
     mean = runs.mean(axis=0)
     residuals = (runs - mean) * math.sqrt(count / (count - 1))
     first = residuals[:, 0]

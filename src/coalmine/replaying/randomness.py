@@ -146,7 +146,7 @@ def _reseed(generator: Any, seed: np.random.SeedSequence) -> None:
         case np.random.Generator():
             _reseed(generator.bit_generator, seed)
         case np.random.BitGenerator():
-            generator.state = type(generator)(seed).state  # type: ignore[call-arg]
+            generator.state = type(generator)(seed).state
         case np.random.RandomState():
             generator.seed(seed.generate_state(4))
         case random.Random():

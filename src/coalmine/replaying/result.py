@@ -93,8 +93,8 @@ class Replay:
         if not self.noise_multiplier:
             return f"Not refuted: no client moved the release by more than {self.worst:.3g} × {unit_text(self)}."
         return (
-            f"Not refuted: the noise covers every honest client tried (largest movement {self.worst:.3g} of what it covers). "
-            "This is not a proof of privacy."
+            f"Not refuted: the noise covers every honest client tried (largest movement: {self.worst:.3g} of what it "
+            "covers). This is not a proof of privacy."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
-from coalmine.replaying.clients import Client as Client
 from coalmine.replaying.clients import precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.movement import Movement, Round, Scale
@@ -49,8 +49,8 @@ def replay(
     With all generators in the same state, both releases have the same noise, and their difference is what the client
     did. It must not exceed what the noise covers: (standard deviation of the noise) / (noise multiplier). That noise is
     measured by a few runs with other random numbers, so it does not matter whether a release is a sum or an average.
-    The clients that join are as difficult as possible: huge, tiny, in one array only, with many examples, of other types,
-    NaN, and so on. What moves the release too far is a bug, whatever the data: this is no statistical test, except that
+    The clients that join are as difficult as possible: huge, tiny, in one array only, with many examples, of other
+    types, NaN, and so on. What moves the release too far is a bug, whatever the data: this is no statistical test, except that
     the noise is measured, for which a correct aggregation is wrongly refuted in at most one replay of 1,000.
 
     Args:
@@ -78,6 +78,7 @@ def replay(
         InputError: If the clients hold no floating-point arrays, or the aggregation fails on the clients as they are.
 
     Example:
+        >>> from coalmine.replaying import Client
         >>> rng = np.random.default_rng(0)
         >>> def noisy_average(clients):  # weights by examples, but the noise is for equal weights
         ...     clipped = [c.update / max(1.0, np.linalg.norm(c.update)) for c in clients]
@@ -106,7 +107,7 @@ def replay(
     for joining in _users_own(extra, clients):
         search.try_extra(joining)
     first, *others = search.extras.all()
-    exact = search.try_extra(first).exact
+    exact = search.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
     if not exact:  # each comparison takes many runs: only those that matter most
         others = [joining for check in _MATTER_MOST for joining in [o for o in others if o.check == check][:3]]
     for joining in others:
@@ -118,8 +119,9 @@ def replay(
             search.try_setting(setting, probes=3 if exact else 1)
     if search.reproducible:
         search.try_removals(_MOST_REMOVED if exact else 1)
-        search.try_replacement()
-        search.try_presence()
+        if exact:
+            search.try_replacement()
+        search.try_presence(probes=3 if exact else 1)
     return search.result(seed)
 
 
@@ -129,9 +131,14 @@ def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
         return []
     several = isinstance(extra, list) and type(extra) is not type(clients[0])
     return [
-        Extra(check="extra client", words="as given", code=f"extra[{i}]", build=lambda _, client=client: client)
+        Extra(check="extra client", words="as given", code=f"extra[{i}]", build=partial(_always, client))
         for i, client in enumerate(extra if several else [extra])
     ]
+
+
+def _always(client: Any, _: float) -> Any:
+    """Return a client that has no magnitude to change."""
+    return client
 
 
 @dataclass(frozen=True)
@@ -190,10 +197,11 @@ class Search:
         if self._absent.refusal:
             self.judge.about_zero(self._absent.refusal)
 
-    def try_extra(self, extra: Extra) -> Movement:
+    def try_extra(self, extra: Extra, doubt: float = 1.02) -> Movement:
         """Let a client join the given ones."""
         client = extra.build(extra.magnitude)
-        movement = self.base.compare([[*self.extras.clients, client]], self.scale, hint=self._hint(client))
+        members = [[*self.extras.clients, client]]
+        movement = self.base.compare(members, self.scale, doubt=doubt, hint=self._hint(client))
         self._observe(extra, movement, self.base, self.extras.clients)
         return movement
 
@@ -224,7 +232,7 @@ class Search:
             without = self._round([self._without(others)], like=self.base, trust=True)
             extra = Extra(
                 check="given clients", words=f"(the given client {index}) joined the others", code=f"clients[{index}]",
-                build=lambda _, client=clients[index]: client, tolerance=self.extras.tolerance,
+                build=partial(_always, clients[index]), tolerance=self.extras.tolerance,
             )  # fmt: skip
             movement = without.compare([[*others, clients[index]]], self.scale)
             self._observe(extra, movement, without, others)
@@ -236,19 +244,19 @@ class Search:
             around = self._round([[*self.extras.clients, first]], like=self.base, trust=True)
             if around.outcome(0).vector is None:
                 continue
-            movement = around.compare([[*self.extras.clients, second]], self.scale, doubt=1.4)
+            movement = around.compare([[*self.extras.clients, second]], self.scale, doubt=2.04)
             halved = replace(
                 movement, excess=movement.excess / 2, deviations=movement.deviations / 2, length=movement.length / 2,
                 p_value=around.noise.p_value(movement.excess / 2) if 2 < movement.excess < math.inf else 0.0,
             )  # fmt: skip
             extra = Extra(
                 check="replaced", words="was replaced by its opposite (half of the movement counts)",
-                code="C * v instead of -C * v", build=lambda _, client=second: client, magnitude=magnitude,
+                code="C * v instead of -C * v", build=partial(_always, second), magnitude=magnitude,
                 tolerance=self.extras.tolerance,
             )  # fmt: skip
             self._observe(extra, halved, around, self.extras.clients)
 
-    def try_presence(self) -> None:
+    def try_presence(self, probes: int) -> None:
         """Compare with a round that has one client less, instead of one whose update is zero."""
         if self._adjacency == "add-remove":
             return
@@ -256,7 +264,7 @@ class Search:
         first = around.outcome(0)
         if first.vector is None or not np.isfinite(first.vector).all():
             return
-        for extra in self.extras.probes():
+        for extra in self.extras.probes()[:probes]:
             movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
             named = replace(extra, check="number of clients", hostile=False)
             self._observe(named, movement, around, self.extras.clients)
@@ -331,7 +339,7 @@ class Search:
         raise InputError(f"release fails when one client joins the given ones: {refusal}")
 
     def _sensitivity(self) -> float:
-        """Return how far a client at the clip norm moves the release: half of what replacing it by its opposite does."""
+        """Return how far a client at the clip norm moves the release: half as far as its opposite does in its place."""
         pairs = [
             [
                 self.runner.run([[*self.extras.clients, self.extras.along(sign * self.extras.direction, 1.0)]], draw)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
 from typing import Any
 
 from coalmine.replaying.extras import Extra
@@ -189,8 +188,10 @@ class Judge:
             number = len(movement.unprotected)
             return f"{_listed(arrays)}: {count(number, 'coordinate')} without noise moved {how}."
         if math.isinf(movement.excess):
-            seen = "rounds share their noise, so that their difference shows the client" if extra.check == "memory" else (
-                "the release changed its shape"
+            seen = (
+                "rounds share their noise, so that their difference shows the client"
+                if extra.check == "memory"
+                else ("the release changed its shape")
             )
             return f"The client shows without any noise {how}: {seen}."
         moved, unit = self._clip_norms(movement), unit_name(self._unit / self._clip)
@@ -203,8 +204,8 @@ class Judge:
         if not movement.exact and abs(math.log(movement.scale)) > 1e-3 and moved < movement.excess:
             return (
                 f"The noise depends on the clients: its standard deviation changed by a factor of {movement.scale:.4g} "
-                f"{how}, which together with a movement of {moved:.3g} × {unit} counts as {movement.excess:.3g} times what "
-                f"the claim allows.{public}"
+                f"{how}, which together with a movement of {moved:.3g} × {unit} counts as {movement.excess:.3g} times "
+                f"what the claim allows.{public}"
             )
         later = " in all rounds together" if extra.check == "memory" else ""
         if extra.check == "memory":

@@ -37,8 +37,8 @@ def replay_strategy(
     """Replay rounds of a Flower strategy with and without one client.
 
     The strategy configures each round and aggregates its replies as in a training; no network and no ClientApp are
-    involved. Its state (momentum, clip norms, privacy spent) is copied for each run. What an adversary sees is the model
-    after each round and, with adaptive clipping, the next clip norm, which clients receive.
+    involved. Its state (momentum, clip norms, privacy spent) is copied for each run. What an adversary sees is the
+    model after each round and, with adaptive clipping, the next clip norm if clients receive it.
 
     Args:
         strategy: The strategy with its DP wrapper. It is not changed.
@@ -123,7 +123,7 @@ class StrategyRelease:
         released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted(arrays.items())}
         after = getattr(self._strategy, "clipping_norm", None)
         if after != before and _sent(asked, before):  # adaptive clipping: its noise is Gaussian in the logarithm
-            released["log clipping_norm"] = math.log(after) if after > 0 else -math.inf
+            released["log clipping_norm"] = math.log(float(after or 0.0)) if after else -math.inf
         return released
 
     def _reply(self, message: Message, client: Client | Mapping[str, Any]) -> Message:
@@ -189,7 +189,11 @@ def decoded(array: Array) -> Any:
     length is in bytes 8 and 9.
     """
     data = array.data
-    if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\x01\x00" or b"'fortran_order': False" not in data[:128]:
+    if (
+        array.stype != "numpy.ndarray"
+        or data[:8] != b"\x93NUMPY\x01\x00"
+        or b"'fortran_order': False" not in data[:128]
+    ):
         return _load(array)
     start = 10 + int.from_bytes(data[8:10], "little")
     return np.frombuffer(data, dtype=array.dtype, offset=start).reshape(array.shape).copy()
