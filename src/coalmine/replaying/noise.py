@@ -59,7 +59,7 @@ class Noise:
 
     @property
     def margin(self) -> float:
-        """A factor below 1: the true standard deviation is at most the measured one over it, but for 1 case of 40,000."""
+        """A factor below 1: the true deviation is at most the measured one over it, but for 1 case of 40,000."""
         exact = math.sqrt(_chi_square_quantile(_RATE, self.degrees) / self.degrees)
         quantile = float(-special.ndtri(_RATE))
         wide = 1 - quantile * math.sqrt((2 + self.excess) / (4 * self.degrees))

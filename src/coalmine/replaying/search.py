@@ -48,7 +48,7 @@ def replay(
 
     With all generators in the same state, both releases have the same noise, and their difference is what the client
     did. It must not exceed what the noise covers: (standard deviation of the noise) / (noise multiplier). That noise is
-    measured by a few runs with other random numbers, so it does not matter whether a release is a sum or an average.
+    measured by a few runs with other random numbers, so sums and averages are alike.
     The clients that join are as difficult as possible: huge, tiny, in one array only, with many examples, of other
     types, NaN, and so on. What moves the release too far is a bug, whatever the data: this is no statistical test, except that
     the noise is measured, for which a correct aggregation is wrongly refuted in at most one replay of 1,000.
@@ -279,7 +279,13 @@ class Search:
             return
         later = slice(plain.vector.size // 2, None)
         shift = np.abs(plain.vector[later] - moved.vector[later])
-        if self.reproducible and (shift <= 8 * self._precision * np.abs(plain.vector[later])).all():
+        again = self.runner.run([ordinary, ordinary], 1).vector
+        half = plain.vector.size // 2
+        steps = [v[half:] - v[:half] for v in (plain.vector, again) if v is not None and v.size == plain.vector.size]
+        shared = len(steps) == 2 and np.allclose(
+            steps[0], steps[1], rtol=1e-6, atol=1e-6 * (self.base.noise.level or 1)
+        )
+        if self.reproducible and not shared and (shift <= 8 * self._precision * np.abs(plain.vector[later])).all():
             return  # nothing of the first round is left in the second
         around = self._round([ordinary] * rounds)
         # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
