@@ -51,7 +51,7 @@ def replay(
     measured by a few runs with other random numbers, so sums and averages are alike.
     The clients that join are as difficult as possible: huge, tiny, in one array only, with many examples, of other
     types, NaN, and so on. What moves the release too far is a bug, whatever the data: this is no statistical test,
-    except that the noise is measured, for which a correct aggregation is wrongly refuted in at most one replay of 1,000.
+    except that the noise is measured, for which a correct aggregation is refuted in at most one of 1,000 replays.
 
     Args:
         release: Function from a list of clients to what is released: arrays, or lists, dicts or dataclasses of them.
