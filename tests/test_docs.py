@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
         ("secret-sharer", 12),
         ("bring-your-own", 8),
         ("ci", 6),
+        ("replay", 7),
         ("opacus", 12),
     ],
 )

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import Release as Release
     from coalmine.protocol import View as View
+    from coalmine.replaying.clients import Client as Client
+    from coalmine.replaying.result import Replay as Replay
+    from coalmine.replaying.search import replay as replay
     from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
     from coalmine.results.result import AuditResult as AuditResult
@@ -98,6 +101,9 @@ __getattr__, __all__ = lazy_names(
             "Release",
             "View",
         ),
+        "coalmine.replaying.clients": ("Client",),
+        "coalmine.replaying.result": ("Replay",),
+        "coalmine.replaying.search": ("replay",),
         "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
         "coalmine.results.result": ("AuditResult",),
         "coalmine.runs.running": ("run",),
@@ -109,7 +115,7 @@ __getattr__, __all__ = lazy_names(
             "estimate",
         ),
     },
-    ("accounting", "methods", "protocol", "results", "runs", "simulation", "stats", "testing"),
+    ("accounting", "methods", "protocol", "replaying", "results", "runs", "simulation", "stats", "testing"),
 )
 
 

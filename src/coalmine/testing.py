@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +23,10 @@ from coalmine.results import words
 from coalmine.stats import Estimate, Scores, SequentialBound, ceiling, simultaneous
 from coalmine.stats.rank_tests import Design
 
-__all__ = ["assert_locally_private", "assert_private", "assert_private_scores"]
+if TYPE_CHECKING:
+    from coalmine.replaying import Replay
+
+__all__ = ["assert_locally_private", "assert_private", "assert_private_scores", "assert_sensitivity"]
 
 FALSE_ALARM_RATE = 1e-3
 
@@ -211,6 +215,64 @@ def assert_private_scores(
     _check_can_fail(top, claim, f"{sizes[0]:,} members and {sizes[1]:,} non-members")
     bound = simultaneous(scores, delta=delta, confidence=confidence, design=design)
     return _judged(bound, claim, false_alarm_rate, f"{sizes[0]:,} members, {sizes[1]:,} non-members")
+
+
+def assert_sensitivity(
+    release: Callable[..., Any],
+    clients: Sequence[Any],
+    extra: Any = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float | None,
+    adjacency: str = "zero-out",
+    hostile: bool = False,
+    dropouts: bool = True,
+    rounds: int = 3,
+    strict: bool = False,
+    seed: int = 0,
+) -> Replay:
+    """Assert that no client moves a release by more than its noise covers.
+
+    Runs the aggregation with and without one client, with the same randomness (`coalmine.replay`, docs/replay.md).
+
+    Args:
+        release: Function from a list of clients to what is released.
+        clients: The clients of an ordinary round, at least one.
+        extra: A client, or a list of clients, to try beside those that replay makes up.
+        clip_norm: The claimed clip norm.
+        noise_multiplier: The claimed noise multiplier; 0 or None if the release is not meant to carry noise.
+        adjacency: ``"zero-out"`` (the number of clients is public) or ``"add-remove"``.
+        hostile: Whether clients may send what no honest client does, such as NaN.
+        dropouts: Whether rounds with few clients happen, too.
+        rounds: Number of rounds in which a client of the first one may still be seen.
+        strict: Whether warnings fail the test, too.
+        seed: Seed of all randomness.
+
+    Returns:
+        The replay.
+
+    Raises:
+        AssertionError: If a client moves the release too far; the message has the findings.
+        InputError: If the arguments do not fit, or the aggregation fails on the clients as they are.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> def noisy_sum(updates):
+        ...     clipped = [update / max(1.0, np.linalg.norm(update)) for update in updates]
+        ...     return sum(clipped) + rng.normal(0, 2.0, 1000)
+        >>> assert_sensitivity(noisy_sum, [rng.normal(size=1000)] * 5, clip_norm=1.0, noise_multiplier=2.0).ok
+        True
+    """
+    __tracebackhide__ = True
+    from coalmine.replaying import replay
+
+    result = replay(
+        release, clients, extra, clip_norm=clip_norm, noise_multiplier=noise_multiplier, adjacency=adjacency,
+        hostile=hostile, dropouts=dropouts, rounds=rounds, seed=seed,
+    )  # fmt: skip
+    if not result.ok or (strict and result.findings):
+        raise AssertionError(str(result))
+    return result
 
 
 def _checked(epsilon: float, delta: float, false_alarm_rate: float) -> tuple[float, float]:

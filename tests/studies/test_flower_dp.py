@@ -56,3 +56,30 @@ def test_each_script_shows_its_finding(script, capsys):
             measured = float(line.split("by ")[-1].split(" standard")[0])
             assert measured > 1.5, line
     assert printed
+
+
+@pytest.mark.parametrize("row", ["weights", "FedAvgM", "scalar"])
+def test_replay_flags_rows_of_the_study(row):
+    import replays
+
+    run, covered = next(entry for entry in replays.REPLAYS.values() if row in entry[1])
+    assert replays.found(run(), covered[row]) is not None
+
+
+def test_replay_does_not_flag_fedavg_with_equal_weights():
+    import replays
+
+    assert replays.REPLAYS["server-side fixed, FedAvg, equal weights, all reply"][0]().ok
+
+
+@pytest.mark.parametrize(
+    "array", [np.float32(0.3), np.zeros((0, 3)), np.arange(6).reshape(2, 3), np.ones(4, np.float16)]
+)
+def test_arrays_are_decoded_as_flower_does(array):
+    from flwr.app import Array
+
+    from coalmine.integrations.flower.replay import decoded
+
+    sent = Array(np.asarray(array))
+    assert decoded(sent).dtype == sent.numpy().dtype
+    np.testing.assert_array_equal(decoded(sent), sent.numpy())

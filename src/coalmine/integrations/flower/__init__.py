@@ -7,6 +7,7 @@
 
 `CanaryGrid` adds the nodes, `FrozenRounds` holds CANIFE's rounds on a frozen model, `canary_mod` lets nodes of a real
 deployment send canaries, and `LocalGrid` runs a ClientApp in this process. docs/flower.md explains each.
+`replay_strategy` needs no training: it replays rounds with and without one client (docs/replay.md).
 """
 
 try:
@@ -19,5 +20,6 @@ from coalmine.integrations.flower.frozen import FrozenRounds
 from coalmine.integrations.flower.grid import CanaryGrid
 from coalmine.integrations.flower.local import LocalGrid
 from coalmine.integrations.flower.mod import canary_mod
+from coalmine.integrations.flower.replay import replay_strategy
 
-__all__ = ["CanaryGrid", "FrozenRounds", "Layout", "LocalGrid", "canary_mod"]
+__all__ = ["CanaryGrid", "FrozenRounds", "Layout", "LocalGrid", "canary_mod", "replay_strategy"]

@@ -1,0 +1,336 @@
+"""The clients that replay lets join, chosen to be as difficult as possible, and the rounds that they join."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coalmine.arrays import Floats
+from coalmine.replaying.clients import Path, Template, is_tensor, leaves, like, mapped, numbers_of, words
+
+_HUGE = 1000.0
+_MOST_ARRAYS = 24
+
+# Clipping in half precision loses this much of a norm.
+_HALF_TOLERANCE = 0.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extra:
+    """A client that joins a round.
+
+    Args:
+        check: Name of the check that it belongs to.
+        words: What it sends, after "one client ".
+        code: The same as code, in the example of a finding.
+        build: Function from a magnitude, in clip norms, to the client.
+        magnitude: The magnitude to begin with.
+        hostile: Whether no honest client sends this.
+        tolerance: Relative movement above the allowed one that is due to rounding.
+    """
+
+    check: str
+    words: str
+    code: str
+    build: Callable[[float], Any]
+    magnitude: float = 1.0
+    hostile: bool = False
+    tolerance: float = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The other clients of a round.
+
+    Args:
+        check: Name of the check that it belongs to.
+        words: What is special about the others, after the sentence about the client; empty for the given clients.
+        others: The other clients.
+    """
+
+    check: str
+    words: str
+    others: Sequence[Any]
+
+
+class Extras:
+    """Builds difficult clients in the likeness of given ones.
+
+    Args:
+        clients: The given clients.
+        clip_norm: The clip norm.
+        seed: Seed of the random direction that most of them point in.
+    """
+
+    def __init__(self, clients: Sequence[Any], *, clip_norm: float, seed: int) -> None:
+        self.template, self.clients, self.clip = Template(clients[0]), clients, clip_norm
+        direction = np.random.default_rng(seed).standard_normal(self.template.dim)
+        self.direction: Floats = direction / np.linalg.norm(direction)
+        self.tolerance = _HALF_TOLERANCE if self.template.half else 1e-3
+
+    def along(self, direction: Floats, magnitude: float, **more: Any) -> Any:
+        """Return a client whose update has this direction, and a norm of so many clip norms."""
+        return self.template.build(direction * (magnitude * self.clip), **more)
+
+    def zero(self) -> Any:
+        """Return a client whose update is zero: the stand-in for an absent client."""
+        return self.along(self.direction, 0.0)
+
+    def probes(self) -> list[Extra]:
+        """Return the simplest clients, for rounds with other clients than the given ones."""
+        return [
+            self._extra("clipping", "with an update of the clip norm", "C * v", self.direction),
+            self._extra("clipping", "with an update of the clip norm", "-C * v", -self.direction),
+            self._extra(
+                "clipping", f"with an update of {_HUGE:,.0f} clip norms", "{magnitude} * C * v", self.direction, _HUGE
+            ),
+        ]
+
+    def all(self) -> list[Extra]:
+        """Return all clients to try, the simplest first."""
+        return [*self.probes(), *self._sizes(), *self._places(), *self._types(), *self._reports(), *self._hostile()]
+
+    def settings(self, *, dropouts: bool) -> Iterator[Setting]:
+        """Yield rounds whose other clients make one client count for more."""
+        vectors = [self.template.vector(client) for client in self.clients]
+        count = len(self.clients)
+        norms = [max(float(np.linalg.norm(vector)), 1e-300) for vector in vectors]
+
+        def others(make: Callable[[int], Floats]) -> list[Any]:
+            return [self.template.build(make(i), base=self.clients[i]) for i in range(count)]
+
+        long = others(lambda i: vectors[i] * (_HUGE * self.clip / norms[i]))
+        yield Setting(check="other clients", words="beside clients whose updates are all clipped", others=long)
+        short = others(lambda i: vectors[i] * (1e-6 * self.clip / norms[i]))
+        yield Setting(check="other clients", words="beside clients whose updates are nearly zero", others=short)
+        if count >= 2:
+            even = count - count % 2  # an odd one out pulls no way
+            sides = others(lambda i: self.direction * self.clip * ((-1) ** i if i < even else 1e-5))
+            yield Setting(
+                check="other clients", words="beside clients half of which pull one way, half the other", others=sides
+            )
+        same = others(lambda i: self.direction * self.clip)
+        yield Setting(check="other clients", words="beside clients that all send the same update", others=same)
+        if dropouts and count > 2:
+            few = list(self.clients[:1])
+            yield Setting(check="dropouts", words=f"and {count - 1} of the {count} others dropped out", others=few)
+        if dropouts:
+            yield Setting(check="dropouts", words="and all others dropped out", others=[])
+
+    def _extra(self, check: str, text: str, code: str, direction: Floats, magnitude: float = 1.0, **more: Any) -> Extra:
+        tolerance = more.pop("tolerance", self.tolerance)
+        hostile = more.pop("hostile", False)
+        return Extra(
+            check=check, words=text, code=code, build=lambda size: self.along(direction, size, **more),
+            magnitude=magnitude, tolerance=tolerance, hostile=hostile,
+        )  # fmt: skip
+
+    def _sizes(self) -> Iterator[Extra]:
+        """Very long and very short updates, and those along and against the others."""
+        yield self._extra("clipping", "with a tiny update", "1e-9 * C * v", self.direction, 1e-9)
+        yield self._extra("clipping", "with an update of zero", "0 * v", self.direction, 0.0)
+        if not self.template.half:
+            yield self._extra(
+                "clipping", "with an update of 1e25 clip norms", "{magnitude} * C * v", self.direction, 1e25
+            )
+        equal = np.full(self.template.dim, 1 / math.sqrt(self.template.dim))
+        yield self._extra(
+            "clipping", f"with an update of {_HUGE:,.0f} clip norms, the same in every coordinate",
+            "{magnitude} * C * ones / sqrt(d)", equal, _HUGE,
+        )  # fmt: skip
+        mean = np.mean([self.template.vector(client) for client in self.clients], axis=0)
+        length = float(np.linalg.norm(mean))
+        if length > 0 and math.isfinite(length):
+            for sign, how in ((1, "along"), (-1, "against")):
+                yield self._extra(
+                    "clipping", f"with a huge update {how} the others' average", "{magnitude} * C * mean",
+                    sign * mean / length, _HUGE,
+                )  # fmt: skip
+
+    def _places(self) -> Iterator[Extra]:
+        """Updates in one array, and in one coordinate, only."""
+        slices = list(self.template.slices())
+        if len(slices) > 1:
+            # At most so many arrays, but always those of one number: they are what code forgets.
+            small = sorted(slices, key=lambda item: item[1].stop - item[1].start)[:_MOST_ARRAYS]
+            for path, part in small:
+                direction = np.zeros(self.template.dim)
+                direction[part] = self.direction[part]
+                length = float(np.linalg.norm(direction))
+                if length > 0:
+                    text = f"with an update of {_HUGE:,.0f} clip norms in {words(path)!r} only"
+                    yield self._extra(
+                        "one array", text, f"{{magnitude}} * C * v in {words(path)!r}", direction / length, _HUGE
+                    )
+        for index in sorted({0, self.template.dim - 1}):
+            direction = np.zeros(self.template.dim)
+            direction[index] = 1.0
+            text = f"with an update of {_HUGE:,.0f} clip norms in coordinate {index} only"
+            yield self._extra("one coordinate", text, f"{{magnitude}} * C * e[{index}]", direction, _HUGE)
+
+    def _types(self) -> Iterator[Extra]:
+        """Other types of numbers, integer arrays, and arrays in another order."""
+        for value in (1e3, 1e6) if self.template.whole else ():
+            yield self._extra(
+                "integers", f"whose integer arrays ({self._names(self.template.whole)}) hold {value:,.0f}",
+                f"{value:.0f} in integer arrays", self.direction, 1.0, whole=value,
+            )  # fmt: skip
+        yield Extra(
+            check="integers", words="whose arrays are integers", code="rint({magnitude} * v * sqrt(d)).astype(int64)",
+            build=lambda size: self._cast(size * math.sqrt(self.template.dim), "int64"), magnitude=_HUGE,
+            tolerance=self.tolerance,
+        )  # fmt: skip
+        yield Extra(
+            check="precision", words="whose arrays have half precision", code="({magnitude} * v).astype(float16)",
+            build=lambda size: self._cast(min(size * self.clip, 3e4), "float16"), magnitude=_HUGE,
+            tolerance=_HALF_TOLERANCE,
+        )  # fmt: skip
+        for magnitude in (1.0, _HUGE):
+            if self._reordered(magnitude) is not None:
+                yield Extra(
+                    check="order", words="whose arrays come in another order", code="dict(reversed(update.items()))",
+                    build=self._reordered, magnitude=magnitude, tolerance=self.tolerance, hostile=True,
+                )  # fmt: skip
+
+    def _reports(self) -> Iterator[Extra]:
+        """What a client says about itself: numbers of examples and the like."""
+        for path, value in self.template.reported.items():
+            name = words(path) if isinstance(path[-1], str) else "examples"
+            label = "{value:,} examples" if "example" in name or "sample" in name else f"{name} = {{value:,}}"
+            for reported, hostile in (
+                (max(1000, 1000 * int(value)), False), (10**9, False), (0, False), (1, False),
+                (-max(1, int(value)), True), (-(10**6), True), (math.nan, True),
+            ):  # fmt: skip
+                text = f"with {label.format(value=reported)}"
+                yield self._extra(
+                    "examples", text, f"{{magnitude}} * C * v, {name}={reported}", self.direction,
+                    reported={path: reported}, hostile=hostile,
+                )  # fmt: skip
+
+    def _hostile(self) -> Iterator[Extra]:
+        """What no honest client sends: NaN and infinity, missing and additional arrays, other shapes."""
+        for value in (math.nan, math.inf):
+            for everywhere in (False, True):
+                text = f"that sends {'only ' if everywhere else 'one '}{value}"
+                yield Extra(
+                    check="not finite", words=text, hostile=True, magnitude=_HUGE, tolerance=self.tolerance,
+                    code=f"{{magnitude}} * C * v with {value} in {'all coordinates' if everywhere else 'coordinate 0'}",
+                    build=partial(self._nonfinite, value=value, everywhere=everywhere),
+                )  # fmt: skip
+        for name, change in (
+            ("one array less", _shorter),
+            ("one array more", _longer),
+            ("arrays of one number", _scalars),
+        ):
+            changed = change(self.along(self.direction, 1.0), self.template, self.clip)
+            if changed is not None:
+                yield Extra(
+                    check="structure", words=f"that sends {name}", code=name, hostile=True, tolerance=self.tolerance,
+                    build=partial(self._changed, change),
+                )  # fmt: skip
+
+    def _changed(self, change: Callable[[Any, Template, float], Any], size: float) -> Any:
+        return change(self.along(self.direction, size), self.template, self.clip)
+
+    def _nonfinite(self, size: float, *, value: float, everywhere: bool) -> Any:
+        vector = self.direction * (size * self.clip)
+        vector[slice(None) if everywhere else 0] = value
+        return self.template.build(vector)
+
+    def _cast(self, size: float, dtype: str) -> Any:
+        """Return the update in another type of numbers."""
+        client = self.template.build(self.direction * size)
+        places = dict(self.template.slices())
+
+        def cast(path: Path, leaf: Any) -> Any:
+            if path not in places:
+                return leaf
+            values = (self.direction[places[path]] * size).reshape(numbers_of(leaf).shape)
+            target = np.zeros((), dtype=dtype)
+            if is_tensor(leaf):
+                import torch
+
+                return like(torch.zeros((), dtype=getattr(torch, dtype), device=leaf.device), values)
+            return like(target, values) if isinstance(leaf, np.ndarray) else leaf
+
+        return mapped(client, cast)
+
+    def _reordered(self, size: float) -> Any:
+        """Return the client with the keys of all dicts reversed; None if there is no dict with two keys."""
+        client = self.along(self.direction, size)
+        changed = _reversed(client)
+        return None if list(leaves(changed)) == list(leaves(client)) else changed
+
+    @staticmethod
+    def _names(paths: Mapping[Path, Any]) -> str:
+        return ", ".join(words(path) for path in paths)
+
+
+def _reversed(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return type(tree)((key, _reversed(value)) for key, value in reversed(list(tree.items())))
+    if hasattr(tree, "update") and hasattr(tree, "examples"):
+        return type(tree)(_reversed(tree.update), tree.examples)
+    if isinstance(tree, tuple) and not hasattr(tree, "_fields"):
+        return tuple(_reversed(value) for value in tree)
+    return tree
+
+
+def _shorter(client: Any, template: Template, clip: float) -> Any:
+    """Return the client without the last array of its update; None if there is only one."""
+    last, container = _last_container(client, template)
+    if container is None or len(template.update) < 2:
+        return None
+    return _with_container(client, last[:-1], lambda items: dict(list(items.items())[:-1]), lambda items: items[:-1])
+
+
+def _longer(client: Any, template: Template, clip: float) -> Any:
+    """Return the client with one more array; None if its update is a single array."""
+    last, container = _last_container(client, template)
+    if container is None:
+        return None
+    more = like(template.update[last], np.full(3, 1000 * clip))
+    return _with_container(client, last[:-1], lambda items: {**items, "another": more}, lambda items: [*items, more])
+
+
+def _scalars(client: Any, template: Template, clip: float) -> Any:
+    """Return the client with one number instead of each array, which NumPy and torch repeat for all coordinates."""
+    size = 1 / math.sqrt(len(template.update))
+
+    def change(path: Path, leaf: Any) -> Any:
+        if path not in template.update or isinstance(leaf, float | list):
+            return leaf
+        return like(leaf, np.full((1,), clip * size))
+
+    return mapped(client, change) if template.dim > 1 else None
+
+
+def _last_container(client: Any, template: Template) -> tuple[Path, Any]:
+    """Return the path of the last array, and the dict or list that holds it; None if nothing does."""
+    last = list(template.update)[-1]
+    value = client
+    for part in last[:-1]:
+        value = value[part] if isinstance(value, dict | list | tuple) else getattr(value, str(part))  # type: ignore[index]
+    return last, value if isinstance(value, dict | list) and last else None
+
+
+def _with_container(client: Any, path: Path, of_dict: Callable[[Any], Any], of_list: Callable[[Any], Any]) -> Any:
+    """Return the client with the container at a path changed."""
+    if not path:
+        return of_dict(client) if isinstance(client, dict) else of_list(client)
+    first, rest = path[0], path[1:]
+    if isinstance(client, dict):
+        return type(client)({**client, first: _with_container(client[first], rest, of_dict, of_list)})
+    if isinstance(client, list | tuple):
+        items = list(client)
+        items[int(first)] = _with_container(items[int(first)], rest, of_dict, of_list)
+        return type(client)(items)
+    import dataclasses
+
+    inner = _with_container(getattr(client, str(first)), rest, of_dict, of_list)
+    return dataclasses.replace(client, **{str(first): inner})

@@ -1,0 +1,278 @@
+"""How far a release moves when one client joins, with the same randomness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from coalmine.arrays import Bools, Floats
+from coalmine.errors import InputError
+from coalmine.replaying.noise import Noise, measure
+from coalmine.replaying.running import Outcome, Runner
+from coalmine.results.finding import CHECK_RATE
+
+# Comparisons by statistics share the other half of the rate; see noise.py for the first half.
+_RATE = CHECK_RATE / 2 / 500
+_QUANTILE = float(-special.ndtri(_RATE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Movement:
+    """What happened when one client joined.
+
+    Args:
+        length: Distance that the release moved, in its own units; infinite if it is not finite any more.
+        deviations: The same in standard deviations of the noise.
+        allowed: Largest number of standard deviations that the claim allows, or the length if there is no noise.
+        excess: How many times the movement exceeds what is allowed; the claim needs at most 1.
+        margin: Factor for the error of the measured noise: exceeded for certain if ``excess · margin`` is above 1.
+        exact: Whether the randomness was the same with and without the client. Otherwise ``excess`` is a lower bound.
+        scale: Ratio of the noise with the client to that without.
+        unprotected: Coordinates that carry no noise and moved.
+        not_finite: Coordinates that became NaN or infinite.
+        refusal: What was raised instead of a release.
+    """
+
+    length: float = 0.0
+    deviations: float = 0.0
+    allowed: float = 1.0
+    excess: float = 0.0
+    margin: float = 1.0
+    exact: bool = True
+    scale: float = 1.0
+    unprotected: tuple[int, ...] = ()
+    not_finite: int = 0
+    refusal: str = ""
+    p_value: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What the claim allows.
+
+    Args:
+        noise_multiplier: The claimed noise multiplier; 0 if there is no claim of noise.
+        sensitivity: How far one client within the clip norm moves the release, for releases without noise.
+    """
+
+    noise_multiplier: float
+    sensitivity: float = math.inf
+
+
+class Round:
+    """A round without the client in question, run as often as needed.
+
+    Args:
+        runner: Runs the aggregation.
+        members: The clients, for one or more rounds.
+        draws: How many draws measure the noise.
+        reproducible: Whether equal randomness gives equal releases.
+        precision: Machine precision of clients.
+        like: A round that is expected to have the same noise, which saves measuring it.
+        trust: Whether to check that only once a movement is in doubt.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        members: Sequence[Sequence[Any]],
+        *,
+        draws: int,
+        reproducible: bool,
+        precision: float,
+        like: Round | None = None,
+        trust: bool = False,
+    ) -> None:
+        self._runner, self.members, self.draws = runner, members, draws
+        self.reproducible, self._precision = reproducible, precision
+        self._outcomes: dict[int, Outcome] = {}
+        self._like, self._trusted = like, trust and like is not None
+        self._noise: Noise | None = None
+
+    def outcome(self, draw: int) -> Outcome:
+        """Return the release without the client, for a random draw."""
+        if draw not in self._outcomes:
+            # Where equal draws differ anyway, the releases with the client must not reuse those without.
+            self._outcomes[draw] = self._runner.run(self.members, draw)
+        return self._outcomes[draw]
+
+    @property
+    def noise(self) -> Noise:
+        """The noise of the release."""
+        if self._trusted and self._like is not None:
+            return self._like.noise
+        if self._noise is None and self._like is not None:
+            self._noise = self._same_noise(self._like)
+        if self._noise is None:
+            self._noise = measure(np.stack([self._matrix(self.outcome(d)) for d in range(self.draws)]), self._sizes())
+        return self._noise
+
+    def compare(
+        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = 1.02, hint: Floats | None = None
+    ) -> Movement:
+        """Return how far the release moves if the round has these members instead.
+
+        Args:
+            members: The clients of each round.
+            scale: What the claim allows.
+            doubt: Movements above this share of the allowed one are checked with other random numbers.
+            hint: Direction in which the movement is expected, for releases whose randomness cannot be repeated.
+        """
+        first = self._runner.run(members, 0)
+        if first.vector is None:
+            return Movement(refusal=first.refusal)
+        before = self._matrix(self.outcome(0))
+        if first.vector.size != before.size:
+            return Movement(length=math.inf, deviations=math.inf, excess=math.inf)
+        after = self._matrix(first)
+        finite = np.asarray(np.isfinite(after).all(axis=0))
+        moved = np.where(finite, after - np.where(finite, before, 0.0), 0.0)
+        movement = self._judged(moved, before, after, finite, scale)
+        if self._trusted and movement.excess >= doubt:
+            self._trusted = False
+            movement = self._judged(moved, before, after, finite, scale)
+        if self.reproducible and movement.excess < doubt:
+            return movement
+        if self.reproducible:
+            again = self._runner.run(members, 1)
+            if again.vector is not None and self._agree(moved, again, finite, before):
+                return movement
+        return self._statistics(members, finite, scale, hint)
+
+    def _judged(self, moved: Floats, before: Floats, after: Floats, finite: Bools, scale: Scale) -> Movement:
+        """Judge a movement that is known exactly, but for rounding."""
+        noise = self.noise
+        rounding = self._rounding(before, after, finite)
+        length = float(np.linalg.norm(moved))
+        beyond = max(0.0, 1 - float(np.linalg.norm(rounding)) / length) if length else 0.0
+        bad = int(np.sum(~finite))
+        if scale.noise_multiplier == 0 or noise.level == 0:
+            excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
+            return Movement(length=length, allowed=scale.sensitivity, excess=excess, not_finite=bad)
+        deviations = beyond * noise.deviations(moved)
+        bare = noise.bare & (np.abs(moved) > 8 * rounding + 1e-12).any(axis=0)
+        excess = math.inf if bare.any() else deviations * scale.noise_multiplier
+        return Movement(
+            length=length, deviations=deviations, allowed=1 / scale.noise_multiplier, excess=excess,
+            margin=noise.margin, unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
+            p_value=0.0 if bare.any() else noise.p_value(excess) if excess > 1 else 1.0,
+        )  # fmt: skip
+
+    def _statistics(
+        self, members: Sequence[Sequence[Any]], finite: Bools, scale: Scale, hint: Floats | None
+    ) -> Movement:
+        """Judge a movement that depends on the draw by averages over draws: a lower limit on it.
+
+        The average movement has a standard error. Its squared length, in standard deviations, exceeds the true one by
+        the sum of squared errors on average, with the variance of a noncentral χ² variable.
+        """
+        draws = range(self.draws)
+        # Draws of their own where draws cannot be repeated; the same ones otherwise, which reduces the error.
+        outcomes = [self._runner.run(members, draw) for draw in draws]
+        refused = next((o for o in outcomes if o.vector is None), None)
+        if refused is not None:
+            return Movement(refusal=refused.refusal)
+        with_client = np.stack([self._matrix(outcome) for outcome in outcomes])
+        finite = finite & np.isfinite(with_client).all(axis=(0, 1))
+        with_client = np.where(finite, with_client, 0.0)
+        without = np.where(finite, np.stack([self._matrix(self.outcome(draw)) for draw in draws]), 0.0)
+        there, here = measure(with_client, self._sizes()), self.noise
+        noise = here if here.level <= there.level else there
+        difference = with_client - without
+        mean, error = difference.mean(axis=0), difference.std(axis=0, ddof=1) / math.sqrt(self.draws)
+        length, bad = float(np.linalg.norm(mean)), int(np.sum(~finite))
+        usable = finite & ~noise.bare & ~here.bare & ~there.bare
+        if scale.noise_multiplier == 0 or not usable.any():
+            low = _lower_limit(mean / scale.sensitivity, error / scale.sensitivity) if scale.sensitivity else 0.0
+            return Movement(length=length, allowed=scale.sensitivity, excess=low, exact=False, not_finite=bad)
+        values, vectors = np.linalg.eigh(noise.rounds)
+        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # makes the noise of the rounds independent
+        standard = root @ (mean[:, usable] / noise.std[usable])
+        errors = np.sqrt(root**2 @ (error[:, usable] / noise.std[usable]) ** 2)
+        low = max(_lower_limit(standard, errors), _lower_projection(standard, errors, hint, usable))
+        dim, ratio = int(usable.sum()), there.level / here.level
+        spread = abs(math.log(ratio)) - _QUANTILE * self._ratio_error(with_client, without, usable, here.degrees)
+        # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
+        # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
+        by_scale = math.sqrt(2 * dim) * max(0.0, spread)
+        excess = math.hypot(low, by_scale) * scale.noise_multiplier
+        return Movement(
+            length=length, deviations=math.sqrt(max(float(np.sum(standard**2) - np.sum(errors**2)), 0.0)),
+            allowed=1 / scale.noise_multiplier, excess=excess, margin=noise.margin, exact=False, scale=ratio,
+            not_finite=bad, p_value=CHECK_RATE if excess * noise.margin > 1 else 1.0,
+        )  # fmt: skip
+
+    def _ratio_error(self, with_client: Floats, without: Floats, usable: Bools, degrees: int) -> float:
+        """Return the standard error of the logarithm of the ratio of two noise levels.
+
+        If the two noises are the same up to their scale, as with the same draws, their correlation is 1 and the error
+        almost nothing: the variance of the logarithm is (1 − correlation²) / n.
+        """
+        one, two = (x[:, 0][:, usable] - x[:, 0][:, usable].mean(axis=0) for x in (with_client, without))
+        product = float(np.sum(one * two)) / math.sqrt(float(np.sum(one**2)) * float(np.sum(two**2)))
+        return math.sqrt(max(1 - product**2, 1e-12) / degrees)
+
+    def _same_noise(self, other: Round) -> Noise | None:
+        """Return another round's noise if this one has the same: then both releases differ by the same in each draw."""
+        if not (self.reproducible and other.reproducible) or other.outcome(0).vector is None:
+            return None
+        own = [self._runner.run(self.members, draw) for draw in (0, 1)]
+        if any(o.vector is None or o.vector.size != other._matrix(other.outcome(0)).size for o in own):
+            return None
+        self._outcomes.update(enumerate(own))
+        before = self._matrix(own[0])
+        difference = before - self._matrix(other.outcome(0))
+        finite = np.asarray(np.isfinite(difference).all(axis=0))
+        moved = self._matrix(own[1]) - self._matrix(other.outcome(1))
+        close = np.linalg.norm(difference - moved) <= np.linalg.norm(self._rounding(before, moved, finite)) + 1e-4 * (
+            other.noise.level
+        )
+        return replace(other.noise, mean=other.noise.mean + difference) if close else None
+
+    def _agree(self, moved: Floats, again: Outcome, finite: Bools, before: Floats) -> bool:
+        """Whether another draw moves the release in the same way."""
+        second = self._matrix(again)
+        if second.shape != moved.shape or (np.isfinite(second).all(axis=0) != finite).any():
+            return False
+        other = np.where(finite, second - self._matrix(self.outcome(1)), 0.0)
+        rounding = float(np.linalg.norm(self._rounding(before, second, finite)))
+        return float(np.linalg.norm(other - moved)) <= 1e-4 * float(np.linalg.norm(moved)) + 4 * rounding
+
+    def _rounding(self, before: Floats, after: Floats, finite: Bools) -> Floats:
+        """Return how far rounding may move each coordinate."""
+        precision = max(self.outcome(0).precision, self._precision)
+        size = np.maximum(np.abs(before), np.abs(np.where(finite, after, 0.0)))
+        return np.asarray(2 * precision * np.where(np.isfinite(size), size, 0.0))
+
+    def _matrix(self, outcome: Outcome) -> Floats:
+        """Return a release as one row per round."""
+        if outcome.vector is None:
+            raise InputError(f"release raised {outcome.refusal}")
+        return outcome.vector.reshape(len(self.members), -1)
+
+    def _sizes(self) -> list[int]:
+        return [size for _, size in self.outcome(0).names]
+
+
+def _lower_limit(mean: Floats, error: Floats) -> float:
+    """Return a lower limit on the length of a vector, from its estimate and the errors of its entries."""
+    square = float(np.sum(mean**2) - np.sum(error**2))
+    spread = math.sqrt(2 * float(np.sum(error**4)) + 4 * float(np.sum((mean * error) ** 2)))
+    return math.sqrt(max(square - _QUANTILE * spread, 0.0))
+
+
+def _lower_projection(mean: Floats, error: Floats, hint: Floats | None, usable: Bools) -> float:
+    """Return a lower limit on the length of a vector by its length in the direction where it is expected."""
+    if hint is None or hint.size != usable.size or len(mean) > 1:
+        return 0.0
+    direction = np.where(np.isfinite(hint), hint, 0.0)[usable]
+    length = float(np.linalg.norm(direction))
+    if not length:
+        return 0.0
+    along = direction / length
+    return max(0.0, float(mean[0] @ along) - _QUANTILE * math.sqrt(float(along**2 @ error[0] ** 2)))

@@ -1,0 +1,363 @@
+"""`replay`: run an aggregation with and without one client, with the same randomness, and compare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coalmine.arrays import Floats
+from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
+from coalmine.replaying.clients import precision
+from coalmine.replaying.extras import Extra, Extras, Setting
+from coalmine.replaying.movement import Movement, Round, Scale
+from coalmine.replaying.result import Moved, Replay
+from coalmine.replaying.running import Runner
+from coalmine.replaying.sentences import Judge, Observation
+from coalmine.replaying.shrinking import shrunk
+
+# Random draws that measure the noise: as many as it takes for this many residuals, within limits.
+_RESIDUALS, _LEAST_DRAWS, _MOST_DRAWS = 8000, 6, 128
+
+# Draws per comparison where the randomness cannot be repeated.
+_UNREPEATABLE_DRAWS = 200
+
+_MOST_REMOVED = 8
+
+_MATTER_MOST = ("clipping", "one array", "examples")
+
+
+def replay(
+    release: Callable[..., Any],
+    clients: Sequence[Any],
+    extra: Any = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float | None,
+    adjacency: str = "zero-out",
+    hostile: bool = False,
+    dropouts: bool = True,
+    rounds: int = 3,
+    seed: int = 0,
+) -> Replay:
+    """Run an aggregation with and without one client, with the same randomness, and compare.
+
+    With all generators in the same state, both releases have the same noise, and their difference is what the client
+    did. It must not exceed what the noise covers: (standard deviation of the noise) / (noise multiplier). That noise is
+    measured by a few runs with other random numbers, so sums and averages are alike.
+    The clients that join are as difficult as possible: huge, tiny, in one array only, with many examples, of other
+    types, NaN, and so on. What moves the release too far is a bug, whatever the data: this is no statistical test,
+    except that the noise is measured, for which a correct aggregation is refuted in at most one of 1,000 replays.
+
+    Args:
+        release: Function from a list of clients to what is released: arrays, or lists, dicts or dataclasses of them.
+            Parameters ``seed`` and ``rng`` without a default receive a seed and a NumPy generator. State that it keeps
+            is copied before each run, and generators are restored afterwards.
+        clients: The clients of an ordinary round, at least one: arrays or tensors, or tuples, lists, dicts or
+            dataclasses of them and of whole numbers, such as `Client`.
+        extra: A client, or a list of clients, to try beside those that replay makes up.
+        clip_norm: The claimed ℓ₂ clip norm.
+        noise_multiplier: The claimed noise multiplier: standard deviation of the noise over sensitivity. 0 or None if
+            the release is not meant to carry noise; movements are then compared with the clip norm.
+        adjacency: What it means to leave out a client: ``"zero-out"`` (its update is zero; the number of clients is
+            public) or ``"add-remove"`` (it is not there at all).
+        hostile: Whether clients may send what no honest client does, such as NaN, a negative number of examples or
+            arrays of the wrong shape. Findings about these then refute the claim; otherwise they are warnings.
+        dropouts: Whether rounds with few clients happen, too.
+        rounds: Number of rounds in which a client of the first one may still be seen; 1 turns this check off.
+        seed: Seed of all randomness.
+
+    Returns:
+        The findings, and how far each client moved the release.
+
+    Raises:
+        InputError: If the clients hold no floating-point arrays, or the aggregation fails on the clients as they are.
+
+    Example:
+        >>> from coalmine.replaying import Client
+        >>> rng = np.random.default_rng(0)
+        >>> def noisy_average(clients):  # weights by examples, but the noise is for equal weights
+        ...     clipped = [c.update / max(1.0, np.linalg.norm(c.update)) for c in clients]
+        ...     average = np.average(clipped, axis=0, weights=[c.examples for c in clients])
+        ...     return average + rng.normal(0, 2.0 / len(clients), average.size)
+        >>> clients = [Client(rng.normal(size=500), examples=20) for _ in range(9)]
+        >>> result = replay(noisy_average, clients, clip_norm=1.0, noise_multiplier=2.0)
+        >>> result.ok, result.findings[0].check
+        (False, 'examples')
+    """
+    if isinstance(clients, str | bytes) or not hasattr(clients, "__len__") or len(clients) == 0:
+        raise InputError(f"clients must be a list of at least one client, got {clients!r:.60}")
+    if adjacency not in ("zero-out", "add-remove"):
+        raise InputError(f'adjacency must be "zero-out" or "add-remove", got {adjacency!r}')
+    noise = 0.0 if noise_multiplier is None else check_nonnegative("noise_multiplier", noise_multiplier)
+    if not math.isfinite(noise):
+        raise InputError(f"noise_multiplier must be finite, got {noise_multiplier}")
+    search = Search(
+        Runner(release, seed=check_count("seed", seed, least=0)),
+        Extras(list(clients), clip_norm=check_positive("clip_norm", clip_norm), seed=seed),
+        noise_multiplier=noise,
+        adjacency=adjacency,
+        hostile=hostile,
+    )
+    search.check_noise()
+    for joining in _users_own(extra, clients):
+        search.try_extra(joining)
+    first, *others = search.extras.all()
+    exact = search.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
+    if not exact:  # each comparison takes many runs: only those that matter most
+        others = [joining for check in _MATTER_MOST for joining in [o for o in others if o.check == check][:3]]
+    for joining in others:
+        search.try_extra(joining)
+    if check_count("rounds", rounds) > 1:
+        search.try_rounds(rounds)
+    for setting in search.extras.settings(dropouts=dropouts):
+        if exact or setting.words in ("beside clients whose updates are all clipped", "and all others dropped out"):
+            search.try_setting(setting, probes=3 if exact else 1)
+    if search.reproducible:
+        search.try_removals(_MOST_REMOVED if exact else 1)
+        if exact:
+            search.try_replacement()
+        search.try_presence(probes=3 if exact else 1)
+    return search.result(seed)
+
+
+def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
+    """Return the user's extra clients."""
+    if extra is None:
+        return []
+    several = isinstance(extra, list) and type(extra) is not type(clients[0])
+    return [
+        Extra(check="extra client", words="as given", code=f"extra[{i}]", build=partial(_always, client))
+        for i, client in enumerate(extra if several else [extra])
+    ]
+
+
+def _always(client: Any, _: float) -> Any:
+    """Return a client that has no magnitude to change."""
+    return client
+
+
+@dataclass(frozen=True)
+class Absent:
+    """The client that stands for an absent one.
+
+    Args:
+        client: The client.
+        magnitude: Norm of its update, in clip norms: 0, unless an update of zero is refused.
+        refusal: What became of an update of zero.
+    """
+
+    client: Any
+    magnitude: float = 0.0
+    refusal: str = ""
+
+
+class Search:
+    """The runs of one replay.
+
+    Args:
+        runner: Runs the aggregation.
+        extras: Makes up clients.
+        noise_multiplier: The claimed noise multiplier.
+        adjacency: ``"zero-out"`` or ``"add-remove"``.
+        hostile: Whether findings about replies that no honest client sends refute the claim.
+    """
+
+    def __init__(
+        self, runner: Runner, extras: Extras, *, noise_multiplier: float, adjacency: str, hostile: bool
+    ) -> None:
+        self.runner, self.extras, self._adjacency = runner, extras, adjacency
+        self._precision = max(precision(leaf) for leaf in extras.template.update.values())
+        self._absent = self._find_absent()
+        members = self._without(extras.clients)
+        outcome = runner.run([members])
+        assert outcome.vector is not None
+        if not np.isfinite(outcome.vector).all():
+            raise InputError("release returned numbers that are not finite for the clients as they are")
+        again = runner.run([members]).vector
+        self.reproducible = again is not None and np.array_equal(outcome.vector, again)
+        self._draws = int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _LEAST_DRAWS, _MOST_DRAWS))
+        if not self.reproducible:
+            self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
+        self._names = outcome.names
+        self.base = self._round([members])
+        self.scale = Scale(noise_multiplier=noise_multiplier, sensitivity=self._sensitivity())
+        self.judge = Judge(
+            hostile=hostile, names=self._names, clip_norm=extras.clip, sensitivity=self.scale.sensitivity,
+            noise_multiplier=noise_multiplier, clients=len(members),
+        )  # fmt: skip
+
+    def check_noise(self) -> None:
+        """Look at the noise itself: is there any, and does it fill the space?"""
+        self.judge.about_noise(self.base.noise)
+        if self._absent.refusal:
+            self.judge.about_zero(self._absent.refusal)
+
+    def try_extra(self, extra: Extra, doubt: float = 1.02) -> Movement:
+        """Let a client join the given ones."""
+        client = extra.build(extra.magnitude)
+        members = [[*self.extras.clients, client]]
+        movement = self.base.compare(members, self.scale, doubt=doubt, hint=self._hint(client))
+        self._observe(extra, movement, self.base, self.extras.clients)
+        return movement
+
+    def try_setting(self, setting: Setting, probes: int) -> None:
+        """Let so many simple clients join a round of other clients."""
+        around = self._round([self._without(setting.others)], like=self.base)
+        outcome = around.outcome(0)
+        if outcome.vector is None or not np.isfinite(outcome.vector).all():
+            self.judge.rows.append(
+                Moved(check=setting.check, client=f"a client {setting.words}", clip_norms=0.0, deviations=0.0,
+                      excess=0.0, outcome=outcome.refusal or "not finite")
+            )  # fmt: skip
+            return
+        if outcome.vector.size != sum(size for _, size in self._names):
+            return
+        for extra in self.extras.probes()[:probes]:
+            client = extra.build(extra.magnitude)
+            movement = around.compare([[*setting.others, client]], self.scale, hint=self._hint(client))
+            named = replace(extra, check=setting.check, words=f"{extra.words} joined {setting.words}")
+            self._observe(named, movement, around, setting.others)
+
+    def try_removals(self, most: int) -> None:
+        """Leave out the given clients, one at a time."""
+        clients = list(self.extras.clients)
+        for index in range(min(len(clients), most)):
+            # As many clients as elsewhere, so that it is the client that counts and not their number.
+            others = [*clients[:index], *clients[index + 1 :], *self._without([])]
+            without = self._round([self._without(others)], like=self.base, trust=True)
+            extra = Extra(
+                check="given clients", words=f"(the given client {index}) joined the others", code=f"clients[{index}]",
+                build=partial(_always, clients[index]), tolerance=self.extras.tolerance,
+            )  # fmt: skip
+            movement = without.compare([[*others, clients[index]]], self.scale)
+            self._observe(extra, movement, without, others)
+
+    def try_replacement(self) -> None:
+        """Replace a client by its opposite, which may move the release twice as far."""
+        for magnitude in (1.0, 1000.0):
+            first, second = (self.extras.along(sign * self.extras.direction, magnitude) for sign in (1, -1))
+            around = self._round([[*self.extras.clients, first]], like=self.base, trust=True)
+            if around.outcome(0).vector is None:
+                continue
+            movement = around.compare([[*self.extras.clients, second]], self.scale, doubt=2.04)
+            halved = replace(
+                movement, excess=movement.excess / 2, deviations=movement.deviations / 2, length=movement.length / 2,
+                p_value=around.noise.p_value(movement.excess / 2) if 2 < movement.excess < math.inf else 0.0,
+            )  # fmt: skip
+            extra = Extra(
+                check="replaced", words="was replaced by its opposite (half of the movement counts)",
+                code="C * v instead of -C * v", build=partial(_always, second), magnitude=magnitude,
+                tolerance=self.extras.tolerance,
+            )  # fmt: skip
+            self._observe(extra, halved, around, self.extras.clients)
+
+    def try_presence(self, probes: int) -> None:
+        """Compare with a round that has one client less, instead of one whose update is zero."""
+        if self._adjacency == "add-remove":
+            return
+        around = self._round([list(self.extras.clients)], like=self.base)
+        first = around.outcome(0)
+        if first.vector is None or not np.isfinite(first.vector).all():
+            return
+        for extra in self.extras.probes()[:probes]:
+            movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
+            named = replace(extra, check="number of clients", hostile=False)
+            self._observe(named, movement, around, self.extras.clients)
+
+    def try_rounds(self, rounds: int) -> None:
+        """Look for a client of the first round in the releases of later ones."""
+        ordinary = self._without(self.extras.clients)
+        extra = self.extras.probes()[0]
+        joined = [*self.extras.clients, extra.build(extra.magnitude)]
+        plain, moved = (self.runner.run([first, ordinary]) for first in (ordinary, joined))
+        if plain.vector is None or moved.vector is None or plain.vector.size != moved.vector.size:
+            return
+        later = slice(plain.vector.size // 2, None)
+        shift = np.abs(plain.vector[later] - moved.vector[later])
+        again = self.runner.run([ordinary, ordinary], 1).vector
+        half = plain.vector.size // 2
+        steps = [v[half:] - v[:half] for v in (plain.vector, again) if v is not None and v.size == plain.vector.size]
+        shared = len(steps) == 2 and np.allclose(
+            steps[0], steps[1], rtol=1e-6, atol=1e-6 * (self.base.noise.level or 1)
+        )
+        if self.reproducible and not shared and (shift <= 8 * self._precision * np.abs(plain.vector[later])).all():
+            return  # nothing of the first round is left in the second
+        around = self._round([ordinary] * rounds)
+        # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
+        movement = around.compare([joined, *[ordinary] * (rounds - 1)], self.scale)
+        words = f"{extra.words} took part in the first of {rounds} rounds, all of which are seen"
+        self._observe(replace(extra, check="memory", words=words), movement, around, self.extras.clients)
+
+    def result(self, seed: int) -> Replay:
+        """Return what was observed."""
+        noise = self.base.noise
+        error = math.sqrt((2 + noise.excess) / (4 * noise.degrees)) if noise.level else 0.0
+        return Replay(
+            findings=tuple(self.judge.findings(self._example)), moved=tuple(self.judge.rows),
+            clip_norm=self.extras.clip, noise_multiplier=self.scale.noise_multiplier, noise=noise.level,
+            noise_error=error, unit=self.scale.sensitivity, reproducible=self.reproducible, calls=self.runner.calls,
+            seed=seed,
+        )  # fmt: skip
+
+    def _hint(self, client: Any) -> Floats | None:
+        """Return the direction of a client's update, if it has the form of the others'."""
+        try:
+            return self.extras.template.vector(client)
+        except KeyError:
+            return None
+
+    def _observe(self, extra: Extra, movement: Movement, around: Round, others: Sequence[Any]) -> None:
+        extra = replace(extra, tolerance=extra.tolerance + self._absent.magnitude)
+        self.judge.observe(Observation(extra=extra, movement=movement, around=around, others=tuple(others)))
+
+    def _example(self, observation: Observation) -> str:
+        """Return the smallest input that shows an observation."""
+        return shrunk(observation, self._without, self._round, self.scale)
+
+    def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None, trust: bool = False) -> Round:
+        draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)
+        return Round(
+            self.runner, members, draws=draws, reproducible=self.reproducible, precision=self._precision, like=like,
+            trust=trust and self.reproducible,
+        )  # fmt: skip
+
+    def _without(self, others: Sequence[Any]) -> list[Any]:
+        """Return a round without the client in question."""
+        return list(others) if self._adjacency == "add-remove" else [*others, self._absent.client]
+
+    def _find_absent(self) -> Absent:
+        """Return a client that stands for an absent one: an update of zero, or nearly zero if that is refused."""
+        clients, refusal = self.extras.clients, ""
+        for magnitude in (0.0, 1e-5, 1e-3, 1e-2):
+            client = self.extras.along(self.extras.direction, magnitude)
+            outcome = self.runner.run([[*clients, client]])
+            if outcome.vector is not None and np.isfinite(outcome.vector).all():
+                return Absent(client, magnitude, refusal)
+            refusal = refusal or outcome.refusal or "the release is not finite"
+        outcome = self.runner.run([clients])
+        if outcome.vector is None:
+            raise InputError(f"release fails on the clients as they are: {outcome.refusal}")
+        raise InputError(f"release fails when one client joins the given ones: {refusal}")
+
+    def _sensitivity(self) -> float:
+        """Return how far a client at the clip norm moves the release: half as far as its opposite does in its place."""
+        pairs = [
+            [
+                self.runner.run([[*self.extras.clients, self.extras.along(sign * self.extras.direction, 1.0)]], draw)
+                for sign in (1, -1)
+            ]
+            for draw in range(1 if self.reproducible else self._draws)
+        ]
+        vectors = [[outcome.vector for outcome in pair if outcome.vector is not None] for pair in pairs]
+        if any(len(pair) < 2 or pair[0].shape != pair[1].shape for pair in vectors):
+            return self.extras.clip
+        differences = np.nan_to_num([(pair[0] - pair[1]) / 2 for pair in vectors], posinf=0.0, neginf=0.0)
+        square = float(np.sum(differences.mean(axis=0) ** 2))
+        if len(pairs) > 1:  # without what the average has by chance
+            square -= float(np.sum(differences.var(axis=0, ddof=1))) / len(pairs)
+        return math.sqrt(square) if square > 0 else self.extras.clip

@@ -1,0 +1,483 @@
+"""Replay: correct aggregations pass, each bug is found, and nothing is left behind."""
+
+import json
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import coalmine as cm
+from coalmine.errors import InputError
+from coalmine.testing import assert_sensitivity
+from replaying_aggregations import DIM, C, Mean, Z, clients, clip, layered, layered_sum, norm_of, weighted
+
+
+def run(release, people=None, **more):
+    return cm.replay(
+        release, clients() if people is None else people, **{"clip_norm": C, "noise_multiplier": Z, **more}
+    )
+
+
+def checks(result):
+    return {finding.check for finding in result.findings if finding.refutes}
+
+
+# Correct aggregations
+
+
+def _sum(rng):
+    return lambda updates: sum(clip(u) for u in updates) + rng.normal(0, Z * C, DIM)
+
+
+def _mean_of_present(rng):
+    return lambda updates: np.mean([clip(u) for u in updates], axis=0) + rng.normal(0, Z * C / len(updates), DIM)
+
+
+def _each_client_adds_noise(rng):
+    return lambda updates: sum(clip(u) + rng.normal(0, Z * C / np.sqrt(len(updates)), DIM) for u in updates)
+
+
+def _capped_weights(rng):
+    def release(people):
+        return sum(clip(u) * min(max(n, 0), 50) / 50 for u, n in people) + rng.normal(0, Z * C, DIM)
+
+    return release
+
+
+def _generator_of_its_own(_):
+    return lambda updates: sum(clip(u) for u in updates) + np.random.default_rng().normal(0, Z * C, DIM)
+
+
+def _torch(_):
+    def release(updates):
+        factors = [1 / max(1.0, float(u.norm()) / C) for u in updates]
+        return sum(f * u for f, u in zip(factors, updates, strict=True)) + Z * C * torch.randn(DIM)
+
+    return release
+
+
+def _model_in_a_closure(rng):
+    model = np.zeros(DIM)
+
+    def release(updates):
+        nonlocal model
+        model = model + (sum(clip(u) for u in updates) + rng.normal(0, Z * C, DIM)) / 6
+        return model
+
+    return release
+
+
+def _momentum_after_noise(rng):
+    momentum = np.zeros(DIM)
+
+    def release(updates):
+        momentum[:] = 0.9 * momentum + sum(clip(u) for u in updates) + rng.normal(0, Z * C, DIM)
+        return momentum.copy()
+
+    return release
+
+
+def _adaptive_clip_norm(rng):
+    """The clip norm of the next round depends on a noisy count, that of this round does not."""
+    state = {"norm": C}
+
+    def release(updates):
+        norm = state["norm"]
+        short = sum(np.linalg.norm(u) <= norm for u in updates) + rng.normal(0, 100)
+        total = sum(clip(u, norm) for u in updates) + rng.normal(0, Z * norm, DIM)
+        state["norm"] = norm * np.exp(-0.2 * (short / 100 - 0.5))
+        return total
+
+    return release
+
+
+def _tree(rng):
+    """Prefix sums with noise from a binary tree. A client of one round is in at most two nodes of two rounds."""
+    state = {"round": 0, "total": 0.0, "nodes": {}}
+
+    def release(updates):
+        state["round"] += 1
+        state["total"] = state["total"] + sum(clip(u) for u in updates)
+        t, noise, start = state["round"], np.zeros(DIM), 0
+        for level in reversed(range(8)):
+            if t & (1 << level):
+                node = (level, start)
+                if node not in state["nodes"]:
+                    state["nodes"][node] = rng.normal(0, np.sqrt(2) * Z * C, DIM)
+                noise, start = noise + state["nodes"][node], start + (1 << level)
+        return state["total"] + noise
+
+    return release
+
+
+CORRECT = [
+    _sum, _mean_of_present, _each_client_adds_noise, _generator_of_its_own, _model_in_a_closure, _momentum_after_noise,
+    _adaptive_clip_norm, _tree,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", CORRECT, ids=lambda make: make.__name__.strip("_"))
+def test_a_correct_aggregation_is_not_refuted(make):
+    result = run(make(np.random.default_rng(0)), rounds=2 if make is _tree else 3)
+    assert result.ok, str(result)
+    assert result.reproducible
+
+
+def test_a_correct_aggregation_of_other_kinds_of_clients_is_not_refuted():
+    rng = np.random.default_rng(0)
+    assert run(_capped_weights(rng), weighted()).ok
+    assert run(_torch(rng), [torch.tensor(u, dtype=torch.float32) for u in clients()]).ok
+    assert run(lambda people: layered_sum(people, rng), layered()).ok
+    assert run(lambda people: [layered_sum([p.update for p in people], rng)], [cm.Client(u) for u in layered()]).ok
+
+
+def test_no_alarm_in_random_correct_aggregations():
+    """False-alarm probability of the test: at most 15 times 0.1% by the union bound, for this fixed seed once."""
+    rng, refuted = np.random.default_rng(5), []
+    for index in range(15):
+        dim, count = int(rng.integers(20, 300)), int(rng.integers(1, 6))
+        norm, z = float(np.exp(rng.normal())), float(np.exp(rng.normal()))
+        divisor = [1.0, float(count), None][index % 3]
+        people = [rng.normal(0, norm * float(np.exp(rng.normal())) / np.sqrt(dim), dim) for _ in range(count)]
+
+        def release(updates, rng, norm=norm, z=z, dim=dim, divisor=divisor):
+            total = sum(clip(u, norm) for u in updates) + rng.normal(0, z * norm, dim)
+            return total / (divisor or len(updates))
+
+        result = cm.replay(release, people, clip_norm=norm, noise_multiplier=z, seed=index, rounds=1)
+        refuted += [] if result.ok else [(index, str(result))]
+    assert refuted == []
+
+
+# Bugs
+
+
+def _noise(rng, scale=Z * C, size=DIM):
+    return rng.normal(0, scale, size)
+
+
+def _batch_norm(people, rng):
+    total = layered_sum([{k: v for k, v in p.items() if k != "steps"} for p in people], rng)
+    return {**total, "steps": np.sum([p["steps"] for p in people])}
+
+
+def _remembers(rng, noise_after):
+    momentum = np.zeros(DIM)
+
+    def release(updates):
+        momentum[:] = 0.9 * momentum + sum(clip(u) for u in updates)
+        return momentum + _noise(rng)
+
+    return release
+
+
+def _same_noise_each_round(rng):
+    kept = []
+
+    def release(updates):
+        kept[:] = kept or [_noise(rng)]
+        return sum(clip(u) for u in updates) + kept[0]
+
+    return release
+
+
+def _by_position(people, rng):
+    """Clips against a model by position and adds up by key."""
+    total = {}
+    for person in people:
+        first, second = list(person.values())
+        norm = np.sqrt(np.sum((first - 5.0) ** 2) + np.sum((second + 5.0) ** 2))
+        for (key, part), base in zip(person.items(), (5.0, -5.0), strict=True):
+            total[key] = total.get(key, 0.0) + base + (part - base) / max(1.0, norm / C)
+    return {key: total[key] + _noise(rng, size=8) for key in sorted(total)}
+
+
+BUGS = {
+    "no clipping": (lambda rng: lambda u: sum(u) + _noise(rng), "clipping"),
+    "clipping by the largest entry": (
+        lambda rng: lambda us: sum(u / max(1.0, np.max(np.abs(u)) / C) for u in us) + _noise(rng), "clipping"),
+    "clipping each entry": (lambda rng: lambda us: sum(np.clip(u, -C, C) for u in us) + _noise(rng), "clipping"),
+    "twice the clip norm": (lambda rng: lambda us: sum(clip(u, 2 * C) for u in us) + _noise(rng), "clipping"),
+    "squared norm": (
+        lambda rng: lambda us: sum(u / max(1.0, np.sqrt(np.linalg.norm(u) / C)) for u in us) + _noise(rng), "clipping"),
+    "half the noise": (lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng, Z * C / 2), "clipping"),
+    "variance for standard deviation": (
+        lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng, np.sqrt(Z * C / 2)), "clipping"),
+    "noise divided twice": (
+        lambda rng: lambda us: sum(clip(u) for u in us) / 6 + _noise(rng, Z * C / 36), "clipping"),
+    "no noise": (lambda rng: lambda us: sum(clip(u) for u in us), "no noise"),
+    "a fixed seed": (
+        lambda rng: lambda us: sum(clip(u) for u in us) + np.random.default_rng(3).normal(0, Z * C, DIM), "no noise"),
+    "one draw for all coordinates": (lambda rng: lambda us: sum(clip(u) for u in us) + rng.normal(0, Z * C),
+                                     "noise rank"),
+    "half of the coordinates": (
+        lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng) * (np.arange(DIM) % 2), "no noise"),
+    "normalized by the others": (
+        lambda rng: lambda us: sum(us) * C / max(np.linalg.norm(u) for u in us) + _noise(rng), "other clients"),
+    "clips the sum": (lambda rng: lambda us: clip(sum(us), len(us) * C) + _noise(rng), "clipping"),
+    "median": (lambda rng: lambda us: np.median([clip(u) for u in us], axis=0) + _noise(rng, Z * C / 7),
+               "other clients"),
+    "divides by those who reply": (
+        lambda rng: lambda us: np.mean([clip(u) for u in us], axis=0) + _noise(rng, Z * C / 7), "dropouts"),
+    "noise from the data": (
+        lambda rng: lambda us: sum(clip(u) for u in us)
+        + _noise(rng, Z * np.median([np.linalg.norm(clip(u)) for u in us])), "other clients"),
+    "momentum before noise": (lambda rng: _remembers(rng, False), "memory"),
+    "the same noise in every round": (_same_noise_each_round, "memory"),
+    "clips one update only once": (
+        lambda rng: lambda us: sum(u if i == len(us) - 1 else clip(u) for i, u in enumerate(us)) + _noise(rng),
+        "clipping"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_each_bug_is_found(name):
+    make, check = BUGS[name]
+    result = run(make(np.random.default_rng(0)))
+    assert not result.ok
+    assert check in checks(result), str(result)
+
+
+WEIGHT_BUGS = {
+    "weights by examples": lambda people, rng: np.average(
+        [clip(u) for u, _ in people], axis=0, weights=[n for _, n in people]) + _noise(rng, Z * C / len(people)),
+    "clips before it weights": lambda people, rng: sum(clip(u) * n / 20 for u, n in people) + _noise(rng),
+    "one step per example": lambda people, rng: sum(clip(u) * min(n, 1000) / 20 for u, n in people) + _noise(rng),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WEIGHT_BUGS)
+def test_weights_that_the_noise_does_not_cover_are_found(name):
+    rng = np.random.default_rng(0)
+    result = run(lambda people: WEIGHT_BUGS[name](people, rng), weighted())
+    assert "examples" in checks(result), str(result)
+    assert "examples joined; the noise covers 1." in next(f.sentence for f in result.findings if f.check == "examples")
+
+
+LAYER_BUGS = {
+    "scalars are not clipped": ({"clipped": {"weight", "bias"}}, "one array"),
+    "biases are not clipped": ({"clipped": {"weight", "scale"}}, "one array"),
+    "each array is clipped by itself": ({"per_array": True}, "clipping"),
+    "no noise on biases": ({"noised": {"weight", "scale"}}, "no noise"),
+    "no noise on scalars": ({"noised": {"weight", "bias"}}, "no noise"),
+}
+
+
+@pytest.mark.parametrize("name", LAYER_BUGS)
+def test_bugs_in_one_array_are_found(name):
+    rng, (settings, check) = np.random.default_rng(0), LAYER_BUGS[name]
+    result = run(lambda people: layered_sum(people, rng, **settings), layered())
+    assert check in checks(result), str(result)
+
+
+def test_an_integer_counter_that_is_summed_is_found():
+    rng = np.random.default_rng(0)
+    people = [{**p, "steps": np.array(10)} for p in layered()]
+    result = run(lambda p: _batch_norm(p, rng), people)
+    assert "no noise" in checks(result)
+    assert "'steps'" in result.findings[0].sentence
+
+
+def test_what_only_hostile_clients_send_is_a_warning_unless_clients_are_hostile():
+    rng = np.random.default_rng(0)
+
+    def naive(updates):
+        return sum(u * min(1.0, C / np.linalg.norm(u)) for u in updates) + rng.normal(0, Z * C, DIM)
+
+    trusting, strict = run(naive), run(naive, hostile=True)
+    assert trusting.ok
+    assert "not finite" in {finding.check for finding in trusting.findings}
+    assert "not finite" in checks(strict)  # min(1, nan) is 1: the rest of the update is not clipped
+
+
+def test_arrays_in_another_order_are_found():
+    rng = np.random.default_rng(0)
+    people = [{"a": np.full(8, 5.0) + rng.normal(0, 0.1, 8), "b": np.full(8, -5.0)} for _ in range(4)]
+    # Updates are relative to a model, which replay does not know: its clients are models near zero.
+    result = run(lambda p: _by_position(p, rng), people, hostile=True)
+    assert not result.ok
+
+
+def test_without_noise_movements_are_compared_with_the_clip_norm():
+    assert run(lambda us: sum(clip(u) for u in us) / 6, noise_multiplier=None).ok
+    result = run(lambda us: sum(us) / 6, noise_multiplier=0)
+    assert "clipping" in checks(result)
+    assert result.unit == pytest.approx(C / 6)
+
+
+def test_a_client_who_is_counted_matters_only_if_the_number_of_clients_is_secret():
+    release = _mean_of_present(np.random.default_rng(0))
+    public, secret = run(release), run(release, adjacency="add-remove")
+    assert public.ok
+    assert "number of clients" in {finding.check for finding in public.findings}
+    assert not secret.ok
+
+
+def test_the_users_own_client_is_tried():
+    rng = np.random.default_rng(0)
+
+    def release(updates):  # trusts an update that begins with a magic number
+        return sum(u if u[0] == 42.0 else clip(u) for u in updates) + rng.normal(0, Z * C, DIM)
+
+    magic = np.full(DIM, 42.0)
+    assert run(release).ok
+    assert "extra client" in checks(run(release, extra=magic))
+    assert "extra client" in checks(run(release, extra=[magic, -magic]))
+
+
+# Numbers
+
+
+def test_movements_agree_with_the_closed_form():
+    """A client at the clip norm moves the mean by C/m: 1/z standard deviations of its noise, within five errors."""
+    result = run(Mean())
+    row = result.moved[0]
+    assert row.clip_norms == pytest.approx(1.0, abs=1e-9)
+    assert row.deviations == pytest.approx(1 / Z, rel=5 * result.noise_error)
+    assert result.noise == pytest.approx(Z * C / 6, rel=5 * result.noise_error)
+    assert result.unit == pytest.approx(C / 6)
+
+
+@pytest.mark.parametrize("factor", [1.5, 3.0, 34.7])
+def test_the_excess_is_the_factor_by_which_a_client_exceeds_the_claim(factor):
+    result = run(Mean(norm=factor * C))
+    finding = next(f for f in result.findings if f.check == "clipping")
+    assert f"moved by {factor:.3g} × C/m (m = 6)" in finding.sentence
+    assert result.worst == pytest.approx(factor, rel=5 * result.noise_error)
+
+
+def test_the_smallest_example_is_near_the_threshold():
+    finding = next(f for f in run(lambda us: sum(us) + np.random.normal(0, Z * C, DIM)).findings if f.refutes)  # noqa: NPY002
+    magnitude, others = float(finding.example.split(" *")[0]), finding.example.split("with ")[-1]
+    assert 1.0 <= magnitude < 1.25
+    assert others == "1 other client"
+
+
+# Randomness
+
+
+@pytest.mark.parametrize(
+    "source", ["numpy", "random", "torch", "closure", "default", "attribute", "global", "seed", "system"]
+)
+def test_every_source_of_randomness_is_repeated(source):
+    owned = np.random.default_rng(0)
+    torch_owned = torch.Generator().manual_seed(1)
+
+    def draw(*, generator=np.random.default_rng(2), seed=None):  # noqa: B008
+        match source:
+            case "numpy":
+                return np.random.normal(0, Z * C, DIM)  # noqa: NPY002
+            case "random":
+                return np.array([random.gauss(0, Z * C) for _ in range(DIM)])
+            case "torch":
+                return Z * C * torch.randn(DIM, generator=torch_owned).numpy()
+            case "closure":
+                return owned.normal(0, Z * C, DIM)
+            case "default":
+                return generator.normal(0, Z * C, DIM)
+            case "global":
+                return GLOBAL["generator"].normal(0, Z * C, DIM)
+            case "system":
+                return np.array([random.SystemRandom().gauss(0, Z * C) for _ in range(DIM)])
+            case _:
+                return np.random.default_rng(seed).normal(0, Z * C, DIM)
+
+    def release(updates):
+        return sum(clip(u) for u in updates) + draw()
+
+    result = run({"attribute": Mean(1)}.get(source, release))
+    assert result.reproducible
+    assert result.ok
+    assert result.noise == pytest.approx(Z * C, rel=5 * result.noise_error)
+
+
+GLOBAL = {"generator": np.random.default_rng(9), "calls": 0}
+
+
+def test_generators_and_state_are_left_as_they_were():
+    mean = Mean()
+    expected = np.random.default_rng(0).normal()
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    people = clients()
+    kept = [update.copy() for update in people]
+
+    def release(updates):
+        GLOBAL["calls"] += 1
+        for update in updates:
+            np.multiply(update, min(1.0, C / np.linalg.norm(update)), out=update)
+        return mean(updates)
+
+    calls = GLOBAL["calls"]
+    run(release, people)
+    assert GLOBAL["calls"] == calls
+    assert mean.rng.normal() == expected
+    assert (random.getstate(), True) == (before[0], np.array_equal(np.random.get_state()[1], before[1]))  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert all(np.array_equal(update, old) for update, old in zip(people, kept, strict=True))
+
+
+def test_randomness_that_cannot_be_repeated_is_averaged():
+    """False-alarm probability at most 0.1%; the noise cannot be seeded, so the test is not deterministic."""
+
+    def release(updates, noise=Z):
+        return sum(clip(u) for u in updates) + np.random.default_rng(time.perf_counter_ns()).normal(0, noise * C, DIM)
+
+    correct = run(release, clients(3), rounds=1, dropouts=False)
+    assert correct.ok
+    assert not correct.reproducible
+    assert not run(lambda updates: release(updates, 0.1), clients(3), rounds=1, dropouts=False).ok
+
+
+def test_the_same_seed_gives_the_same_replay():
+    first, second, other = (run(Mean(norm=2 * C), seed=seed).to_dict() for seed in (4, 4, 5))
+    assert first == second
+    assert first != other
+    assert json.loads(json.dumps(first)) == first
+
+
+# What it says
+
+
+def test_a_replay_prints_its_findings():
+    text = str(run(Mean(norm=3 * C)))
+    assert text.startswith("Refuted: one client moves the release by more than its noise covers")
+    assert "Smallest example:" in text
+    assert "Noise:" in text
+
+
+def test_assert_sensitivity_raises_with_the_findings():
+    assert assert_sensitivity(Mean(), clients(), clip_norm=C, noise_multiplier=Z).ok
+    with pytest.raises(AssertionError, match="moved by 2 × C/m"):
+        assert_sensitivity(Mean(norm=2 * C), clients(), clip_norm=C, noise_multiplier=Z)
+    with pytest.raises(AssertionError, match="Be careful"):
+        assert_sensitivity(
+            _mean_of_present(np.random.default_rng(0)), clients(), clip_norm=C, noise_multiplier=Z, strict=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"people": []}, "at least one client"),
+        ({"people": ["a", "b"]}, "floating-point arrays"),
+        ({"clip_norm": 0.0}, "clip_norm must be a positive number"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier must be at least 0"),
+        ({"adjacency": "replace"}, "zero-out"),
+        ({"rounds": 0}, "rounds must be a whole number"),
+        ({"release": 3}, "release must be a function"),
+        ({"release": lambda us: "text"}, "release must return"),
+        ({"release": lambda us: 1 / 0}, "ZeroDivisionError"),
+    ],
+)
+def test_bad_input_gets_a_sentence(arguments, says):
+    arguments = {"release": Mean(), **arguments}
+    with pytest.raises(InputError, match=says):
+        run(arguments.pop("release"), arguments.pop("people", None), **arguments)
+
+
+def test_norms_of_trees_are_what_the_aggregations_clip():
+    assert norm_of({"a": np.array([3.0]), "b": np.array(4.0)}) == 5.0
