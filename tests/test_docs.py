@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
         ("claim-test", 7),
         ("theory", 8),
         ("one-shot", 10),
+        ("checks", 8),
         ("ldp", 8),
         ("secret-sharer", 12),
         ("bring-your-own", 8),

@@ -19,6 +19,8 @@ from coalmine.errors import InputError, check_count, check_kind
 
 if TYPE_CHECKING:
     from coalmine.accounting.claims import TrainingClaim
+    from coalmine.accounting.sampling import Sampling
+    from coalmine.results.finding import Finding
     from coalmine.results.result import AuditResult
 
 __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "check_audits", "checked_contribution"]
@@ -64,6 +66,8 @@ class Release:
         vector: The parameters or the update, shape ``(dim,)``.
         trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
         divisor: What the round's sum was divided by, if that is public.
+        rounding: How far rounding may have moved each number of the vector, where that is not negligible beside the
+            noise, such as in half precision; infinite if numbers were replaced.
 
     Example:
         >>> release = Release(round=3, kind="update", vector=np.zeros(10, dtype=np.float32), divisor=50.0)
@@ -76,6 +80,7 @@ class Release:
     vector: Vector
     trial: int | None = None
     divisor: float | None = None
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,29 @@ class Audit:
             clients: Expected number of clients in a round, or None if canaries do not count in the divisor.
             noise_multiplier: Noise standard deviation on the sum over the clip norm, if known.
         """
+
+    def describe(
+        self,
+        *,
+        layers: Mapping[str, Sequence[int]] | None = None,
+        sampling: Sampling | None = None,
+        noise_multiplier: float | None = None,
+        stratify: bool = True,
+    ) -> None:
+        """Learn about the training before its first round, for checks.
+
+        Args:
+            layers: Shape of each tensor by name, in the order of the flat vector.
+            sampling: How the training claims to draw its clients.
+            noise_multiplier: Noise multiplier of independent Gaussian noise in every round, if that is what it claims.
+            stratify: Whether canaries may lie in single tensors.
+        """
+
+    def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
+        """Record the clients, or the number of clients, that took part in a round, of ``available`` ones."""
+
+    def add_findings(self, check: str, findings: Sequence[Finding]) -> None:
+        """Record a check that the training made by itself, and its findings."""
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> Contribution | None:
         """Return what to add to a round's sum, or None.

@@ -26,6 +26,7 @@ PURPOSES = (
     "design",
     "coins",
     "aside",
+    "checks",
 )
 """What streams are for. A purpose's position is part of its key: append new ones, never reorder."""
 

@@ -9,7 +9,7 @@ from torch.utils.data import RandomSampler
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
 
-from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer
+from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer
 
 from coalmine import Canife, OneShot
 from coalmine.accounting import scheduled_epsilon, theory
@@ -128,6 +128,42 @@ def test_a_correct_training_is_not_refuted_and_one_with_a_bug_is(kind, refuted):
         assert result.refuted is refuted
         assert result.bound.method == "exact-null"
         assert (result.theory.sampling, result.theory.rounds) == ("every-round", 2 * BATCHES)
+
+
+class NoNoiseOnOneBias(DPOptimizer):
+    def add_noise(self):
+        super().add_noise()
+        self.params[1].grad = self.params[1].summed_grad.clone()
+
+
+class SameNoiseInEveryStep(DPOptimizer):
+    def add_noise(self):
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            super().add_noise()
+
+
+# False-alarm probability of the correct training: 1e-3.
+@pytest.mark.parametrize(
+    ("kind", "checks"),
+    [(None, []), (NoNoiseOnOneBias, ["noise on every tensor"]), (SameNoiseInEveryStep, ["fresh noise"])],
+    ids=str,
+)
+def test_checks_name_bugs_of_the_noise(kind, checks):
+    private = Private(kind=kind)
+    audit = private.audit(BATCHES, canaries=10, participation="every-round", views=["updates"])
+    private.train(1)
+    [result] = audit.results(delta=1e-5)
+    assert [finding.check for finding in result.bugs] == checks
+    assert all("parameter 1" in finding.sentence for finding in result.bugs if kind is NoNoiseOnOneBias)
+
+
+def test_batches_of_equal_size_refute_a_claim_for_poisson_sampling():
+    private = Private(poisson_sampling=False)
+    audit = private.audit(BATCHES, canaries=10, views=["updates"])
+    private.train(1)
+    [result] = audit.results(delta=1e-5)
+    assert [finding.check for finding in result.bugs] == ["participation"]
 
 
 def test_canaries_sampled_like_examples_have_the_claim_of_opacus():

@@ -110,8 +110,10 @@ class Training(Rounds):
         if rounds:  # raises if the noise on counts uses up the whole noise multiplier
             expected = cohorts.expected(len(data), 0)
             noise_multiplier = self.mechanism.update_noise(expected)
+            layers = dict(zip(self._model.names, self._model.shapes, strict=True))
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
+                audit.describe(layers=layers, sampling=self._claimed_sampling())
         self._weights = self.mechanism.weighting.weights(data.sizes)
         with one_thread():
             kernel = choose_kernel(model, data, self.client)
@@ -154,6 +156,13 @@ class Training(Rounds):
         )
         return replace(theory, rounds=self.rounds)
 
+    def _claimed_sampling(self) -> Sampling | None:
+        """The sampling that the claim assumes; None without a claim, or if there is no analysis of the cohorts."""
+        try:
+            return self.cohorts.sampling(len(self.data), self.rounds, self.seed) if self.mechanism.private else None
+        except InputError:
+            return None
+
     def _check_bound(self, sampling: Sampling) -> None:
         """Raise `InputError` for a sampling that claims less participation than the cohorts have."""
         exposures = self.cohorts.exposures(len(self.data), self.rounds, self.seed)
@@ -194,6 +203,9 @@ class Training(Rounds):
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
         contributions = [contribution for contribution in planted if contribution is not None]
         update, divisor, norms, losses = self._noisy_mean(contributions)
+        cohort = np.unique(self.cohorts.cohort(len(self.data), self.seed, number))
+        for audit in self.audits:
+            audit.cohort(number, cohort.tolist(), len(self.data))
         model, optimizer_state = _server_step(self.server, state, update)
         metrics: Metrics = {"round": number, "clients": len(norms)}
         if len(norms):

@@ -46,7 +46,7 @@ def run(audits, *, noise=1.0, seed=0, rounds=ROUNDS, clips=None, drift=0.0, rate
 
 def matrix(audit):
     """Return all canaries, inserted and held out, as rows."""
-    return np.stack([audit._updates.canary(i) for i in range(2 * audit.canaries)]).astype(np.float64)
+    return np.stack([audit._canaries.updates.canary(i) for i in range(2 * audit.canaries)]).astype(np.float64)
 
 
 def split(audit, scores):

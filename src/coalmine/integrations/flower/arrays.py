@@ -26,6 +26,7 @@ class Layout:
 
     Args:
         shapes: Shape of each parameter by its key, in the record's order.
+        precision: The lowest precision of the parameters.
 
     Example:
         >>> record = ArrayRecord({"weight": Array(np.zeros((2, 3), dtype=np.float32)), "steps": Array(np.array(7))})
@@ -34,6 +35,7 @@ class Layout:
     """
 
     shapes: Mapping[str, tuple[int, ...]]
+    precision: str = "float32"
 
     @classmethod
     def of(cls, arrays: ArrayRecord) -> Layout:
@@ -45,7 +47,8 @@ class Layout:
         shapes = {key: tuple(array.shape) for key, array in arrays.items() if np.dtype(array.dtype).kind == "f"}
         if not shapes:
             raise InputError(f"the model has no floating-point parameters, only {', '.join(arrays) or 'no arrays'}")
-        return cls(shapes)
+        half = any(np.dtype(arrays[key].dtype).itemsize == 2 for key in shapes)
+        return cls(shapes, "float16" if half else "float32")
 
     @property
     def dim(self) -> int:
@@ -61,6 +64,11 @@ class Layout:
         self._check(arrays)
         parts = [arrays[key].numpy().ravel() for key in self.shapes]
         return np.concatenate(parts) if len(parts) > 1 else np.array(parts[0])
+
+    def rounding(self, before: npt.NDArray[Any], after: npt.NDArray[Any]) -> float:
+        """Return how far rounding two models may have moved each number of their difference."""
+        largest = max(float(np.abs(model[np.isfinite(model)]).max(initial=0.0)) for model in (before, after))
+        return float(np.spacing(np.dtype(self.precision).type(largest)))
 
     def moved(self, arrays: ArrayRecord, update: Vector) -> ArrayRecord:
         """Return the record with ``update`` added to its parameters, each in its own precision."""

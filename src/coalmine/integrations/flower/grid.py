@@ -15,7 +15,9 @@ from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.local import copied
 from coalmine.integrations.flower.mod import canary_request
+from coalmine.integrations.flower.probe import calling_strategy, noise_multiplier_of
 from coalmine.integrations.flower.rounds import AuditedRounds
+from coalmine.integrations.flower.strategy_checks import StrategyChecks
 from coalmine.methods.one_shot.costs import warn_if_crowded
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.updates import FAMILIES
@@ -95,6 +97,7 @@ class CanaryGrid(Grid):
         self._contexts: dict[int, Context] = {}
         self._pending: dict[str, Message] = {}
         self._shrink, self._balance_checked = 1 - 2 * _STEP, False
+        self._checks = StrategyChecks(self.audited, clips_here=bool(self._mods))
 
     @property
     def rounds(self) -> int:
@@ -112,7 +115,8 @@ class CanaryGrid(Grid):
 
         def record(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             if server_round == 0:
-                self.audited.begin(arrays)
+                noise_multiplier = noise_multiplier_of(calling_strategy())
+                self.audited.begin(arrays, noise_multiplier=noise_multiplier, stratify=not self._hosts)
                 training_round = 0
             else:
                 recorded = self.audited.record(arrays)
@@ -179,9 +183,13 @@ class CanaryGrid(Grid):
             return self.inner.send_and_receive(to_clients, timeout=timeout)
         self._check_balance(len(to_canaries), len(to_clients))
         sent = len(to_canaries) + len(to_clients)
-        self.audited.sampled(sent, len(list(self.inner.get_node_ids())) + len(self.audited.due()))
-        clip_norm = self._current_clip_norm([*to_canaries, *to_clients])
+        asked = [*to_canaries, *to_clients]
+        available = len(list(self.inner.get_node_ids()))
+        self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
+        clip_norm = self._current_clip_norm(asked)
+        self._checks.probe(_arrays(asked[0]), clip_norm, lambda *reply: self._reply(asked[0], *reply))
         replies = list(self.inner.send_and_receive(to_clients, timeout=timeout)) if to_clients else []
+        self._checks.look_at(replies)
         replies += list(self._replies(to_canaries, list(replies), clip_norm, timeout))
         failed = [reply for reply in replies if not reply.has_content()]
         reason = str(failed[0].error.reason) if failed else ""
@@ -239,10 +247,10 @@ class CanaryGrid(Grid):
         self._shrink = 1 - 2 * step / unit
         return step
 
-    def _reply(self, message: Message, arrays: ArrayRecord) -> Message:
+    def _reply(self, message: Message, arrays: ArrayRecord, replaced: Mapping[str, float] | None = None) -> Message:
         """Return a reply as a client would send it, through the mods of the ClientApp."""
         array_name, metric_name = self._record_names
-        metrics = {**self._mean_metrics, **self._metrics}
+        metrics = {**self._mean_metrics, **self._metrics, **(replaced or {})}
 
         def app(received: Message, context: Context) -> Message:
             content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})

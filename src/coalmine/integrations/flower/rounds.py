@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord
 
+from coalmine.accounting.sampling import EveryRound
 from coalmine.errors import InputError
 from coalmine.integrations.finite import finite_part
 from coalmine.integrations.flower.arrays import Layout
@@ -38,6 +40,7 @@ class AuditedRounds:
         self.layout: Layout | None = None
         self._before: npt.NDArray[Any] | None = None
         self._at, self._planted, self._divisor = 0, False, 0.0
+        self.lost_numbers = 0  # parameters that were not finite, over all rounds
 
     def _planned(self) -> list[PlannedRound]:
         plan = []
@@ -64,10 +67,23 @@ class AuditedRounds:
         trials = [current.trial if i in self._acting(current) else None for i in range(len(self.audits))]
         return [(i, seat) for i, trial in enumerate(trials) for seat in self.audits[i].seats(current.round, trial)]
 
-    def sampled(self, nodes: int, available: int) -> None:
-        """Record how many nodes the strategy sampled."""
+    @property
+    def server_round(self) -> int:
+        """Flower's number of the next round, from 1."""
+        return self._at + 1
+
+    def sampled(self, nodes: Sequence[int], clients: int) -> None:
+        """Record the nodes that the strategy sampled; canaries' ids are negative, and there are ``clients`` others."""
+        current, available = self.plan[self._at], clients + len(self.due())
+        real = [node for node in nodes if node >= 0]
         for audit in self.audits:
-            audit.sampled(self.plan[self._at].round, nodes, available)
+            audit.sampled(current.round, len(nodes), available)
+            if current.trial is not None or not real:
+                continue
+            if _drawn_by_training(audit):
+                audit.cohort(current.round, nodes, available)
+            else:
+                audit.cohort(current.round, real, clients)
 
     def plant(self, sampled: Mapping[int, Sequence[int]], clip_norm: float) -> dict[int, Contribution]:
         """Return the contribution of each audit to this round, given the seats of each that were sampled."""
@@ -94,13 +110,21 @@ class AuditedRounds:
         if failed:
             self._note(f"{failed} of {replies + missing + failed} nodes failed ({reason:.80})")
 
-    def begin(self, arrays: ArrayRecord) -> None:
-        """Record the model before the first round."""
+    def begin(self, arrays: ArrayRecord, *, noise_multiplier: float | None = None, stratify: bool = True) -> None:
+        """Record the model before the first round, and what is known of the training."""
         self.layout = Layout.of(arrays)
         for audit in self.audits:
             dim = getattr(audit, "dim", self.layout.dim)
             if dim != self.layout.dim:
                 raise InputError(f"the audit was made for {dim} parameters, but the model has {self.layout.dim}")
+        for audit in self.audits:
+            audit.describe(
+                layers=self.layout.shapes,
+                # A claim about canaries that follow a schedule of their own says nothing about how clients are drawn.
+                sampling=None if _drawn_by_training(audit) else EveryRound(),
+                noise_multiplier=noise_multiplier,
+                stratify=stratify,
+            )
         self._before = self.layout.vector(arrays)
 
     def record(self, arrays: ArrayRecord) -> PlannedRound:
@@ -130,21 +154,24 @@ class AuditedRounds:
 
     def _release(self, current: PlannedRound, model: npt.NDArray[Any]) -> None:
         assert self._before is not None
+        rounding = self.checked_layout.rounding(self._before, model)
         with np.errstate(invalid="ignore", over="ignore"):
             change, model = (model - self._before).astype(np.float32), model.astype(np.float32)
         lost = int(np.count_nonzero(~(np.isfinite(change) & np.isfinite(model))))
+        self.lost_numbers += lost
         if lost:
             self._note(f"{lost} of {len(change)} parameters are not finite and count as unchanged")
             change, model = finite_part(change)[0], finite_part(model)[0]
+            rounding = math.inf
         aborted = not self._planted or not change.any()
         if aborted:
             self._note("the model did not change, so the round counts as aborted")
         for i in self._acting(current):
             if aborted:
                 self.audits[i].skip(current.round, current.trial)
-            self._show(self.audits[i], current, change, model)
+            self._show(self.audits[i], current, change, model, rounding)
 
-    def _show(self, audit: Audit, current: PlannedRound, change: Vector, model: Vector) -> None:
+    def _show(self, audit: Audit, current: PlannedRound, change: Vector, model: Vector, rounding: float) -> None:
         kinds: list[Kind] = ["update"]
         if current.trial is None:
             kinds = [view.kind for view in audit.views if view.shows(current.round, self.rounds)]
@@ -156,6 +183,7 @@ class AuditedRounds:
                     vector=np.array(change if kind == "update" else model),
                     trial=current.trial,
                     divisor=self._divisor or None,
+                    rounding=rounding,
                 )
             )
 
@@ -170,3 +198,8 @@ class AuditedRounds:
             where = f"frozen round {current.trial} before {where}"
         for i in self._acting(current):
             self.audits[i].note(f"{where}: {sentence}")
+
+
+def _drawn_by_training(audit: Audit) -> bool:
+    """Return whether the strategy draws an audit's canaries from all nodes, so that they are drawn like clients."""
+    return bool(getattr(getattr(audit, "participation", None), "drawn_by_training", False))

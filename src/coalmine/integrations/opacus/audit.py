@@ -56,7 +56,14 @@ class OpacusAudit:
         length: float | None = None,
     ) -> None:
         self.engine, self.loading = engine, Loading.of(loader)
-        self.steps = AuditedSteps(optimizer, audits, steps=steps, length=length, stepped=self.loading.stepped)
+        self.steps = AuditedSteps(
+            optimizer,
+            audits,
+            steps=steps,
+            length=length,
+            stepped=self.loading.stepped,
+            population=_population(loader),
+        )
 
     @property
     def audits(self) -> tuple[Audit, ...]:
@@ -206,6 +213,14 @@ def audit_opacus(
             for view in sample_views
         ]
     return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps, length=length)
+
+
+def _population(loader: DataLoader[Any]) -> int | None:
+    """Return the number of examples of a loader, or None if its data set has no length."""
+    try:
+        return len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _plain_copy(model: nn.Module, optimizer: DPOptimizer) -> nn.Module:

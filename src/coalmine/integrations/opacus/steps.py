@@ -58,6 +58,7 @@ class AuditedSteps:
         steps: Number of steps of the training.
         length: Norm of canaries before clipping, in clip norms.
         stepped: Called after each step with the number of batches it used.
+        population: Number of examples that batches are drawn from, if known.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class AuditedSteps:
         steps: int,
         length: float | None = None,
         stepped: Callable[[int], None] = lambda batches: None,
+        population: int | None = None,
     ) -> None:
         _check_optimizer(optimizer)
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
@@ -84,7 +86,10 @@ class AuditedSteps:
         self._check_audits()
         for audit in self.audits:
             audit.joins(clients=None, noise_multiplier=float(optimizer.noise_multiplier))
+            # Canaries that are rescaled layer by layer must not lie in a single one.
+            audit.describe(layers=_shapes(optimizer), stratify=self._layer_scale is None)
         self._extra_steps, self._finished = 0, False
+        self._population, self._examples = population, 0
         self._directions: dict[tuple[int, int], Vector] = {}
         if ghost:
             self._note("ghost clipping happens in the backward pass, so canaries do not test clipping")
@@ -118,6 +123,7 @@ class AuditedSteps:
 
     def _pre_step(self, original: Callable[[], Any]) -> Any:
         """Run what Opacus does between the backward pass and the change of the parameters, with canaries."""
+        self._examples += _batch_size(self.params[0])
         if self._finished or self.optimizer._check_skip_next_step(pop_next=False):
             return original()
         if self.taken >= self.steps:
@@ -131,6 +137,10 @@ class AuditedSteps:
                 audit.discard(self.taken)
             raise
         if done:
+            if self._population is not None and 0 < self._examples <= self._population:
+                for audit in self.audits:
+                    audit.cohort(self.taken, self._examples, self._population)
+            self._examples = 0
             self.taken += 1
             self._stepped(self.optimizer.accumulated_iterations)
             self._show("update")
@@ -210,13 +220,16 @@ class AuditedSteps:
         for audit in seeing:
             if kind == "update" and not vector.any():
                 audit.skip(round)
-            self._observe(audit, kind, round, vector, divisor)
+            self._observe(audit, kind, round, vector, divisor, rounding=math.inf if lost else 0.0)
 
-    def _observe(self, audit: Audit, kind: Kind, round: int, vector: Vector, divisor: float | None) -> None:
+    def _observe(
+        self, audit: Audit, kind: Kind, round: int, vector: Vector, divisor: float | None, rounding: float = 0.0
+    ) -> None:
         # Gaussian canaries were rescaled layer by layer before they were inserted; the release is projected alike.
         scale = None if audit.family is None else self._layer_scale
-        shown = np.array(vector) if scale is None else vector * scale
-        audit.observe(Release(round=round, kind=kind, vector=shown, divisor=divisor))
+        if scale is not None:
+            vector, rounding = vector * scale, math.inf  # noise of different sizes, which checks cannot compare
+        audit.observe(Release(round=round, kind=kind, vector=np.array(vector), divisor=divisor, rounding=rounding))
 
     def finish(self) -> None:
         """End the training. Steps that were announced and not taken count as aborted rounds."""
@@ -276,6 +289,18 @@ class AuditedSteps:
 def dim_of(optimizer: DPOptimizer) -> int:
     """Return the number of parameters that an optimizer trains."""
     return sum(p.numel() for p in optimizer.params)
+
+
+def _batch_size(parameter: Any) -> int:
+    """Return the number of examples that have a gradient; 0 if that is unknown, as with ghost clipping."""
+    gradients = getattr(parameter, "grad_sample", None)
+    parts = gradients if isinstance(gradients, list) else [gradients]
+    return sum(len(part) for part in parts if part is not None)
+
+
+def _shapes(optimizer: DPOptimizer) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each trained tensor. An optimizer knows no names, so they get numbers."""
+    return {f"parameter {number}": tuple(p.shape) for number, p in enumerate(optimizer.params)}
 
 
 def canary_coordinates(optimizer: DPOptimizer) -> Vector:

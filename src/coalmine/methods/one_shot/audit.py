@@ -6,6 +6,7 @@ import copy
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
+from coalmine.methods.one_shot.canary_set import CanarySet
 from coalmine.methods.one_shot.cautions import cautions
 from coalmine.methods.one_shot.checks import (
     canary_norm,
@@ -28,13 +30,17 @@ from coalmine.methods.one_shot.checks import (
 )
 from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
 from coalmine.methods.one_shot.evidence import Evidence, vector_norm
+from coalmine.methods.one_shot.inspection import Inspection
+from coalmine.methods.one_shot.layers import Layers, LayerSpec
 from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.round_log import RoundLog
 from coalmine.methods.one_shot.scores import SCORES, find_score
-from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
+from coalmine.methods.one_shot.strata import StrataEvidence
+from coalmine.methods.one_shot.updates import check_room, family_for
 from coalmine.methods.one_shot.views import adversary, parse_view, shows_one_release
-from coalmine.protocol import Audit, Release
+from coalmine.protocol import Audit, Release, View
+from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import USER
 from coalmine.stats import CosineNull, Null
@@ -48,6 +54,9 @@ class OneShot(Audit):
     update has the clip norm. The score of a canary says how much of it the releases contain: for a single release its
     cosine. Held-out canaries follow a known null distribution, which is what makes the lower bound valid without
     retraining. It assumes that the training treats canaries like clients.
+
+    Beside the scores, the audit checks what it sees of the training: that noise is on every tensor and fresh in every
+    round, and who took part (docs/checks.md). The ``findings`` of the result name what is wrong.
 
     Args:
         dim: Number of trainable parameters.
@@ -65,6 +74,9 @@ class OneShot(Audit):
             if None.
         initial: The model before the first round, (dim,), for views that compare models.
         norm: Norm of the canaries where the training does not clip; an upper limit where it does.
+        layers: Sizes or shapes of the model's tensors by name, in the order of the vector; a list of sizes; the module;
+            or its state dict. A fifth of the canaries then point into single tensors, and checks name tensors. The
+            simulator and the integrations fill it in.
         seed: Seed for the canaries and for which of them are inserted.
 
     Raises:
@@ -98,6 +110,7 @@ class OneShot(Audit):
         family: str | None = None,
         initial: npt.ArrayLike | None = None,
         norm: float | None = None,
+        layers: LayerSpec | None = None,
         seed: int = 0,
     ) -> None:
         self.dim, self.rounds = check_count("dim", dim, least=2), check_count("rounds", rounds)
@@ -112,8 +125,15 @@ class OneShot(Audit):
         self.participation.check(self._count, self.rounds)
         self.family: str = family or family_for(self.dim, self._count)
         check_room(self.family, self.dim, self._count)
-        self._updates = update_canaries(self.family, dim=self.dim, count=self._count, seed=self.seed)
-        self.members = draw_members(self.canaries, design=self.design, seed=self.seed)
+        self._canaries = CanarySet(
+            dim=self.dim,
+            canaries=self.canaries,
+            family=self.family,
+            design=design,
+            layers=None if layers is None else Layers.of(layers).check(self.dim),
+            seed=self.seed,
+        )
+        self.members = self._canaries.members
         self._plants = True
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
@@ -124,17 +144,25 @@ class OneShot(Audit):
         check_view(view, self.views[0], self.rounds)
         self.score = find_score(score, self.views[0], view)
         self._initial = check_initial(initial, view, self.dim)
-        self._evidence = Evidence(
-            SCORES[self.score],
-            self._updates,
-            participation=self.participation,
-            shared_rounds=self._all_share_rounds(),
-        )
+        if self._plants and self.views[0].kind != "update":
+            self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
+        self._start_evidence()
         self._log = RoundLog(self.rounds)
         self._previous = self._initial
         # How often each canary was due since the last release.
         self._due = np.zeros(self._count, dtype=np.int64)
         self._seconds, self._finished = 0.0, False
+
+    def _start_evidence(self) -> None:
+        """Start to score the canaries, and to check the training."""
+        drawn, takes_part, shared = self._canaries, self.participation, self._all_share_rounds()
+        self._evidence = Evidence(SCORES[self.score], drawn.dense, participation=takes_part, shared_rounds=shared)
+        self._in_tensors: StrataEvidence | None = None
+        if drawn.strata:
+            self._in_tensors = StrataEvidence(
+                drawn.strata, self.views[0], participation=takes_part, shared_rounds=shared
+            )
+        self._inspection = Inspection(self.dim, self.rounds, self.seed, drawn.layers)
 
     def seen_by(self, view: str, *, score: str | None = None, initial: npt.ArrayLike | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
@@ -183,6 +211,24 @@ class OneShot(Audit):
             warn_if_crowded(due, clients)
         warn_if_loud(due, dim=self.dim, noise_multiplier=noise_multiplier)
 
+    def describe(
+        self,
+        *,
+        layers: Mapping[str, Sequence[int]] | None = None,
+        sampling: Sampling | None = None,
+        noise_multiplier: float | None = None,
+        stratify: bool = True,
+    ) -> None:
+        """Learn about the training, for the checks: names and shapes of its tensors, sampling of clients, noise."""
+        if layers is not None and self._canaries.layers is None:
+            named = Layers.of(layers).check(self.dim)
+            if stratify and not self._log.planted.any():
+                self._canaries = replace(self._canaries, layers=named)
+                self._start_evidence()
+            self._inspection.layers = named
+        self._inspection.sampling = sampling or self._inspection.sampling
+        self._inspection.noise_multiplier = noise_multiplier or self._inspection.noise_multiplier
+
     # During the training
 
     def plant(self, round: int, *, clip_norm: float, trial: int | None = None) -> PlantedCanaries | None:
@@ -212,8 +258,10 @@ class OneShot(Audit):
         norm = canary_norm(round, clip_norm, self.norm)
         present = self._present(round)
         self._log.planted[round], self._log.norms[round] = True, norm
+        self._log.clip_norms[round] = clip_norm
         self._due[present] += 1
-        planted = self._insert(round, present[self.members[present]], norm) if self._plants else None
+        clients = self.participation.rate(self._count, self.rounds, round) * self.canaries
+        planted = self._canaries.planted(present, norm, clients) if self._plants else None
         self._seconds += time.perf_counter() - start
         return planted
 
@@ -231,15 +279,22 @@ class OneShot(Audit):
             return
         start = time.perf_counter()
         round = release.round
+        if self._plants and release.kind == "update":
+            self._inspect(release)
+            if self.views[0].kind != "update":
+                self._seconds += time.perf_counter() - start
+                return
         self._log.check_release(release, self.views[0], self.view)
         vector = check_vector(np.asarray(release.vector, dtype=np.float32), f"the release of round {round}", self.dim)
         change = vector if self._previous is None else vector - self._previous
         norm, ends_epoch = vector_norm(change), self.participation.ends_epoch(self.rounds, round)
         if norm > 0:
-            rate = self.participation.rate(self._count, self.rounds, round)
+            rate, shift = self.participation.rate(self._count, self.rounds, round), self._shift(release)
             self._evidence.add(
-                change, norm, due=self._due, shift=self._shift(release), rate=rate, ends_epoch=ends_epoch
+                change, norm, due=self._due[: self._canaries.dense.count], shift=shift, rate=rate, ends_epoch=ends_epoch
             )
+            if self._in_tensors is not None:
+                self._in_tensors.add(change, due=self._due, shift=shift, rate=rate, ends_epoch=ends_epoch)
         elif self._due.any():
             raise InputError(
                 f"round {round} released a zero update although canaries took part: call skip if it was aborted"
@@ -252,6 +307,33 @@ class OneShot(Audit):
             self._previous = np.array(vector)
         self._seconds += time.perf_counter() - start
 
+    def _inspect(self, release: Release) -> None:
+        """Record an update for the checks."""
+        round = release.round
+        if 0 <= round < self.rounds and self._log.planted[round] and not self._log.aborted[round]:
+            check_vector(np.asarray(release.vector), f"the release of round {round}", self.dim)
+            self._inspection.observe(release, float(self._log.clip_norms[round]))
+
+    def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
+        """Record who took part in a round, for the check against the claimed sampling.
+
+        Args:
+            round: The round, counted from 0.
+            clients: Identifiers of the clients that took part, canaries left out, or only their number.
+            available: Number of clients that could have taken part.
+
+        Example:
+            >>> audit = OneShot(dim=5_000, rounds=5, canaries=100, participation="poisson:0.25")
+            >>> audit.cohort(0, clients=[3, 14, 15], available=12)
+        """
+        if self._plants:
+            self._inspection.cohort(clients, available)
+
+    def add_findings(self, check: str, findings: Sequence[Finding]) -> None:
+        """Record a check that the training or an integration made by itself, and its findings."""
+        self._inspection.looked_at(check)
+        self._inspection.facts.extend(findings)
+
     def discard(self, round: int) -> None:
         """Take back the canaries inserted into a round that failed, so that it can be repeated."""
         if self._log.awaits_release(round):
@@ -262,7 +344,7 @@ class OneShot(Audit):
         """Record an aborted round: it counts as one without canaries."""
         if trial is None:
             self.discard(round)
-            self._log.planted[round] = True
+            self._log.planted[round] = self._log.aborted[round] = True
             self.participation.record_aborted(round)
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
@@ -300,8 +382,8 @@ class OneShot(Audit):
         if not self._log.observed.any():
             raise InputError(f"the view {self.view} has not observed any release yet: call observe after each round")
         values = self._evidence.scores()
-        scored = ~np.isnan(values)
-        return values[scored & self.members], values[scored & ~self.members]
+        scored, members = ~np.isnan(values), self.members[: len(values)]
+        return values[scored & members], values[scored & ~members]
 
     def null(self) -> Null | None:
         """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None."""
@@ -347,6 +429,7 @@ class OneShot(Audit):
             theory=theory,
         )
         test, warnings = normality(inserted, "inserted")
+        checks, findings = self._inspection.findings(theory, self._in_tensors, self.members)
         self._finished = True
         return AuditResult(
             method="one-shot",
@@ -360,6 +443,8 @@ class OneShot(Audit):
             null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
             theory=theory,
             claim_test=evidence.claim_test,
+            checks=checks,
+            findings=findings,
             ceiling=evidence.ceiling,
             warnings=[*warnings, *cautions(self, theory), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
@@ -375,6 +460,9 @@ class OneShot(Audit):
             theory = claim.theory
         else:
             theory = claim.for_sampling(self.sampling)
+        # Canaries that take part in another way have a claim of their own, which is not about how members are drawn.
+        self._inspection.sampling = None if like_members else EveryRound()
+        self._inspection.noise_schedule = claim.noise_schedule
         return self.result(confidence=confidence, theory=theory, metrics=metrics)
 
     # The claim
@@ -445,7 +533,8 @@ class OneShot(Audit):
         previous = np.zeros(0, dtype=np.float32) if self._previous is None else self._previous
         arrays = {"due": self._due, "before": previous, "seconds": self._seconds}
         copies = {name: np.array(value) for name, value in arrays.items()}
-        return {**self._log.state(), **copies, **self._evidence.state()}
+        checks = {**self._inspection.state(), **({} if self._in_tensors is None else self._in_tensors.state())}
+        return {**self._log.state(), **copies, **self._evidence.state(), **checks}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
@@ -453,6 +542,9 @@ class OneShot(Audit):
         self._due = np.array(state["due"])
         self._previous = np.array(state["before"]) if len(state["before"]) else None
         self._evidence.restore(state)
+        if self._in_tensors is not None:
+            self._in_tensors.restore(state)
+        self._inspection.restore(state)
         self._seconds, self._finished = float(state["seconds"]), False
 
     def __repr__(self) -> str:
@@ -475,16 +567,6 @@ class OneShot(Audit):
         if self.participation.knowledge != "rounds":
             return False
         return {len(self._present(t)) for t in range(self.rounds)} <= {0, self._count}
-
-    def _insert(self, round: int, members: Ints, norm: float) -> PlantedCanaries:
-        """Return the sum of these canaries, each of length ``norm``."""
-        weights = np.zeros(self._count)
-        weights[members] = norm
-        total = self._updates.total(weights) if len(members) else np.zeros(self.dim, dtype=np.float32)
-        clients = self.participation.rate(self._count, self.rounds, round) * self.canaries
-        return PlantedCanaries(
-            total, clients, len(members), canaries=self._updates, members=tuple(int(i) for i in members), norm=norm
-        )
 
     def _shift(self, release: Release) -> float | None:
         """Return what an inserted canary adds to its dot product with a release, or None if it is unknown."""

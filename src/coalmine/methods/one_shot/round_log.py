@@ -11,13 +11,16 @@ import numpy.typing as npt
 from coalmine.errors import InputError, check_count
 from coalmine.protocol import Release, View
 
+_ARRAYS = ("planted", "observed", "aborted", "norms", "clip_norms")
+
 
 class RoundLog:
     """In which of ``rounds`` rounds ``plant`` and ``observe`` were called, and the norm of the canaries in each."""
 
     def __init__(self, rounds: int) -> None:
         self.planted, self.observed = np.zeros(rounds, dtype=bool), np.zeros(rounds, dtype=bool)
-        self.norms = np.full(rounds, np.nan)
+        self.norms, self.clip_norms = np.full(rounds, np.nan), np.full(rounds, np.nan)
+        self.aborted = np.zeros(rounds, dtype=bool)
 
     @property
     def rounds(self) -> int:
@@ -61,12 +64,12 @@ class RoundLog:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        return {"planted": np.array(self.planted), "observed": np.array(self.observed), "norms": np.array(self.norms)}
+        return {name: np.array(getattr(self, name)) for name in _ARRAYS}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
-        self.planted, self.observed = np.array(state["planted"]), np.array(state["observed"])
-        self.norms = np.array(state["norms"])
+        for name in _ARRAYS:
+            setattr(self, name, np.array(state[name]))
 
     def _check_round(self, round: int) -> None:
         if not 0 <= round < self.rounds:

@@ -1,0 +1,71 @@
+"""All canaries of a one-shot audit: dense ones first, then those that lie in single tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coalmine.arrays import Bools, Ints
+from coalmine.methods.one_shot.layers import Layers
+from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_strata
+from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
+from coalmine.stats.rank_tests import Design
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanarySet:
+    """The canaries of an audit, inserted and held out.
+
+    Args:
+        dim: Number of parameters.
+        canaries: Expected number of inserted canaries; as many are held out.
+        family: Family of the dense ones.
+        design: How many are inserted: about half by coin flips, or exactly half.
+        layers: The model's tensors, or None if they are unknown and all canaries are dense.
+        seed: Seed of the canaries and for which of them are inserted.
+    """
+
+    dim: int
+    canaries: int
+    family: str
+    design: Design
+    layers: Layers | None
+    seed: int
+
+    @property
+    def count(self) -> int:
+        """Number of canaries, inserted and held out."""
+        return 2 * self.canaries
+
+    @cached_property
+    def members(self) -> Bools:
+        """Which canaries are inserted, (count,)."""
+        return draw_members(self.canaries, design=self.design, seed=self.seed)
+
+    @cached_property
+    def strata(self) -> list[Stratum]:
+        """Canaries in single tensors."""
+        return [] if self.layers is None else draw_strata(self.layers, count=self.count, seed=self.seed)
+
+    @cached_property
+    def dense(self) -> UpdateCanaries:
+        """Canaries that use all coordinates: the first ones."""
+        count = self.strata[0].first if self.strata else self.count
+        return update_canaries(self.family, dim=self.dim, count=count, seed=self.seed)
+
+    @cached_property
+    def updates(self) -> UpdateCanaries:
+        """All canaries as updates."""
+        return StratifiedCanaries(self.dense, self.strata) if self.strata else self.dense
+
+    def planted(self, present: Ints, norm: float, clients: float) -> PlantedCanaries:
+        """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
+        members = present[self.members[present]]
+        weights = np.zeros(self.count)
+        weights[members] = norm
+        total = self.updates.total(weights) if len(members) else np.zeros(self.dim, dtype=np.float32)
+        indices = tuple(int(i) for i in members)
+        return PlantedCanaries(total, clients, len(members), canaries=self.updates, members=indices, norm=norm)

@@ -1,0 +1,139 @@
+"""The checks of a training that an audit makes beside scoring its canaries. docs/checks.md describes them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.accounting import Theory
+from coalmine.accounting.sampling import FixedSize, OncePerEpoch, Poisson, Sampling, parse_sampling
+from coalmine.arrays import Floats
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.cohort_checks import COHORTS, CohortRecord, cohort_findings
+from coalmine.methods.one_shot.layers import Layers
+from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, ClaimedNoise
+from coalmine.methods.one_shot.noise_record import NoiseRecord
+from coalmine.methods.one_shot.strata import STRATA, StrataEvidence
+from coalmine.protocol import Release
+from coalmine.results.finding import CHECK_RATE, Finding
+
+# Rounding beyond this share of the claimed noise says more about a release than the noise does.
+_MOST_ROUNDING = 0.1
+_ONE_TENSOR = "the update"
+
+
+class Inspection:
+    """What an audit remembers of a training in order to check it, and what the checks find.
+
+    Args:
+        dim: Number of parameters.
+        rounds: Number of rounds.
+        seed: Seed of the coordinates that are sampled.
+        layers: The model's tensors, if known.
+    """
+
+    def __init__(self, dim: int, rounds: int, seed: int, layers: Layers | None) -> None:
+        self.dim, self.rounds, self.seed, self.layers = dim, rounds, seed, layers
+        self.sampling: Sampling | None = None
+        self.noise_multiplier: float | None = None
+        self.noise_schedule: Sequence[tuple[float, int]] = ()
+        self.facts: list[Finding] = []
+        self._noise: NoiseRecord | None = None
+        self._cohorts = CohortRecord()
+        self._looked_at: list[str] = []
+
+    # During the training
+
+    def observe(self, release: Release, clip_norm: float) -> None:
+        """Record the update of a round, if claimed noise would have a known size in it."""
+        if release.divisor is None or not (release.divisor > 0 and math.isfinite(clip_norm)):
+            return
+        if math.isfinite(release.rounding):
+            update = np.asarray(release.vector, dtype=np.float32)
+            self._record.add(release.round, update, clip_norm / release.divisor, release.rounding)
+
+    def cohort(self, clients: int | Sequence[int], available: int) -> None:
+        """Record who took part in a round."""
+        epoch = self.sampling.rounds_per_epoch if isinstance(self.sampling, OncePerEpoch) else None
+        self._cohorts.add(clients, available, epoch)
+
+    def looked_at(self, check: str) -> None:
+        """Record that an integration made a check of its own."""
+        if check not in self._looked_at:
+            self._looked_at.append(check)
+
+    # After the training
+
+    def findings(
+        self, theory: Theory | None, strata: StrataEvidence | None, members: npt.NDArray[np.bool_]
+    ) -> tuple[list[str], list[Finding]]:
+        """Return the names of the checks that were made, and what they found.
+
+        All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
+        """
+        made, noise, sampling = list(self._looked_at), self._claimed_noise(theory), self._claimed_sampling(theory)
+        if noise is not None and self._noise is not None:
+            made += NOISE_CHECKS
+        if self._cohorts.rounds:
+            made.append(COHORTS)
+        claim = theory if theory is not None and math.isfinite(theory.epsilon) else None
+        if strata is not None and claim is not None:
+            made.append(STRATA)
+        level = CHECK_RATE / max(1, len(made))
+        findings: list[Finding] = []
+        if noise is not None and self._noise is not None:
+            findings += ClaimedNoise(self._noise, noise, level).findings()
+        findings += cohort_findings(self._cohorts, sampling, level=level)
+        if strata is not None and claim is not None:
+            findings += strata.findings(members, claim, level=level)
+        adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
+        return made, [*self.facts, *adjusted]
+
+    def _claimed_noise(self, theory: Theory | None) -> Floats | None:
+        """Return the claimed noise multiplier of each round; None if the claim is not about Gaussian noise."""
+        if theory is None:
+            return None
+        schedule = theory.noise_schedule or self.noise_schedule
+        noise = np.full(self.rounds, theory.noise_multiplier or self.noise_multiplier or 0.0)
+        if schedule:
+            each = np.repeat([z for z, _ in schedule], [count for _, count in schedule])[: self.rounds]
+            noise = np.concatenate([each, np.full(self.rounds - len(each), min(z for z, _ in schedule))])
+        if not (noise > 0).all() or not np.isfinite(noise).all():
+            return None
+        if self._noise is not None and float((self._noise.rounding.max()) / noise.min()) > _MOST_ROUNDING:
+            return None
+        return noise
+
+    def _claimed_sampling(self, theory: Theory | None) -> Sampling | None:
+        """Return the sampling of clients that the claim assumes, as far as it is known to be about clients."""
+        if self.sampling is not None or theory is None:
+            return self.sampling
+        with suppress(InputError):  # sampling that is not one of ours
+            sampling = parse_sampling(theory.sampling)
+            return sampling if isinstance(sampling, Poisson | FixedSize) else None
+        return None
+
+    @property
+    def _record(self) -> NoiseRecord:
+        if self._noise is None:
+            layers = self.layers or Layers({_ONE_TENSOR: (self.dim,)})
+            self._noise = NoiseRecord(layers, self.rounds, self.seed)
+        return self._noise
+
+    # Checkpoints
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what a checkpoint keeps."""
+        return {**self._cohorts.state(), **({} if self._noise is None else self._noise.state())}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore a saved state."""
+        self._cohorts.restore(state)
+        if "noise_energies" in state:
+            self._record.restore(state)

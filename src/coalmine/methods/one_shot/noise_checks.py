@@ -1,0 +1,340 @@
+"""Checks of a training's noise that need no canary: is it there, everywhere, and drawn anew each time?
+
+Each is a test of one lemma (`coalmine.stats.noise_tests`): in a subspace fixed before the noise of a round is drawn,
+the update has at least the energy of the claimed noise, whatever the clients sent. docs/checks.md has the proofs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coalmine.arrays import Bools, Floats, Ints
+from coalmine.methods.one_shot.noise_record import NoiseRecord
+from coalmine.results.finding import Finding
+from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
+
+SIZE, FRESH, COPIES = "noise on every tensor", "fresh noise", "independent noise"
+NOISE_CHECKS = (SIZE, FRESH, COPIES)
+
+# Numbers within this many standard deviations of the claimed noise count as near zero.
+_WIDTHS = (0.1, 0.001)
+# A copy explains at least this share of the energy. Where it does not, the noise is missing rather than copied.
+_EXPLAINED = 0.2
+_REPEATED = 0.6
+_LEAST_SAMPLE = 8
+# Families of tests: blocks, rounds, blocks in single rounds, numbers near zero, single numbers.
+_SIZE_TESTS = 5
+_MOST_BY_TENSOR = 1024  # rounds up to which repeats are looked for in each tensor
+_LISTED = 3
+
+
+@dataclass(frozen=True, eq=False)
+class ClaimedNoise:
+    """The record of a training beside the noise that it claims.
+
+    Args:
+        record: What was recorded.
+        noise_multipliers: Claimed noise multiplier of each round, (rounds,).
+        level: Significance of each of the checks.
+    """
+
+    record: NoiseRecord
+    noise_multipliers: Floats
+    level: float
+
+    def findings(self) -> list[Finding]:
+        """Return what all checks found. The p-values take all tests of one check into account."""
+        if not self.record.counts.any():
+            return []
+        repeats = _repeats(self)
+        return [*_size(self, fresh=not repeats), *repeats, *_copies(self)]
+
+    @cached_property
+    def energies(self) -> tuple[Floats, Floats]:
+        """Energy of each block in each round in units of the claimed variance, and its dimensions, (rounds, blocks)."""
+        record, seen = self.record, self.record.counts > 0
+        noise = self.bin_noise[seen][:, None]
+        dimensions: Floats = np.multiply.outer(record.counts[seen], record.block_sizes).astype(np.float64)
+        rounding = record.rounding[seen][:, None] / noise
+        return _with_rounding(record.energies[seen] / noise**2, dimensions, rounding), dimensions
+
+    @cached_property
+    def by_block(self) -> Floats:
+        """The p-value of each block over all rounds, adjusted for all tests of its check, (blocks,)."""
+        energies, dimensions = self.energies
+        p_values: Floats = (
+            _SIZE_TESTS * energies.shape[1] * energy_p_value(energies.sum(axis=0), dimensions.sum(axis=0))
+        )
+        return p_values
+
+    @property
+    def low_tensors(self) -> Bools:
+        """Which tensors have a block with too little noise, (tensors,)."""
+        low = self.record.tensor_of_block[self.by_block <= self.level]
+        return np.isin(np.arange(len(self.record.layers.names)), low)
+
+    @property
+    def bin_noise(self) -> Floats:
+        """The smallest noise multiplier of each bin of rounds, (bins,)."""
+        bins = np.array([self.record.bin_of(round) for round in range(self.record.rounds)])
+        least = np.full(self.record.bins, np.inf)
+        np.minimum.at(least, bins, self.noise_multipliers)
+        return least
+
+    @property
+    def rows(self) -> tuple[Ints, Floats, Floats]:
+        """Sampled rounds in order, their updates in standard deviations, and the rounding of each."""
+        record = self.record
+        order = np.argsort(record.sampled)[np.sum(record.sampled < 0) :]
+        rounds = record.sampled[order]
+        noise = self.noise_multipliers[rounds]
+        rounding = np.array([record.rounding[record.bin_of(round)] for round in rounds.tolist()]) / noise
+        return rounds, record.samples[order].astype(np.float64) / noise[:, None], rounding
+
+
+def _with_rounding(energy: Floats, dimensions: Floats, rounding: Floats | float) -> Floats:
+    """Return the largest energy before rounding: it moved a vector of k numbers by at most rounding · √k."""
+    return np.square(np.sqrt(np.maximum(energy, 0.0)) + rounding * np.sqrt(dimensions))
+
+
+# Is there enough noise?
+
+
+def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
+    """Return tensors, parts of tensors and rounds with less energy than the claimed noise has.
+
+    Where noise repeats, only the first round counts: others have the same noise, which may be small by chance.
+    """
+    record, level = claim.record, claim.level
+    energies, dimensions = claim.energies
+    by_block, blocks = claim.by_block, energies.shape[1]
+    if not fresh:
+        energies, dimensions = energies[:1], dimensions[:1]
+        by_block = _SIZE_TESTS * blocks * energy_p_value(energies[0], dimensions[0])
+    by_round = _SIZE_TESTS * len(energies) * energy_p_value(energies.sum(axis=1), dimensions.sum(axis=1))
+    by_both = _SIZE_TESTS * energies.size * energy_p_value(energies, dimensions)
+    low_blocks, low_rounds = by_block <= level, by_round <= level
+    findings = [
+        Finding(
+            check=SIZE,
+            # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
+            sentence=f"{name} at most "
+            f"{noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2):.2g} of "
+            "the claimed noise",
+            p_value=float(by_block[a:b].max()),
+        )
+        for name, a, b in _ranges(record, low_blocks)
+    ]
+    rounds = np.flatnonzero(record.counts > 0)[: len(energies)]
+    if low_rounds.any() and not low_rounds.all():
+        share = max(
+            noise_at_most(energies[t].sum(), dimensions[t].sum(), level / len(energies))
+            for t in np.flatnonzero(low_rounds)
+        )
+        have = "has" if low_rounds.sum() == 1 else "have"
+        findings.append(
+            Finding(
+                check=SIZE,
+                sentence=f"{_rounds(rounds[low_rounds])} {have} at most {share:.2g} of the claimed noise",
+                p_value=float(by_round[low_rounds].max()),
+            )
+        )
+    odd = (by_both <= level) & ~low_blocks & ~low_rounds[:, None]
+    tensors = record.tensor_of_block
+    for tensor in np.unique(tensors[odd.any(axis=0)])[:_LISTED]:
+        cells = odd & (tensors == tensor)
+        where = _rounds(rounds[cells.any(axis=1)])
+        sentence = f"{record.layers.names[tensor]} lacks the claimed noise in {where.lower()}"
+        findings.append(Finding(check=SIZE, sentence=sentence, p_value=float(by_both[cells].max())))
+    # Rounds without noise have many numbers near zero, too.
+    return findings if low_rounds.any() or not fresh else findings + _near_zero(claim)
+
+
+def _near_zero(claim: ClaimedNoise) -> list[Finding]:
+    """Return tensors in which more numbers are near zero than noise allows, and single numbers without noise."""
+    record, known = claim.record, claim.low_tensors
+    _, rows, rounding = claim.rows
+    tensors, findings = record.tensor_of_sample, []
+    for width in _WIDTHS:
+        counts = np.bincount(tensors, np.sum(np.abs(rows) <= width, axis=0), len(known))
+        totals = np.bincount(tensors, minlength=len(known)) * float(len(rows))
+        chance = near_zero_p_value(counts, totals, width + float(rounding.max()))
+        p_values = _SIZE_TESTS * len(_WIDTHS) * len(known) * chance
+        low = (p_values <= claim.level) & ~known
+        for tensor in np.flatnonzero(low):
+            findings.append(
+                Finding(
+                    check=SIZE,
+                    sentence=f"About {counts[tensor] / totals[tensor]:.0%} of the numbers of "
+                    f"{record.layers.names[tensor]} have next to no noise",
+                    p_value=float(p_values[tensor]),
+                )
+            )
+        known = known | low
+    energies = _with_rounding(np.sum(rows**2, axis=0), np.array(float(len(rows))), float(rounding.max()))
+    p_values = _SIZE_TESTS * rows.shape[1] * energy_p_value(energies, len(rows))
+    low = (p_values <= claim.level) & ~known[tensors]
+    if low.any():
+        first = int(np.argmax(low))
+        number = int(record.coordinates[first] - record.layers.starts[tensors[first]])
+        sentence = (
+            f"{int(low.sum())} of {low.size} sampled numbers lack the claimed noise in all rounds, such as number "
+            f"{number} of {record.layers.names[tensors[first]]}"
+        )
+        findings.append(Finding(check=SIZE, sentence=sentence, p_value=float(p_values[low].max())))
+    return findings
+
+
+def _ranges(record: NoiseRecord, low: Bools) -> list[tuple[str, int, int]]:
+    """Return runs of blocks in words: the whole model, tensors, or parts of tensors."""
+    if low.all():
+        return [("All tensors together have", 0, len(low))]
+    runs: list[tuple[int, int]] = []
+    tensors, names = record.tensor_of_block, []
+    for block in np.flatnonzero(low).tolist():
+        if runs and runs[-1][1] == block and tensors[runs[-1][0]] == tensors[block]:
+            runs[-1] = (runs[-1][0], block + 1)
+        else:
+            runs.append((block, block + 1))
+    for first, last in runs:
+        name, whole = _block_name(record, first, last)
+        names.append((f"{name} {'has' if whole else 'have'}", first, last))
+    return names
+
+
+def _block_name(record: NoiseRecord, first: int, last: int) -> tuple[str, bool]:
+    """Return blocks of one tensor in words, and whether they are all of it."""
+    tensor = int(record.tensor_of_block[first])
+    low = int(record.edges[first] - record.layers.starts[tensor])
+    high = low + int(record.block_sizes[first:last].sum())
+    name = record.layers.names[tensor]
+    if high - low == record.layers.sizes[tensor]:
+        return name, True
+    return f"Numbers {low:,}–{high - 1:,} of {name}", False
+
+
+def _rounds(rounds: Sequence[int] | Ints) -> str:
+    """Return rounds in words."""
+    listed = ", ".join(str(int(round)) for round in rounds[:_LISTED])
+    return f"Round{'s' if len(rounds) > 1 else ''} {listed}{', …' if len(rounds) > _LISTED else ''}"
+
+
+# Is it drawn anew in every round?
+
+
+def _repeats(claim: ClaimedNoise) -> list[Finding]:
+    """Return rounds whose noise repeats, or follows from, that of earlier rounds."""
+    rounds, rows, rounding = claim.rows
+    if len(rounds) < 2:
+        return []
+    record, families = claim.record, 4  # of tests: pairs, pairs in a tensor, all earlier rounds, their sum
+    findings = _repeated_pairs(rounds, rows, rounding, families, claim.level, "The noise of")
+    if findings:
+        return findings
+    if len(rounds) <= _MOST_BY_TENSOR:
+        tensors = record.tensor_of_sample
+        columns = [np.flatnonzero(tensors == tensor) for tensor in range(len(record.layers.names))]
+        tests = families * sum(len(column) >= _LEAST_SAMPLE for column in columns)
+        for name, column, low in zip(record.layers.names, columns, claim.low_tensors, strict=True):
+            if len(column) >= _LEAST_SAMPLE and not low:  # without noise, what repeats is the signal
+                findings += _repeated_pairs(
+                    rounds, rows[:, column], rounding, tests, claim.level, f"The noise of {name} in"
+                )
+    return findings or _innovations(rounds, rows, rounding, families, claim.level)
+
+
+def _repeated_pairs(
+    rounds: Ints, rows: Floats, rounding: Floats, tests: int, level: float, subject: str
+) -> list[Finding]:
+    """Return a finding if some row is, up to scale, another row and too little else."""
+    dimensions = rows.shape[1]
+    products, lengths = rows @ rows.T, np.sum(rows**2, axis=1)
+    explained = np.tril(products**2 / np.maximum(lengths, 1e-300), -1)  # of row t by row s < t
+    source = np.argmax(explained, axis=1)[1:]
+    shared = explained.max(axis=1)[1:]
+    rest = _with_rounding(lengths[1:] - shared, np.array(float(dimensions)), rounding[1:])
+    pairs = len(rounds) * (len(rounds) - 1) / 2
+    p_values = np.minimum(1.0, tests * pairs * energy_p_value(rest, dimensions - 1))
+    repeated = np.flatnonzero((p_values <= level) & (shared >= _EXPLAINED * lengths[1:]))
+    if not len(repeated):
+        return []
+    first = repeated[0]
+    verb = "repeats" if shared[first] >= _REPEATED * lengths[first + 1] else "depends on"
+    sentence = f"{subject} round {rounds[first + 1]} {verb} that of round {rounds[source[first]]}"
+    if len(repeated) > 1:
+        sentence += f", and likewise in {len(repeated) - 1} more rounds"
+    return [Finding(check=FRESH, sentence=sentence, p_value=float(p_values[repeated].max()))]
+
+
+def _innovations(rounds: Ints, rows: Floats, rounding: Floats, families: int, level: float) -> list[Finding]:
+    """Return a finding if the noise of rounds follows in part from all earlier rounds together."""
+    dimensions = rows.shape[1]
+    if 4 * len(rounds) > dimensions:
+        return []
+    # Row t without its projection on rows 0 … t − 1 has length |R_tt| in the QR decomposition.
+    rest = np.square(np.diag(np.linalg.qr(rows.T, mode="r")))
+    free = dimensions - np.arange(len(rounds), dtype=np.float64)
+    energies = _with_rounding(rest, np.array(float(dimensions)), rounding)
+    by_round = families * len(rounds) * energy_p_value(energies, free)
+    together = families * float(energy_p_value(energies.sum(), free.sum()))
+    p_value = min(1.0, together, float(by_round.min()))
+    explained = 1 - rest[1:].sum() / max(np.sum(rows[1:] ** 2), 1e-300)
+    # Even independent rounds explain t of the dimensions of round t.
+    by_chance = 1 - free[1:].sum() / (dimensions * (len(rounds) - 1))
+    if p_value > level or explained - by_chance < _EXPLAINED:
+        return []
+    return [
+        Finding(
+            check=FRESH,
+            sentence=f"{explained:.0%} of the noise of a round follows from earlier rounds ({by_chance:.0%} by chance)",
+            p_value=p_value,
+        )
+    ]
+
+
+# Is it independent inside an update?
+
+
+def _copies(claim: ClaimedNoise) -> list[Finding]:
+    """Return tensors whose noise repeats inside the update."""
+    record = claim.record
+    used = int(np.sum(~np.isnan(record.whole[:, -1])))
+    if not used:
+        return []
+    first = np.sort(record.sampled[record.sampled >= 0])[:used]
+    noise = claim.noise_multipliers[first][:, None] ** 2
+    tested = ~np.isnan(record.copies[:used])
+    rest = np.where(tested, record.copies[:used] / noise, 0.0).sum(axis=0)
+    whole = np.where(tested, record.whole[:used] / noise, 0.0).sum(axis=0)
+    dimensions = (tested * np.maximum(record.pair_dimensions, 0)).sum(axis=0).astype(np.float64)
+    rounding = float(np.max(record.rounding)) / float(np.sqrt(noise.min()))
+    energies = _with_rounding(rest, dimensions, rounding)
+    p_values = np.minimum(1.0, len(record.pairs) * energy_p_value(energies, dimensions))
+    copied = np.flatnonzero((p_values <= claim.level) & (whole - rest >= _EXPLAINED * whole))
+    by_kind: dict[str, list[int]] = {}
+    for pair in copied.tolist():
+        by_kind.setdefault(record.pairs[pair][0], []).append(pair)
+    findings = []
+    for kind, pairs in by_kind.items():
+        if kind == "lag" and len(by_kind) > 1:
+            continue  # the same copies, without a name
+        sentence = _copy_sentence(kind, [record.pairs[pair] for pair in pairs], int(record.lag[0]))
+        findings.append(Finding(check=COPIES, sentence=sentence, p_value=float(p_values[pairs].max())))
+    return findings
+
+
+def _copy_sentence(kind: str, pairs: Sequence[tuple[str, str, str]], lag: int) -> str:
+    names = ", ".join(name for _, name, _ in pairs[:_LISTED])
+    names += f" and {len(pairs) - _LISTED} more tensors" if len(pairs) > _LISTED else ""
+    if kind == "neighbors":
+        return f"Neighboring numbers of {names} get the same noise"
+    if kind == "rows":
+        return f"The rows of {names} get the same noise"
+    if kind == "tensors":
+        others = f", and {len(pairs) - 1} more pairs of tensors" if len(pairs) > 1 else ""
+        return f"{pairs[0][1]} and {pairs[0][2]} get the same noise{others}"
+    return f"The noise of a number and of the one {lag:,} places further on is the same"

@@ -1,0 +1,310 @@
+"""Stratified canaries: part of an audit's canaries point into one tensor each, where dense ones see only the average.
+
+A tensor without noise or clipping is a small part of a dense canary, and all of a canary that lies in it.
+docs/checks.md explains the test, which holds however the canaries of a tensor depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.accounting import Theory
+from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.methods.one_shot.evidence import Evidence, vector_norm
+from coalmine.methods.one_shot.layers import Layers
+from coalmine.methods.one_shot.participation import Participation
+from coalmine.methods.one_shot.scores import Max, Sum
+from coalmine.methods.one_shot.updates import UpdateCanaries
+from coalmine.methods.one_shot.views import shows_one_release
+from coalmine.protocol import Vector, View
+from coalmine.results.finding import Finding
+from coalmine.seeds import generator
+
+STRATA = "canaries in each tensor"
+
+_SHARE = 5  # one canary in so many lies in a single tensor
+_LEAST_CANARIES = 20  # in all tensors together; with fewer, dense canaries need every one of them
+_LEAST_SIZE = 16  # smaller tensors form one stratum
+_MOST_COORDINATES = 2048
+_LEAST_CHANCE = 1e-12  # p-values of single canaries below this are not needed, and curves are not computed for them
+_SHARES_OF_NOISE = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+
+
+@dataclass(frozen=True, eq=False)
+class OrthonormalCanaries:
+    """A few random orthonormal vectors of a small space, which are stored (see `UpdateCanaries`).
+
+    Given all others, each is uniform on the sphere of what they leave free, so the cosine null is exact.
+
+    Args:
+        vectors: The canaries, (count, dim).
+        seed: Seed that they were drawn with.
+    """
+
+    vectors: npt.NDArray[np.float32]
+    seed: int
+
+    orthonormal: ClassVar[bool] = True
+
+    @classmethod
+    def draw(cls, *, dim: int, count: int, seed: int) -> OrthonormalCanaries:
+        """Draw ``count`` vectors in ``dim`` dimensions."""
+        rng = generator(seed, "checks", 2)
+        basis, triangle = np.linalg.qr(rng.standard_normal((dim, count)))
+        # With these signs the basis is uniform among all orthonormal ones (Mezzadri, 2007).
+        return cls((basis * np.sign(np.diag(triangle))).T.astype(np.float32), seed)
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return int(self.vectors.shape[1])
+
+    @property
+    def count(self) -> int:
+        """Number of canaries."""
+        return len(self.vectors)
+
+    def dots(self, vector: Vector) -> Floats:
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
+        return (self.vectors @ vector).astype(np.float64)
+
+    def total(self, weights: npt.ArrayLike) -> Vector:
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
+        return np.asarray(weights, dtype=np.float32) @ self.vectors
+
+    def canary(self, index: int) -> Vector:
+        """Return one canary, (dim,)."""
+        vector: Vector = self.vectors[index]
+        return vector
+
+    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+        """Yield these canaries one by one."""
+        return iter(self.vectors[list(indices)])
+
+
+@dataclass(frozen=True, eq=False)
+class Stratum:
+    """Canaries that lie in one tensor.
+
+    Args:
+        name: Name of the tensor.
+        coordinates: Coordinates of the flat vector that the canaries use, ascending, at most 2,048 of the tensor.
+        first: Index of the first of these canaries among all canaries of the audit.
+        canaries: The canaries as vectors of these coordinates.
+    """
+
+    name: str
+    coordinates: Ints
+    first: int
+    canaries: OrthonormalCanaries
+
+    @property
+    def indices(self) -> slice:
+        """Where its canaries lie among all canaries."""
+        return slice(self.first, self.first + self.canaries.count)
+
+
+def draw_strata(layers: Layers, *, count: int, seed: int) -> list[Stratum]:
+    """Return the strata of an audit with ``count`` canaries, inserted and held out: about a fifth of them, the last.
+
+    Canaries go to the tensors in turn, so that small tensors get as many as large ones, but take at most half of the
+    dimensions of each. If there are fewer canaries than tensors, some tensors are drawn at random.
+    """
+    left = count // _SHARE
+    if len(layers.names) < 2 or left < _LEAST_CANARIES:
+        return []
+    draw = generator(seed, "checks", 1)
+    groups = _groups(layers)
+    names = [list(groups)[i] for i in draw.permutation(len(groups))[:left]]
+    room = {name: max(1, min(len(groups[name]), _MOST_COORDINATES) // 2) for name in names}
+    sizes = dict.fromkeys(names, 0)
+    while left and any(sizes[name] < room[name] for name in names):
+        for name in names:
+            if left and sizes[name] < room[name]:
+                sizes[name] += 1
+                left -= 1
+    strata, start = [], count - sum(sizes.values())
+    for name in names:
+        coordinates = groups[name]
+        if len(coordinates) > _MOST_COORDINATES:
+            coordinates = np.sort(draw.choice(coordinates, _MOST_COORDINATES, replace=False))
+        canaries = OrthonormalCanaries.draw(dim=len(coordinates), count=sizes[name], seed=int(draw.integers(2**31)))
+        strata.append(Stratum(name, coordinates, start, canaries))
+        start += sizes[name]
+    return strata
+
+
+def _groups(layers: Layers) -> dict[str, Ints]:
+    """Return the coordinates of each stratum by name."""
+    groups: dict[str, Ints] = {}
+    small = []
+    for name, start, size in zip(layers.names, layers.starts, layers.sizes, strict=True):
+        if size >= _LEAST_SIZE:
+            groups[name] = np.arange(start, start + size)
+        else:
+            small.append((name, np.arange(start, start + size)))
+    together = np.concatenate([part for _, part in small]) if small else np.zeros(0, dtype=np.int64)
+    if len(together) >= 2:
+        groups["small tensors" if len(small) > 1 else small[0][0]] = together
+    return groups
+
+
+@dataclass(frozen=True, eq=False)
+class StratifiedCanaries:
+    """Dense canaries followed by those of strata, as one family (see `UpdateCanaries`).
+
+    Args:
+        dense: Canaries that use all coordinates.
+        strata: Canaries of single tensors.
+    """
+
+    dense: UpdateCanaries
+    strata: Sequence[Stratum]
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return self.dense.dim
+
+    @property
+    def count(self) -> int:
+        """Number of all canaries."""
+        return self.dense.count + sum(stratum.canaries.count for stratum in self.strata)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the dense canaries."""
+        return self.dense.seed
+
+    @property
+    def orthonormal(self) -> bool:
+        """Canaries of a stratum are not orthogonal to dense ones."""
+        return False
+
+    def dots(self, vector: Vector) -> Floats:
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
+        parts = [stratum.canaries.dots(vector[stratum.coordinates]) for stratum in self.strata]
+        return np.concatenate([self.dense.dots(vector), *parts])
+
+    def total(self, weights: npt.ArrayLike) -> Vector:
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
+        weights = np.asarray(weights, dtype=np.float64)
+        total = np.array(self.dense.total(weights[: self.dense.count]))
+        for stratum in self.strata:
+            if weights[stratum.indices].any():
+                total[stratum.coordinates] += stratum.canaries.total(weights[stratum.indices])
+        return total
+
+    def canary(self, index: int) -> Vector:
+        """Return one canary, (dim,)."""
+        return next(self.each([range(self.count)[index]]))
+
+    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+        """Yield these canaries one by one, for indices in ascending order."""
+        yield from self.dense.each([index for index in indices if index < self.dense.count])
+        for stratum in self.strata:
+            stop = stratum.first + stratum.canaries.count
+            members = [index - stratum.first for index in indices if stratum.first <= index < stop]
+            for part in stratum.canaries.each(members):
+                canary = np.zeros(self.dim, dtype=np.float32)
+                canary[stratum.coordinates] = part
+                yield canary
+
+
+class StrataEvidence:
+    """What releases say about the canaries of each stratum.
+
+    Args:
+        strata: The strata.
+        view: What the adversary sees.
+        participation: When canaries take part.
+        shared_rounds: Whether all canaries take part in the same rounds, known to the adversary.
+    """
+
+    def __init__(
+        self, strata: Sequence[Stratum], view: View, *, participation: Participation, shared_rounds: bool
+    ) -> None:
+        # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
+        score = Sum if shared_rounds and not shows_one_release(view) else Max
+        self._strata = strata
+        self._evidence = [
+            Evidence(score, stratum.canaries, participation=participation, shared_rounds=shared_rounds)
+            for stratum in strata
+        ]
+
+    def add(self, change: Vector, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool) -> None:
+        """Process a release; see `Evidence.add`."""
+        for stratum, evidence in zip(self._strata, self._evidence, strict=True):
+            part = change[stratum.coordinates]
+            norm = vector_norm(part)
+            if norm > 0:
+                evidence.add(part, norm, due=due[stratum.indices], shift=shift, rate=rate, ends_epoch=ends_epoch)
+
+    def findings(self, members: Bools, theory: Theory, *, level: float) -> list[Finding]:
+        """Return tensors whose canaries refute the claim. The p-values take all canaries of all strata into account.
+
+        Args:
+            members: Which of all canaries are inserted.
+            theory: The claim.
+            level: Significance of all strata together.
+        """
+        chances = [
+            self._chances(evidence, members[stratum.indices])
+            for stratum, evidence in zip(self._strata, self._evidence, strict=True)
+        ]
+        tested = sum(map(len, chances))
+        if not tested:
+            return []
+        curve = theory.curve()
+        findings = []
+        for stratum, likelihoods in zip(self._strata, chances, strict=True):
+            # Under the claim a member's score is so unlikely with probability at most curve.tpr(likelihoods): a valid
+            # p-value of each canary by itself, and by the union bound of all of them.
+            p_value = float(min(1.0, tested * curve.tpr(likelihoods).min())) if len(likelihoods) else 1.0
+            if p_value <= level:
+                sentence = f"Canaries in {stratum.name} refute the claim"
+                share = _noise_at_most(theory, likelihoods, tested, level)
+                if share is not None:
+                    sentence += f": at most {share:g} of the claimed noise is in effect there"
+                findings.append(Finding(check=STRATA, sentence=sentence, p_value=max(p_value, 1e-300)))
+        return findings
+
+    def _chances(self, evidence: Evidence, members: Bools) -> Floats:
+        """Return how likely a held-out canary scores as high as each inserted one, (inserted,)."""
+        null = None if evidence.is_silent else evidence.null()
+        if null is None:
+            return np.zeros(0)
+        scores = evidence.scores()[members]
+        scores = scores[np.isfinite(scores)]
+        return np.maximum(np.exp(null.log_sf(scores)), _LEAST_CHANCE)
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint keeps."""
+        return {
+            f"stratum{i}_{name}": value
+            for i, evidence in enumerate(self._evidence)
+            for name, value in evidence.state().items()
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Restore a saved state."""
+        for i, evidence in enumerate(self._evidence):
+            prefix = f"stratum{i}_"
+            evidence.restore({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
+
+
+def _noise_at_most(theory: Theory, chances: Floats, tested: int, level: float) -> float | None:
+    """Return the smallest of a few shares of the claimed noise that the canaries rule out, or None."""
+    if not theory.has_noise:
+        return None
+    for share in _SHARES_OF_NOISE:
+        if tested * float(theory.curve(share).tpr(chances).min()) <= level:
+            return share
+    return 1.0

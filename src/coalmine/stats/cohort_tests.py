@@ -1,0 +1,66 @@
+"""Tests of who took part: is a rate of participation the claimed one, and do sizes vary as they should?
+
+Each test is a bet that is fair, or worse than fair, if the claim is true: the bettor's capital is then at least 1/p
+with a probability of at most p, however long one watches (Ville's inequality), so p is one over the capital. The
+proofs are in docs/checks.md. No simulation is needed, and memory does not grow with the number of rounds.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy import special
+
+from coalmine.stats.noise_tests import LEAST_P_VALUE
+
+# Share of the capital that bets on a round as large as the one before; the rest is kept.
+_STAKE = 0.9
+
+
+def rate_p_value(hits: int, trials: int, rate: float) -> float:
+    """Return a p-value for clients who took part in ``hits`` of ``trials`` opportunities at a claimed rate.
+
+    Valid if each opportunity, given all that happened in earlier rounds, is taken with probability ``rate``, and those
+    of one round either independently (Poisson sampling) or as a draw without replacement (fixed size). Which clients
+    are watched may depend on earlier rounds. The bet is a likelihood ratio, averaged over other rates with the
+    Beta(½, ½) distribution.
+
+    Args:
+        hits: How many opportunities were taken.
+        trials: How many there were.
+        rate: The claimed probability.
+
+    Example:
+        >>> rate_p_value(30, 120, rate=0.25), rate_p_value(30, 30, rate=0.25) < 1e-15
+        (1.0, True)
+    """
+    misses = trials - hits
+    if (hits and rate <= 0) or (misses and rate >= 1):
+        return LEAST_P_VALUE
+    capital = special.betaln(hits + 0.5, misses + 0.5) - special.betaln(0.5, 0.5)
+    capital -= (hits * math.log(rate) if hits else 0.0) + (misses * math.log1p(-rate) if misses else 0.0)
+    return float(max(LEAST_P_VALUE, math.exp(min(0.0, -capital))))
+
+
+def repeated_size_gain(size: int, before: int, population: int, rate: float) -> float:
+    """Return the log of what a bet on a cohort as large as the one before wins, or loses, in a round.
+
+    If sizes are binomial, as under Poisson sampling, the expected factor is 1. The p-value for rounds whose sizes are
+    too much alike is exp(−Σ gains), at most 1.
+
+    Args:
+        size: Clients in this round.
+        before: Clients in the round before.
+        population: Number of clients overall.
+        rate: The claimed probability to take part.
+
+    Example:
+        >>> gains = [repeated_size_gain(30, 30, population=120, rate=0.25)] * 5
+        >>> math.exp(-sum(gains)) < 1e-4
+        True
+    """
+    if size != before or not 0 < rate < 1:
+        return math.log(1 - _STAKE)
+    log_choose = -math.log(population + 1) - special.betaln(population - size + 1, size + 1)
+    log_chance = log_choose + size * math.log(rate) + (population - size) * math.log1p(-rate)
+    return float(math.log(1 - _STAKE + _STAKE * math.exp(min(-log_chance, 600.0))))

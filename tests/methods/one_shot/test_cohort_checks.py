@@ -1,0 +1,134 @@
+"""Checks of participation: bets that are fair under the claim, and win against every other way to choose clients."""
+
+import math
+
+import numpy as np
+import pytest
+
+from coalmine import OneShot
+from coalmine.accounting import AtMost, EveryRound, FixedSize, Poisson
+from coalmine.accounting.sampling import OncePerEpoch
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
+from coalmine.simulation import FixedClipping, Mechanism, PoissonCohorts, Training, models
+from coalmine.simulation.data import load
+from coalmine.stats.cohort_tests import rate_p_value, repeated_size_gain
+
+POPULATION, SIZE, LEVEL = 120, 30, 2e-4
+
+
+def poisson(rng, t):
+    return np.flatnonzero(rng.random(POPULATION) < SIZE / POPULATION)
+
+
+def fixed(rng, t):
+    return rng.choice(POPULATION, SIZE, replace=False)
+
+
+def findings(choose, sampling, *, rounds=12, seed=0, level=LEVEL, epoch=None):
+    rng, record = np.random.default_rng(seed), CohortRecord()
+    for t in range(rounds):
+        record.add(choose(rng, t).tolist(), POPULATION, epoch)
+    return cohort_findings(record, sampling, level=level)
+
+
+POISSON, FIXED = Poisson(SIZE / POPULATION), FixedSize(SIZE, POPULATION)
+
+
+def shuffled(rng, t):
+    order = np.random.default_rng(t // 4).permutation(POPULATION)
+    return order[t % 4 * SIZE : (t % 4 + 1) * SIZE]
+
+
+def favorites(rng, t):
+    weights = np.where(np.arange(POPULATION) < 40, 15.0, 1.0)
+    return rng.choice(POPULATION, SIZE, replace=False, p=weights / weights.sum())
+
+
+@pytest.mark.parametrize(
+    ("choose", "sampling", "words"),
+    [
+        (lambda rng, t: np.arange(SIZE), FIXED, "The same 30 of 120 clients took part in all 12 rounds"),
+        (lambda rng, t: np.arange(SIZE), POISSON, "The same 30 of 120 clients took part in all 12 rounds"),
+        (lambda rng, t: np.arange(SIZE) + t % 4 * SIZE, FIXED, "less often"),
+        (lambda rng, t: np.arange(SIZE) + t % 2 * SIZE, POISSON, "more often"),
+        (shuffled, FIXED, "less often"),
+        (shuffled, POISSON, "alike"),
+        (fixed, POISSON, "alike for poisson:0.25 (always 30)"),
+        (favorites, FIXED, "more often"),
+        (lambda rng, t: rng.choice(POPULATION, 45, replace=False), POISSON, "45 clients took part per round"),
+        (lambda rng, t: rng.choice(POPULATION, 31, replace=False), FIXED, "31 of 120 clients took part in round 0"),
+        (fixed, AtMost(2), "but the claim is for at-most:2"),
+    ],
+)
+def test_wrong_participation_is_named(choose, sampling, words):
+    assert any(words in finding.sentence for finding in findings(choose, sampling, rounds=12))
+    assert all(finding.refutes for finding in findings(choose, sampling))
+
+
+def test_a_client_twice_in_an_epoch_is_a_fact():
+    [finding] = findings(fixed, OncePerEpoch(4), epoch=4)
+    assert finding.p_value == 0
+    assert findings(shuffled, OncePerEpoch(4), epoch=4) == []
+
+
+# 400 trainings at level 2e-4: false-alarm probability at most 0.08 in all, far less in fact, since bets lose a lot.
+@pytest.mark.parametrize(("choose", "sampling"), [(poisson, POISSON), (fixed, FIXED)])
+def test_correct_participation_has_no_findings(choose, sampling):
+    for seed in range(200):
+        assert findings(choose, sampling, rounds=8, seed=seed) == []
+
+
+def test_always_the_same_clients_are_only_a_warning_where_the_claim_does_not_rely_on_sampling():
+    [finding] = findings(lambda rng, t: np.arange(SIZE), EveryRound())
+    assert not finding.refutes
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.25, 0.7])
+def test_bets_on_rates_are_fair_by_enumeration(rate):
+    """The expected capital is 1 for binomial hits, and at most 1 for hypergeometric ones (Hoeffding, 1963)."""
+    trials = 12
+    gains = np.array([1 / rate_p_value(hits, trials, rate) for hits in range(trials + 1)])
+    # p-values are capped at 1, so compare the probability of each p-value instead of the capital.
+    chances = np.array([math.comb(trials, k) * rate**k * (1 - rate) ** (trials - k) for k in range(trials + 1)])
+    for p_value in np.unique(1 / gains):
+        assert chances[1 / gains <= p_value].sum() <= p_value * (1 + 1e-9)
+    population, drawn = 40, round(40 * rate)
+    ways = [math.comb(trials, k) * math.comb(population - trials, drawn - k) for k in range(min(trials, drawn) + 1)]
+    shares = np.array(ways) / math.comb(population, drawn)
+    exact = np.array([1 / rate_p_value(k, trials, drawn / population) for k in range(len(shares))])
+    for p_value in np.unique(1 / exact):
+        assert shares[1 / exact <= p_value].sum() <= p_value * (1 + 1e-9)
+
+
+def test_the_bet_on_equal_sizes_is_fair_by_enumeration():
+    rate, population, before = 0.3, 25, 8
+    chances = [math.comb(population, k) * rate**k * (1 - rate) ** (population - k) for k in range(population + 1)]
+    factors = [math.exp(repeated_size_gain(k, before, population, rate)) for k in range(population + 1)]
+    assert np.dot(chances, factors) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_impossible_cohorts_are_rejected():
+    with pytest.raises(InputError, match="twice"):
+        CohortRecord().add([1, 1], available=5)
+    with pytest.raises(InputError, match="only 5"):
+        CohortRecord().add(6, available=5)
+
+
+class AlwaysTheSame(PoissonCohorts):
+    """Claims Poisson sampling, and takes the same clients in every round."""
+
+    def cohort(self, population, seed, round, trial=0):
+        return np.arange(int(self.q * population))
+
+
+@pytest.mark.parametrize(("cohorts", "refuted"), [(PoissonCohorts(0.25), False), (AlwaysTheSame(0.25), True)])
+def test_the_simulator_reports_its_cohorts(cohorts, refuted):
+    data = load("digits").train
+    model = models.build("logistic", data.task)
+    dim = sum(p.numel() for p in model.parameters())
+    audit = OneShot(dim=dim, rounds=6, canaries=10, view="updates", participation="poisson:0.25")
+    mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
+    Training(model=model, data=data, rounds=6, cohorts=cohorts, mechanism=mechanism, audits=[audit]).run()
+    result = audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5, accountant="rdp"))
+    assert [finding.check for finding in result.bugs] == ["participation"] * refuted

@@ -1,0 +1,262 @@
+"""Checks of the noise: exact p-values whatever the signal is, and every planted bug is named."""
+
+import math
+
+import numpy as np
+import pytest
+
+from coalmine import OneShot, Release
+from coalmine.accounting import EveryRound, claimed
+from coalmine.methods.one_shot.layers import Layers
+from coalmine.methods.one_shot.noise_checks import ClaimedNoise
+from coalmine.methods.one_shot.noise_record import NoiseRecord
+from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
+
+LAYERS = Layers.of({"fc1.weight": (64, 128), "fc1.bias": 64, "fc2.weight": (10, 64), "fc2.bias": 10, "scale": ()})
+ROUNDS, LEVEL = 20, 2e-4
+
+
+def part(name):
+    start = int(LAYERS.starts[LAYERS.names.index(name)])
+    return slice(start, start + int(LAYERS.sizes[LAYERS.names.index(name)]))
+
+
+def sentences(noise, *, signal=20.0, seed=0, rounds=ROUNDS, level=LEVEL, claimed_noise=1.0):
+    """Run a training of random signals of a given length, in units of what one client moves it by."""
+    rng = np.random.default_rng(seed)
+    record, memory = NoiseRecord(LAYERS, rounds, seed), {}
+    for t in range(rounds):
+        direction = rng.normal(size=LAYERS.dim)
+        update = signal * direction / np.linalg.norm(direction) + noise(rng, t, memory)
+        record.add(t, (0.25 * update).astype(np.float32), 0.25, 0.0)
+    return [f.sentence for f in ClaimedNoise(record, np.full(rounds, claimed_noise), level).findings()]
+
+
+def fresh(rng, t, memory):
+    return rng.normal(size=LAYERS.dim)
+
+
+def without(name):
+    def noise(rng, t, memory):
+        vector = fresh(rng, t, memory)
+        vector[part(name)] = 0
+        return vector
+
+    return noise
+
+
+def repeated(period):
+    return lambda rng, t, memory: memory.setdefault(t % period, fresh(rng, t, memory))
+
+
+def negated(rng, t, memory):
+    return (-1) ** t * memory.setdefault("vector", fresh(rng, t, memory))
+
+
+def moving_average(rng, t, memory):
+    before, memory["before"] = memory.get("before", fresh(rng, t, memory)), fresh(rng, t, memory)
+    return (before + memory["before"]) / math.sqrt(2)
+
+
+def first_half(rng, t, memory):
+    return np.where(np.arange(LAYERS.dim) < LAYERS.dim // 2, fresh(rng, t, memory), 0)
+
+
+def random_part(rng, t, memory):
+    return np.where(memory.setdefault("some", rng.random(LAYERS.dim) < 0.9), fresh(rng, t, memory), 0)
+
+
+def frozen_bias(rng, t, memory):
+    vector = fresh(rng, t, memory)
+    vector[part("fc1.bias")] = memory.setdefault("bias", vector[part("fc1.bias")].copy())
+    return vector
+
+
+def one_draw_per_row(rng, t, memory):
+    vector = fresh(rng, t, memory)
+    vector[part("fc1.weight")] = np.repeat(rng.normal(size=64), 128)
+    return vector
+
+
+def same_rows(rng, t, memory):
+    vector = fresh(rng, t, memory)
+    vector[part("fc1.weight")] = np.tile(rng.normal(size=128), 64)
+    return vector
+
+
+def tiled(rng, t, memory):
+    return np.resize(rng.normal(size=777), LAYERS.dim)
+
+
+def same_seed_for_each_tensor(rng, t, memory):
+    seed = int(rng.integers(1 << 30))
+    return np.concatenate([np.random.default_rng(seed).normal(size=size) for size in LAYERS.sizes])
+
+
+BUGS = {
+    "no noise on a bias": (without("fc2.bias"), "fc2.bias has at most"),
+    "no noise on a scalar": (without("scale"), "scale has at most"),
+    "no noise on a layer": (without("fc2.weight"), "fc2.weight has at most"),
+    "noise on the first half": (first_half, "of fc1.weight have at most"),
+    "no noise on a tenth of the numbers": (random_part, "fc1.weight"),
+    "too little noise": (lambda *a: 0.9 * fresh(*a), "fc1.weight has at most 0.9"),
+    "no noise in one round": (lambda rng, t, m: fresh(rng, t, m) * (t != 3), "Round 3 has at most"),
+    "no noise on a layer in one round": (
+        lambda rng, t, m: (without("fc2.weight") if t == 4 else fresh)(rng, t, m),
+        "fc2.weight lacks the claimed noise in round 4",
+    ),
+    "the same noise always": (repeated(1), "round 1 repeats that of round 0"),
+    "a pool of three": (repeated(3), "round 3 repeats that of round 0"),
+    "negated noise": (negated, "round 1 repeats that of round 0"),
+    "a moving average": (moving_average, "depends on that of round"),
+    "a bias whose noise is frozen": (frozen_bias, "The noise of fc1.bias in round 1 repeats"),
+    "one draw per row": (one_draw_per_row, "Neighboring numbers of fc1.weight"),
+    "the same rows": (same_rows, "The rows of fc1.weight"),
+    "tiled noise": (tiled, "777 places further on"),
+    "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=str)
+def test_a_bug_is_named(bug):
+    noise, words = BUGS[bug]
+    assert any(words in sentence for sentence in sentences(noise))
+
+
+# 40 trainings with three checks at level 2e-4 each: false-alarm probability at most 0.024. The signals are up to nine
+# times as long as all noise together, the same in every round, or all in one tensor.
+@pytest.mark.parametrize("signal", [0.0, 20.0, 900.0])
+def test_a_correct_training_has_no_findings(signal):
+    for seed in range(10):
+        assert sentences(fresh, signal=signal, seed=seed) == []
+
+
+def test_a_signal_that_repeats_is_not_noise_that_repeats():
+    constant = np.random.default_rng(1).normal(size=LAYERS.dim) * 3
+    for seed in range(10):
+        assert sentences(lambda *a: constant + fresh(*a), seed=seed) == []
+
+
+def test_false_alarms_stay_below_the_level():
+    """At a level of 0.3 per check, three checks alarm in at most 90% of trainings and each in at most 30%."""
+    alarms = np.zeros(3)
+    trainings = 150
+    layers = Layers.of([40, 8, (6, 20), 1])
+    for seed in range(trainings):
+        rng = np.random.default_rng(seed)
+        record = NoiseRecord(layers, 6, seed)
+        for t in range(6):
+            record.add(t, rng.normal(size=layers.dim).astype(np.float32), 1.0, 0.0)
+        checks = {f.check for f in ClaimedNoise(record, np.ones(6), 0.3).findings()}
+        alarms += [name in checks for name in ("noise on every tensor", "fresh noise", "independent noise")]
+    # One standard error is 0.037: exceeding 0.3 + 4 of them by chance has probability 3e-5.
+    assert (alarms / trainings <= 0.3 + 4 * 0.037).all()
+
+
+def test_the_energy_test_is_exact_without_signal_and_conservative_with_any():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(4000, 12))
+    for signal in (np.zeros(12), np.eye(12)[0] * 3, np.full(12, 0.4)):
+        p_values = energy_p_value(np.sum((noise + signal) ** 2, axis=1), 12)
+        for alpha in (0.01, 0.1, 0.5):
+            error = 4 * math.sqrt(alpha * (1 - alpha) / 4000)  # false-alarm probability 3e-5 each
+            assert np.mean(p_values <= alpha) <= alpha + error
+            if not signal.any():
+                assert np.mean(p_values <= alpha) >= alpha - error
+
+
+def test_energy_p_values_have_a_closed_form_in_two_dimensions():
+    energies = np.array([0.0, 0.5, 3.0, 40.0])
+    assert energy_p_value(energies, 2) == pytest.approx(1 - np.exp(-energies / 2), abs=1e-15)
+    assert energy_p_value(1.0, 0) == 1
+
+
+def test_numbers_near_zero_are_counted_exactly():
+    chance = math.erf(0.1 / math.sqrt(2))
+    exact = sum(math.comb(20, k) * chance**k * (1 - chance) ** (20 - k) for k in range(5, 21))
+    assert near_zero_p_value(5, 20, 0.1) == pytest.approx(exact, rel=1e-12)
+    assert near_zero_p_value(0, 20, 0.1) == 1
+
+
+def test_the_bound_on_the_noise_covers_the_truth():
+    rng = np.random.default_rng(0)
+    energies = 0.36 * rng.chisquare(50, size=3000)
+    covered = np.mean([noise_at_most(energy, 50, 0.1) >= 0.6 for energy in energies])
+    assert abs(covered - 0.9) < 4 * math.sqrt(0.09 / 3000)  # 6e-5
+
+
+def test_rounding_is_taken_into_account():
+    rng = np.random.default_rng(0)
+    record = NoiseRecord(LAYERS, 5, 0)
+    for t in range(5):
+        update = rng.normal(size=LAYERS.dim)
+        record.add(t, (np.round(update / 0.05) * 0.05).astype(np.float32), 1.0, 0.025)
+    assert ClaimedNoise(record, np.ones(5), 0.05).findings() == []
+
+
+# The same in an audit
+
+
+def audit_loop(noise, *, layers=LAYERS.shapes, theory=None, **settings):
+    settings = {"canaries": 20, "view": "updates", "participation": "every-round"} | settings
+    audit = OneShot(dim=LAYERS.dim, rounds=6, layers=layers, **settings)
+    rng, memory = np.random.default_rng(0), {}
+    for t in range(6):
+        planted = audit.plant(t, clip_norm=0.5)
+        divisor = planted.clients + 50
+        total = planted.total + 0.5 * noise(rng, t, memory)
+        update = (total / divisor).astype(np.float32)
+        audit.observe(Release(round=t, kind="update", vector=update, divisor=divisor))
+        if audit.views[0].kind == "model":
+            models = [Release(round=t, kind="model", vector=update)] if t == 5 else []
+            for model in models:
+                audit.observe(model)
+    return audit.result(theory=theory or audit.theory(noise_multiplier=1.0, delta=1e-5))
+
+
+def test_an_audit_refutes_the_claim_for_a_bias_without_noise():
+    result = audit_loop(without("fc2.bias"))
+    assert result.refuted
+    assert [f.check for f in result.bugs] == ["noise on every tensor"]
+    assert not audit_loop(fresh).findings  # false-alarm probability 1e-3
+
+
+def test_checks_do_not_need_the_names_of_layers():
+    result = audit_loop(first_half, layers=None)
+    assert "of the update have at most" in result.bugs[0].sentence
+
+
+def test_the_final_view_is_checked_too():
+    assert audit_loop(repeated(1), view="final").bugs[0].check == "fresh noise"
+
+
+def test_a_claim_without_a_noise_multiplier_is_not_about_noise():
+    result = audit_loop(without("fc2.bias"), theory=claimed(50.0, 1e-5))
+    assert "noise on every tensor" not in result.checks
+
+
+def test_a_saved_state_has_the_same_findings():
+    rng = np.random.default_rng(0)
+    settings = {"dim": LAYERS.dim, "rounds": 6, "layers": LAYERS.shapes, "canaries": 50, "view": "updates"}
+    audits = [OneShot(**settings, participation="every-round") for _ in range(2)]
+    for t in range(6):
+        if t == 3:
+            audits[1].restore(audits[0].state())
+        planted = [audit.plant(t, clip_norm=1.0) for audit in audits[: 1 if t < 3 else 2]]
+        update = (planted[0].total + without("fc2.bias")(rng, t, {})).astype(np.float32)
+        for audit in audits[: len(planted)]:
+            audit.cohort(t, range(5), 50)
+            audit.observe(Release(round=t, kind="update", vector=update, divisor=1.0))
+    claim = audits[0].theory(noise_multiplier=1.0, delta=1e-5)
+    first, second = (audit.result(theory=claim) for audit in audits)
+    assert first.findings == second.findings != []
+
+
+def test_a_noise_schedule_is_compared_round_by_round():
+    from coalmine.accounting.claims import scheduled_theory
+
+    theory = scheduled_theory([(1.0, 3), (0.5, 3)], EveryRound(), delta=1e-5)
+    halved = lambda rng, t, m: fresh(rng, t, m) * (1 if t < 3 else 0.5)  # noqa: E731
+    assert not audit_loop(halved, theory=theory).findings
+    reversed_order = lambda rng, t, m: fresh(rng, t, m) * (0.5 if t < 3 else 1)  # noqa: E731
+    assert audit_loop(reversed_order, theory=theory).bugs

@@ -1,0 +1,116 @@
+"""Canaries in single tensors: they see bugs that dense ones average away, and hold at any dependence."""
+
+import math
+
+import numpy as np
+import pytest
+
+from coalmine import OneShot, Release
+from coalmine.errors import InputError
+from coalmine.methods.one_shot.layers import Layers
+from coalmine.methods.one_shot.strata import StratifiedCanaries, draw_strata
+from coalmine.methods.one_shot.updates import update_canaries
+
+LAYERS = Layers.of({"fc1.weight": (60, 100), "fc1.bias": 60, "fc2.weight": (10, 60), "fc2.bias": 10, "scale": ()})
+
+
+def audit_of(**settings):
+    settings = {"canaries": 100, "view": "updates", "participation": "every-round", "layers": LAYERS} | settings
+    return OneShot(dim=LAYERS.dim, rounds=5, **settings)
+
+
+def run(audit, aggregate, *, noise=1.0, seed=0):
+    """Run rounds in which `aggregate` clips one update, of five clip norms, and the sum gets noise."""
+    rng = np.random.default_rng(seed)
+    for t in range(5):
+        planted = audit.plant(t, clip_norm=1.0)
+        total = sum(map(aggregate, planted.each(norm=5.0)), start=np.zeros(LAYERS.dim))
+        update = ((total + rng.normal(0, noise, LAYERS.dim)) / 100).astype(np.float32)
+        audit.observe(Release(round=t, kind="update", vector=update, divisor=100.0))
+    return audit.result(theory=audit.theory(noise_multiplier=noise, delta=1e-5))
+
+
+def clipped(update):
+    return update / max(1.0, np.linalg.norm(update))
+
+
+def unclipped_bias(update):
+    """Clip everything but one bias."""
+    whole, bias = update.copy(), slice(6000, 6060)
+    whole[bias] = 0
+    whole = clipped(whole)
+    whole[bias] = update[bias]
+    return whole
+
+
+def test_a_tensor_that_is_not_clipped_is_named_although_dense_canaries_see_nothing():
+    result = run(audit_of(), unclipped_bias)
+    assert not result.claim_test.refuted
+    assert "Canaries in fc1.bias refute the claim" in result.bugs[0].sentence
+    assert not run(audit_of(), clipped).findings  # false-alarm probability 1e-3
+
+
+def test_a_fifth_of_the_canaries_lies_in_tensors_and_only_dense_ones_are_scored():
+    audit = audit_of()
+    result = run(audit, clipped)
+    assert result.scores.members.size + result.scores.observed.size == 160
+    planted = audit_of().plant(0, clip_norm=2.0)
+    updates = np.stack(list(planted.each()))
+    assert np.linalg.norm(updates, axis=1) == pytest.approx(2.0, rel=1e-5)
+    assert updates.sum(axis=0) == pytest.approx(planted.total, abs=1e-4)
+    supports = [np.count_nonzero(update) for update in updates]
+    assert supports.count(LAYERS.dim) == sum(member < 160 for member in planted.members)
+    assert {60, 600} <= set(supports)
+    assert any(0 < support <= 11 for support in supports)  # fc2.bias and scale together
+
+
+def test_few_canaries_stay_dense():
+    few, plain = audit_of(canaries=20), audit_of(canaries=20, layers=None)
+    assert np.array_equal(few.plant(0, clip_norm=1.0).total, plain.plant(0, clip_norm=1.0).total)
+
+
+def test_stratified_canaries_are_one_family():
+    strata = draw_strata(LAYERS, count=100, seed=0)
+    dense = update_canaries("gaussian", dim=LAYERS.dim, count=strata[0].first, seed=0)
+    canaries = StratifiedCanaries(dense, strata)
+    assert canaries.count == 100
+    matrix = np.stack(list(canaries.each(range(100))))
+    weights = np.random.default_rng(0).normal(size=100)
+    assert canaries.total(weights) == pytest.approx(weights @ matrix, abs=1e-5)
+    vector = np.random.default_rng(1).normal(size=LAYERS.dim).astype(np.float32)
+    assert canaries.dots(vector) == pytest.approx(matrix @ vector, abs=1e-3)
+    assert canaries.canary(95) == pytest.approx(matrix[95])
+    inner = matrix[strata[0].indices] @ matrix[strata[0].indices].T
+    assert inner == pytest.approx(np.eye(len(inner)), abs=1e-6)
+
+
+def test_false_alarms_of_canaries_in_tensors_stay_below_the_level():
+    """At a level of 0.2, with noise on nothing but what the claim needs: at most 20% of audits alarm."""
+    alarms, audits = 0, 60
+    layers = Layers.of([40, 40, 30])
+    theory = None
+    for seed in range(audits):
+        audit = OneShot(
+            dim=110, rounds=1, canaries=50, view="updates", participation="every-round", layers=layers, seed=seed
+        )
+        planted = audit.plant(0, clip_norm=1.0)
+        update = (planted.total + np.random.default_rng(seed).normal(0, 0.5, 110)).astype(np.float32)
+        audit.observe(Release(round=0, kind="update", vector=update, divisor=1.0))
+        theory = theory or audit.theory(noise_multiplier=0.5, delta=1e-5)
+        alarms += bool(audit._in_tensors.findings(audit.members, theory, level=0.2))
+    assert alarms <= audits * 0.2 + 4 * math.sqrt(audits * 0.16)  # probability 3e-5 at exactly 20%
+
+
+def test_layers_are_read_from_what_users_have():
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    assert Layers.of(module).names == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    state = Layers.of(module.state_dict())
+    assert "1.running_mean" in state.names
+    assert "1.num_batches_tracked" not in state.names
+    assert Layers.of([4, (2, 3), ()]).sizes.tolist() == [4, 6, 1]
+    with pytest.raises(InputError, match="13 parameters"):
+        OneShot(dim=12, rounds=1, canaries=2, layers=[4, 9])
+    with pytest.raises(InputError, match="float"):
+        Layers.of(3.5)
