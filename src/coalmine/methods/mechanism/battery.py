@@ -1,0 +1,153 @@
+"""The battery: many attacks on the noise of a mechanism, each a valid test of its claim, at one false-alarm rate.
+
+docs/mechanism.md describes the attacks and proves the tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from scipy import fft
+
+from coalmine.arrays import Array, Floats
+from coalmine.methods.mechanism import attacks
+from coalmine.methods.mechanism.attacks import Attack
+from coalmine.methods.mechanism.calls import LEAST, MOST, Calls, default_calls, make_calls
+from coalmine.methods.mechanism.places import Tensors, direction_attack, place_attack
+from coalmine.protocol import Vector
+from coalmine.results.finding import CHECK_RATE, Finding
+from coalmine.stats.guess_tests import guess_p_value, value_p_value
+from coalmine.stats.tradeoff import Curve
+
+_REACHES = (1e-8, 1e-6, 1e-4)  # how close a guess of a canary's value must come
+_FEWEST_GUESSES = 4
+_WAVES_SHARE = 0.2  # of the calls, in the basis of cosines
+_WAVES_UP_TO = 2_000_000  # coordinates; beyond, the transforms would take longer than all the rest
+
+# In the order in which they name a bug most directly, each with its share of the false-alarm rate. Too little noise
+# everywhere is the most common bug, and the one that takes the most evidence; others are plain at the right place.
+_ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
+    (attacks.shared_attack, 0.06),
+    (attacks.repeat_attack, 0.06),
+    (attacks.copy_attack, 0.06),
+    (attacks.neighbor_attack, 0.06),
+    (attacks.local_attack, 0.06),
+    (attacks.value_attack, 0.06),
+    (attacks.shape_attack, 0.06),
+    (attacks.coordinate_attack, 0.06),
+    (attacks.size_attack, 0.4),
+)
+_AT_PLACES, _ALONG_WAVES = 0.06, 0.06
+
+CHECKS = (
+    "size of the noise",
+    "shape of the noise",
+    "values of the noise",
+    "noise at every coordinate",
+    "noise in every call",
+    "fresh noise in every call",
+    "independent coordinates",
+    "noise in every direction",
+)
+"""Names of the checks."""
+
+
+def check_noise(
+    mechanism: Callable[[Vector], Array],
+    *,
+    dim: int,
+    claim: Curve,
+    calls: int | None = None,
+    rate: float = CHECK_RATE,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> list[Finding]:
+    """Attack the noise of a mechanism in every way that the battery knows.
+
+    Args:
+        mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
+        dim: Number of coordinates.
+        claim: The claimed trade-off curve of one call, for adding or removing one update of norm 1.
+        calls: Number of calls, at least 16; by default enough for four million coordinates in all, and fewer for
+            more than 100,000 coordinates.
+        rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
+        sizes: Names and sizes of the tensors that make up the vector, for sentences.
+        seed: Seed of canaries and coins.
+
+    Returns:
+        At most one finding: the failed check that names the bug most directly.
+
+    Example:
+        >>> from coalmine.stats.tradeoff import ApproximateDP
+        >>> rng = np.random.default_rng(0)
+        >>> def forgetful(total):
+        ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
+        >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5)))
+        Coordinates 490–499 carry no noise (p < 1e-300).
+    """
+    named: tuple[Attack, float] | None = None
+    for attack, record, share in _attacks(mechanism, dim, calls or default_calls(dim), seed, Tensors.of(sizes or {})):
+        if named is not None and named[0].sentence and attack.rank >= named[0].rank:
+            continue  # the bug has a better name already
+        p_value = min(1.0, attack_p_value(attack, record, claim) / share)
+        if p_value <= rate and (named is None or attack.sentence):
+            named = attack, p_value
+    if named is None:
+        return []
+    attack, p_value = named
+    sentence = attack.sentence or "The noise hides updates of one coordinate less than claimed."
+    return [Finding(check=attack.name, sentence=sentence, p_value=p_value)]
+
+
+def _attacks(
+    mechanism: Callable[[Vector], Array], dim: int, calls: int, seed: int, tensors: Tensors
+) -> Iterator[tuple[Attack, Calls, float]]:
+    """Yield each attack that finds something to exploit, with the calls it was made on and its share of the rate."""
+    record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=np.array(tensors.starts, dtype=np.int64))
+    made = ((make(record), share) for make, share in _ON_CALLS)
+    places = (place_attack(record, tensors), _AT_PLACES)
+    for attack, share in itertools.chain([places], made):
+        if attack is not None:
+            yield attack, record, share
+    if dim <= _WAVES_UP_TO:
+        waves = make_calls(_along_waves(mechanism), dim=dim, calls=max(16, int(_WAVES_SHARE * calls)), seed=seed + 1)
+        attack = direction_attack(waves)
+        if attack is not None:
+            yield attack, waves, _ALONG_WAVES
+
+
+def _along_waves(mechanism: Callable[[Vector], Array]) -> Callable[[Vector], Array]:
+    """Return the mechanism in the orthonormal basis of cosines, in which updates keep their norm."""
+
+    def transformed(total: Vector) -> Array:
+        dense = fft.idct(total.astype(np.float64), norm="ortho").astype(np.float32)
+        return np.asarray(fft.dct(np.asarray(mechanism(dense), dtype=np.float64), norm="ortho"))
+
+    return transformed
+
+
+def attack_p_value(attack: Attack, calls: Calls, claim: Curve) -> float:
+    """Return the p-value of a claim from the scores of an attack, and from guessing the values of canaries."""
+    pick: Array | slice = slice(None) if attack.chosen is None else attack.chosen
+    coins = calls.coins[pick]
+    scores = np.clip(attack.scores, -1e30, 1e30)
+    p_value = guess_p_value(scores, coins, claim)
+    if attack.scale is None:
+        return p_value
+    values = calls.values[calls.targets][pick]
+    misses = np.abs(calls.released[calls.targets][pick] - attack.mean - values)
+    return min(1.0, 2 * min(p_value, _value_p_value(misses, attack.scale, coins, claim)))
+
+
+def _value_p_value(misses: Floats, scale: Floats, coins: Array, claim: Curve) -> float:
+    """Return the p-value of guesses of values where the noise is predicted to within less than they vary."""
+    p_values = [1.0]
+    for reach in _REACHES:
+        # Where to guess is settled without the coins; that only inserted canaries have a value to guess is not.
+        guessed = (scale <= reach / 4) & coins
+        if guessed.sum() >= _FEWEST_GUESSES:
+            hits = int(np.sum(misses[guessed] <= reach))
+            p_values.append(value_p_value(hits, int(guessed.sum()), 2 * reach / (MOST - LEAST), claim))
+    return min(1.0, len(_REACHES) * min(p_values))

@@ -1,0 +1,132 @@
+"""Tests of a claim for canaries that need not be alike: each may have scores of its own distribution.
+
+Where the scores of many canaries that differ from one another are pooled, order statistics are out of place. The tests
+here count guesses that were settled before the coins were looked at. docs/mechanism.md proves them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import special
+
+from coalmine.arrays import Bools, Floats
+from coalmine.stats.scores import Scores
+from coalmine.stats.simultaneous_bound import joint_p_value
+from coalmine.stats.tradeoff import ApproximateDP, Curve
+from coalmine.stats.walk import Walk
+
+THRESHOLDS = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0])
+"""Log-likelihood ratios at which `threshold_p_value` guesses, in both tails."""
+
+_LEVELS = np.logspace(-30, 0, 241)  # significances at which rates are bounded, 33% apart
+_WALK_LEVEL = 1e-4  # the walk is sharpest around this significance; it is valid at any
+
+
+def accuracy_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
+    """Return the p-value of a claim from guessing "inserted" for every positive score.
+
+    Under the claim each guess is right with a probability of at most 1 − x, where f(x) = 1 − x on its curve f, so the
+    number of right guesses is at most Bin(N, 1 − x), for canaries of any kind (docs/mechanism.md, Theorem 1).
+
+    Args:
+        scores: Log-likelihood ratios, shape (n,).
+        inserted: Outcomes of the fair coins, shape (n,).
+        claim: The claimed trade-off curve.
+
+    Example:
+        >>> scores = np.array([2.0, -1.0] * 20)
+        >>> accuracy_p_value(scores, scores > 0, ApproximateDP(0.0, 0.0)) == 0.5**40
+        True
+    """
+    right, total = int(np.sum((scores > 0) == inserted)), scores.size
+    return float(special.betainc(right, total - right + 1, 1 - claim.kink)) if right else 1.0
+
+
+def threshold_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
+    """Return the p-value of a claim from the guesses at fixed thresholds, in both tails.
+
+    The rates of right and wrong guesses are bounded one by one, which holds for sums of coins that differ too
+    (docs/mechanism.md, Theorem 2).
+
+    Args:
+        scores: Log-likelihood ratios, shape (n,).
+        inserted: Outcomes of the fair coins, shape (n,).
+        claim: The claimed trade-off curve.
+
+    Returns:
+        The joint p-value over `THRESHOLDS` and both tails, rounded up to a grid.
+    """
+    members, others = np.sort(scores[inserted]), np.sort(scores[~inserted])
+    right = np.concatenate(
+        [members.size - np.searchsorted(members, THRESHOLDS, side="right"), np.searchsorted(others, -THRESHOLDS)]
+    )
+    wrong = np.concatenate(
+        [others.size - np.searchsorted(others, THRESHOLDS, side="right"), np.searchsorted(members, -THRESHOLDS)]
+    )
+    # The fair coin is part of the event, so that all canaries count: its rate is half of the TPR or FPR.
+    n, half = scores.size, _LEVELS / 2
+    low = np.where(right[:, None] > 0, special.betaincinv(np.maximum(right, 1)[:, None], (n - right + 1)[:, None], half), 0)
+    high = np.where(
+        wrong[:, None] < n, special.betainccinv((wrong + 1)[:, None], np.maximum(n - wrong, 1)[:, None], half), 1.0
+    )
+    refuted = np.minimum(1, 2 * low) > claim.tpr(np.minimum(1.0, 2 * high))
+    # Bounds get tighter as the level grows, so a test rejects at all levels from some first one on.
+    first = np.where(refuted.any(axis=1), _LEVELS[np.argmax(refuted, axis=1)], 1.0)
+    return float(min(1.0, first.min() * first.size))
+
+
+def value_p_value(hits: int, guesses: int, chance: float, claim: Curve) -> float:
+    """Return the p-value of a claim from guessing the secret values of inserted canaries.
+
+    A guess that knows nothing of the canary hits its value with probability ``chance``, so under the claim a guess hits
+    with probability at most f(chance), whatever ε: a few exact hits refute any of them (docs/mechanism.md, Theorem 3).
+
+    Args:
+        hits: Number of values guessed right.
+        guesses: Number of values guessed.
+        chance: Largest probability to guess a value right without having seen it.
+        claim: The claimed trade-off curve.
+
+    Example:
+        >>> value_p_value(10, 10, 1e-6, ApproximateDP(epsilon=10.0, delta=1e-5)) < 1e-15
+        True
+    """
+    if hits == 0:
+        return 1.0
+    return float(special.betainc(hits, guesses - hits + 1, float(claim.tpr(np.array(chance)))))
+
+
+def walk_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
+    """Return the p-value of (ε, δ)-DP from guesses in both tails of the scores; 1 for other claims.
+
+    Theorem 2 of docs/simultaneous-bound.md: with coin flips its proof takes each canary by itself, so they may differ.
+    """
+    if not isinstance(claim, ApproximateDP) or inserted.all() or not inserted.any():
+        return 1.0
+    pair = Scores(scores[inserted], scores[~inserted])
+    return joint_p_value([Walk.at(pair, "coin-flips", level=_WALK_LEVEL, delta=claim.delta)], claim)
+
+
+def guess_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
+    """Return the joint p-value of the walk, the accuracy and the thresholds; 1 without scores.
+
+    Args:
+        scores: Log-likelihood ratios, shape (n,).
+        inserted: Outcomes of the fair coins, shape (n,).
+        claim: The claimed trade-off curve.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> inserted = rng.random(1000) < 0.5
+        >>> scores = rng.normal(np.where(inserted, 1.0, -1.0), 1.0)
+        >>> guess_p_value(scores, inserted, ApproximateDP(0.5, 1e-5)) < 1e-6
+        True
+        >>> guess_p_value(scores, inserted, ApproximateDP(8.0, 1e-5))
+        1.0
+    """
+    if scores.size == 0:
+        return 1.0
+    # Against a single (ε, δ) the evidence is in the tails, where the walk looks; other curves give way in the middle.
+    walk = 0.6 if isinstance(claim, ApproximateDP) else 0.0
+    shares = {walk_p_value: walk, threshold_p_value: (1 - walk) / 2, accuracy_p_value: (1 - walk) / 2}
+    return min(1.0, *(test(scores, inserted, claim) / share for test, share in shares.items() if share))
