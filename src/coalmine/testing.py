@@ -1,8 +1,8 @@
 """Privacy as a unit test: assert that a mechanism keeps its claimed guarantee.
 
-Each function computes a lower bound on ε with confidence 1 − ``false_alarm_rate`` and raises an AssertionError if it
-exceeds the claim. A correct mechanism fails with at most that probability, one in a thousand by default, if its scores
-are independent (docs/ci.md says what dependence at a large δ costs). A passing test is not a proof of privacy. A test
+Each function tests a claim and raises an AssertionError if it is refuted. A correct mechanism fails with at most the
+probability ``false_alarm_rate``, one in a thousand by default, if its scores are independent (docs/ci.md says what
+dependence at a large δ costs). A passing test is not a proof of privacy. A test
 that could never fail, for lack of scores, is refused.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from coalmine.arrays import Bools
 from coalmine.errors import InputError, check_count, check_delta, check_number
 from coalmine.protocol import Vector
 from coalmine.results import words
-from coalmine.stats import Estimate, Scores, SequentialBound, ceiling, simultaneous
+from coalmine.stats import Estimate, Scores, SequentialBound, ceiling, sigma_gaussian, simultaneous
+from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
 
 if TYPE_CHECKING:
     from coalmine.replaying import Replay
@@ -29,61 +31,124 @@ if TYPE_CHECKING:
 __all__ = ["assert_locally_private", "assert_private", "assert_private_scores", "assert_sensitivity"]
 
 FALSE_ALARM_RATE = 1e-3
+_FIRST_CALL = 0.1  # share of the rate for the bound from the first call of `assert_private`; the battery has the rest
 
 
 def assert_private(
     mechanism: Callable[[Vector], object],
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 1e-5,
-    dim: int = 10_000,
+    noise_multiplier: float | None = None,
+    dim: int | None = None,
+    sizes: Mapping[str, int] | None = None,
     canaries: int | None = None,
+    calls: int | None = None,
     false_alarm_rate: float = FALSE_ALARM_RATE,
     seed: int = 0,
 ) -> Estimate:
-    """Assert that a mechanism is (ε, δ)-DP for adding or removing one update of norm 1.
+    """Assert that a mechanism keeps its claim for adding or removing one update of norm 1.
 
-    The mechanism is applied once, to a sum of random unit vectors (see `coalmine.audit_mechanism`). With probability δ
-    an (ε, δ)-DP mechanism may reveal the whole sum at once, so no rate below δ can be promised.
+    The mechanism is applied once to a sum of random unit vectors (see `coalmine.audit_mechanism`), then several hundred
+    times to canaries of one coordinate each. A battery of attacks learns the noise from part of these calls and tests
+    the claim on the others: is there enough noise everywhere, fresh in every call, independent, of the right shape? The
+    first failing check names the bug. docs/mechanism.md describes the attacks and proves their tests.
+
+    With probability δ an (ε, δ)-DP mechanism may reveal the whole sum at once, so no rate below δ can be promised.
 
     Args:
         mechanism: Function from the sum of updates, a float32 array of shape ``(dim,)``, to the noisy sum.
-        epsilon: Claimed ε.
+        epsilon: Claimed ε; not needed with ``noise_multiplier``.
         delta: Claimed δ, at most ``false_alarm_rate``.
-        dim: Number of coordinates.
-        canaries: Number of canaries in the sum. By default a fifth of ``dim``, at most 2,000, which detects half the
-            noise of ε = 2 in 10,000 dimensions.
-        false_alarm_rate: Largest probability that a correct mechanism fails.
+        noise_multiplier: Claimed standard deviation of Gaussian noise. The claim is then the whole trade-off curve of
+            the Gaussian mechanism, which takes far less evidence to refute than a pair of ε and δ.
+        dim: Number of coordinates; by default the sum of ``sizes``, or else 10,000.
+        sizes: Names and sizes of the tensors that make up the vector, in order, to name them in messages.
+        canaries: Number of canaries in the sum of the first call. By default a fifth of ``dim``, at most 2,000.
+        calls: Number of further calls, at least 16; by default 400 for 10,000 coordinates, and 16 for 10 million.
+        false_alarm_rate: Largest probability that a correct mechanism fails, if its noise is independent.
         seed: Seed of the canaries.
 
     Returns:
-        The lower bound that was compared with the claim.
+        The lower bound on ε from the first call.
 
     Raises:
-        AssertionError: If the lower bound exceeds the claim.
+        AssertionError: If the claim is refuted.
         InputError: If ``delta`` exceeds ``false_alarm_rate``, or a number is out of range.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> def noisy_sum(total):
         ...     return total + 2.0 * rng.standard_normal(total.size)
-        >>> assert_private(noisy_sum, epsilon=2.3, dim=2_000).valid
+        >>> assert_private(noisy_sum, noise_multiplier=2.0, dim=2_000).valid
         True
+        >>> def forgetful(total):
+        ...     return total + 2.0 * rng.standard_normal(total.size) * (np.arange(total.size) != 7)
+        >>> assert_private(forgetful, noise_multiplier=2.0, dim=2_000)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        AssertionError: Coordinate 7 carries no noise (p = ...).
+        ...
     """
     __tracebackhide__ = True
-    from coalmine.methods.mechanism.audit import audit_mechanism
+    from coalmine.methods.mechanism.audit import applied, audit_mechanism, check_sizes, checked_calls
+    from coalmine.methods.mechanism.battery import check_noise
 
-    claim, confidence = _checked(epsilon, delta, false_alarm_rate)
+    curve, claim, sigma = _claim(epsilon, delta, noise_multiplier)
+    _checked(claim, delta, false_alarm_rate)
     if delta > false_alarm_rate:
         raise InputError(
             f"delta must be at most the false-alarm rate, {false_alarm_rate:g}, got {delta:g}: a correct mechanism may "
             "reveal everything with probability delta, and would then fail; raise false_alarm_rate"
         )
+    if dim is None:
+        dim = sum(sizes.values()) if sizes else 10_000
     if canaries is None:
         canaries = min(2000, max(1, check_count("dim", dim) // 5))
-    result = audit_mechanism(mechanism, dim=dim, canaries=canaries, delta=delta, confidence=confidence, seed=seed)
-    assert result.bound is not None
-    return _judged(result.bound, claim, false_alarm_rate, f"{canaries:,} canaries in {dim:,} dimensions, seed {seed}")
+    number = checked_calls(calls, dim)
+    first = audit_mechanism(
+        mechanism, dim=dim, canaries=canaries, delta=delta, confidence=1 - _FIRST_CALL * false_alarm_rate, seed=seed
+    )
+    findings = check_noise(
+        lambda total: applied(mechanism, total),
+        dim=dim,
+        claim=curve,
+        calls=number,
+        rate=(1 - _FIRST_CALL) * false_alarm_rate,
+        noise_multiplier=sigma,
+        sizes=check_sizes(sizes, dim),
+        seed=seed,
+        before=1,
+    )
+    for finding in findings:
+        raise AssertionError(
+            f"{finding}\nThe claim of ε = {claim:.4g} at δ = {delta:g} is refuted by the check "
+            f'"{finding.check}" ({number:,} calls in {dim:,} dimensions, seed {seed}).\n'
+            f"A correct mechanism fails this test in at most {_share(false_alarm_rate)}, if its noise is independent."
+        )
+    assert first.bound is not None
+    return _judged(first.bound, claim, false_alarm_rate, f"{canaries:,} canaries in {dim:,} dimensions, seed {seed}")
+
+
+def _claim(epsilon: float | None, delta: float, noise_multiplier: float | None) -> tuple[Curve, float, float | None]:
+    """Return the claimed curve, its ε at δ, and the noise multiplier of Gaussian noise that keeps it, if any does."""
+    check_delta(delta)
+    if noise_multiplier is not None:
+        if not check_number("noise_multiplier", noise_multiplier) > 0:
+            raise InputError(f"noise_multiplier must be positive, got {noise_multiplier}")
+        gaussian = float(epsilon_gdp(1 / noise_multiplier, delta))
+        if epsilon is not None and epsilon < gaussian * (1 - 1e-3):
+            raise InputError(
+                f"a noise multiplier of {noise_multiplier:g} gives ε = {gaussian:.4g} at δ = {delta:g}, more than the "
+                f"claimed {epsilon:g}: state one of them"
+            )
+        return GaussianDP(1 / noise_multiplier), gaussian, noise_multiplier
+    if epsilon is None:
+        raise InputError("a claim is needed: epsilon and delta, or noise_multiplier")
+    if not 0 <= check_number("epsilon", epsilon) < math.inf:
+        raise InputError(f"epsilon must be a number of at least 0, got {epsilon}")
+    sigma = sigma_gaussian(epsilon, delta) if epsilon > 0 and delta > 0 else None
+    return ApproximateDP(float(epsilon), delta), float(epsilon), sigma
 
 
 def assert_locally_private(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coalmine.arrays import Bools, Floats, Ints
+from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.methods.mechanism.calls import Calls
 
 WEAK = 0.85
@@ -19,6 +19,9 @@ WEAK = 0.85
 
 CORRELATED = 0.5
 """Correlation from which on one part of the noise counts as a copy of another."""
+
+SIZE_RANK = 10
+"""Rank of the attack on the size of the noise: any other one says more about a bug."""
 
 _SURE = 6.0  # standard errors beyond which a correlation is taken for real
 _LOCAL = 64  # coordinates that share a local estimate of the noise
@@ -62,8 +65,8 @@ def gaussian_scores(calls: Calls, mean: Floats | float, scale: Floats | float, c
 
 def size_attack(calls: Calls) -> Attack:
     """Compare outputs with the average size of the noise."""
-    sentence = f"The noise has a standard deviation of {calls.size:.3g}, for updates of norm 1."
-    return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=10)
+    sentence = f"The noise has a standard deviation of {calls.size:.3g} for updates of norm 1"
+    return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=SIZE_RANK)
 
 
 def shape_attack(calls: Calls) -> Attack:
@@ -88,7 +91,9 @@ def _shape_sentence(size: float, noise: Floats, inserted: Bools) -> str:
         return ""
     beside, there = noise[~inserted].std(), noise[inserted].std()
     if min(there, beside) < WEAK * max(there, beside):
-        return f"The noise depends on the input: {there:.3g} where there is an update, {beside:.3g} where there is none."
+        return (
+            f"The noise depends on the input: {there:.3g} where there is an update, {beside:.3g} where there is none."
+        )
     furthest = float(np.abs(noise).max()) / size
     # The largest of n normal values is about that large, and hardly ever a fifth smaller.
     if furthest < 0.8 * np.sqrt(2 * np.log(noise.size)):
@@ -180,14 +185,14 @@ def local_attack(calls: Calls) -> Attack:
     per_call = power.sum(axis=1, keepdims=True) / np.maximum(count.sum(axis=1, keepdims=True), 1)
     scale = np.sqrt((power + 2 * per_call) / (count + 2))[calls.targets[0], calls.targets[1] // _LOCAL]
     scale = np.where(power[calls.targets[0], calls.targets[1] // _LOCAL] == 0, 0.0, scale)
-    sentence = _schedule_sentence(np.sqrt(per_call[:, 0]))
+    sentence = _schedule_sentence(np.sqrt(per_call[:, 0]), calls.number(0))
     # Half of the usual noise is out of the question for a stretch of normal noise, of which 19 values are known.
     if not sentence and np.mean(scale < 0.5 * np.median(scale)) > 0.002:
         sentence = "Stretches of coordinates carry less noise than others, in changing places."
     return Attack("noise in every call", gaussian_scores(calls, 0.0, scale), sentence, scale=scale, rank=6)
 
 
-def _schedule_sentence(sizes: Floats) -> str:
+def _schedule_sentence(sizes: Floats, first_call: int) -> str:
     """Say how the noise changes from call to call, if it does, from its size in each."""
     usual = float(np.median(sizes))
     weakest = int(sizes.argmin())
@@ -201,10 +206,11 @@ def _schedule_sentence(sizes: Floats) -> str:
     weak = np.flatnonzero(sizes < WEAK * usual)
     much = "no noise" if sizes[weakest] < 1e-3 * usual else f"{sizes[weakest] / usual:.2g} of the usual noise"
     if weak.size == 1:
-        return f"Call {weakest + 1} has {much}."
+        return f"Call {weakest + first_call} has {much}."
     steps = np.unique(np.diff(weak))
     rhythm = f", every {steps[0]} calls" if steps.size == 1 and steps[0] > 1 else ""
-    return f"{weak.size:,} of {sizes.size:,} calls have less noise than usual{rhythm}; call {weakest + 1} has {much}."
+    several = f"{weak.size:,} of {sizes.size:,} calls have less noise than usual{rhythm}"
+    return f"{several}; call {weakest + first_call} has {much}."
 
 
 def repeat_attack(calls: Calls) -> Attack | None:
@@ -236,7 +242,9 @@ def repeat_attack(calls: Calls) -> Attack | None:
     return Attack(
         "fresh noise in every call",
         gaussian_scores(calls, mean, scale),
-        _repeat_sentence(first, twin, float(slope[first]), likeness, int(linked.sum()), linked.size),
+        _repeat_sentence(
+            calls.number(first), calls.number(twin), float(slope[first]), likeness, int(linked.sum()), linked.size
+        ),
         mean=mean,
         scale=scale,
         rank=1 if abs(likeness) > 0.99999 else 3,
@@ -251,7 +259,7 @@ def _repeat_sentence(call: int, twin: int, slope: float, likeness: float, linked
     if abs(likeness) < 0.999:
         relation = f"has a correlation of {likeness:.2g} with that"
     such = f" {linked:,} of {calls:,} calls have such a twin." if linked > 1 else ""
-    return f"The noise of call {call + 1} {relation} of call {twin + 1}.{such}"
+    return f"The noise of call {call} {relation} of call {twin}.{such}"
 
 
 def shared_attack(calls: Calls) -> Attack | None:
@@ -322,10 +330,13 @@ def copy_attack(calls: Calls) -> Attack | None:
         f"{int(linked.sum()):,} of {n:,} coordinates share their noise with another one, such as coordinate "
         f"{calls.coordinates[j]:,} with {calls.coordinates[twin[j]]:,} (correlation {link[j]:.3g})."
     )
-    return Attack("independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4)
+    return Attack(
+        "independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4
+    )
 
 
-def _normalized(columns: Floats) -> Floats:
+def _normalized(columns: Array) -> Array:
+    """Return the columns with norm 1, or 0."""
     norms = np.linalg.norm(columns, axis=0)
     return np.asarray(columns / np.where(norms > 0, norms, 1))
 
@@ -364,7 +375,9 @@ def neighbor_attack(calls: Calls) -> Attack | None:
     sentence = f"{apart} have noise with a correlation of {correlations[lag]:.2g}."
     if abs(correlations[lag]) < 0.3:
         sentence = ""
-    return Attack("independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4)
+    return Attack(
+        "independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4
+    )
 
 
 def _nearest_known(calls: Calls, side: int) -> Ints:

@@ -5,8 +5,10 @@ The sum of k random unit vectors goes through the mechanism once. The score of a
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,8 @@ import numpy.typing as npt
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_count
 from coalmine.methods.estimates import canary_evidence, normality
+from coalmine.methods.mechanism.battery import CHECKS, check_noise
+from coalmine.methods.mechanism.calls import LEAST_CALLS, default_calls
 from coalmine.methods.one_shot.evidence import cosine_null, cosines
 from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
 from coalmine.protocol import Vector
@@ -27,7 +31,7 @@ MechanismFunction = Callable[[Vector], object]
 
 
 def gaussian_mechanism(noise_multiplier: float, seed: int) -> MechanismFunction:
-    """Return a mechanism that adds Gaussian noise to each coordinate.
+    """Return a mechanism that adds Gaussian noise to each coordinate, fresh in every call.
 
     Args:
         noise_multiplier: Standard deviation of the noise; the updates have norm 1.
@@ -43,8 +47,10 @@ def gaussian_mechanism(noise_multiplier: float, seed: int) -> MechanismFunction:
     if not noise_multiplier >= 0:
         raise InputError(f"noise_multiplier must be at least 0, got {noise_multiplier}")
 
+    calls = itertools.count()
+
     def noisy(total: Vector) -> Vector:
-        noise = generator(seed, "noise").standard_normal(total.size, dtype=np.float32)
+        noise = generator(seed, "noise", next(calls)).standard_normal(total.size, dtype=np.float32)
         return total + np.float32(noise_multiplier) * noise
 
     return noisy
@@ -59,12 +65,16 @@ def audit_mechanism(
     delta: float | None = None,
     confidence: float = 0.95,
     theory: Theory | None = None,
+    calls: int | None = None,
+    sizes: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> AuditResult:
-    """Audit a mechanism by applying it once to a sum of random unit vectors.
+    """Audit a mechanism by applying it once to a sum of random unit vectors, and test its claim in further calls.
 
     The lower bound is valid if the mechanism treats the updates in the sum alike. ε is about adding or removing one
-    update of norm 1 in one application.
+    update of norm 1 in one application. If a guarantee is claimed, a battery of attacks then looks for bugs of the
+    noise: too little, missing somewhere, repeated, shared between coordinates, of the wrong shape. Its false-alarm rate
+    is `coalmine.results.finding.CHECK_RATE` for noise that is independent, and docs/mechanism.md says what else.
 
     Args:
         mechanism: Function from a float32 vector, (dim,), to one of the same length.
@@ -74,6 +84,8 @@ def audit_mechanism(
         delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
         confidence: Confidence of bounds and intervals.
         theory: The claimed guarantee, such as ``coalmine.accounting.claimed(2.0, 1e-5)``.
+        calls: Number of further calls for the battery, at least 16, or 0 for none; by default chosen by ``dim``.
+        sizes: Names and sizes of the tensors that make up the vector, in order, for the sentences of findings.
         seed: Seed for the canaries and for which of them are inserted.
 
     Returns:
@@ -95,15 +107,13 @@ def audit_mechanism(
     check_room(family, dim, count)
     updates = update_canaries(family, dim=dim, count=count, seed=seed)
     members = draw_members(canaries, design="fixed", seed=seed)
-    released = _apply(mechanism, updates.total(members))
+    released = applied(mechanism, updates.total(members))
     is_silent = not released.any()
     if is_silent:
         # An output of zeros has no direction. Any other vector that ignores the sum will do: bounds hold for whatever
         # an adversary makes of a release.
         released = generator(seed, "noise").standard_normal(dim)
     norm = float(np.linalg.norm(released.astype(np.float64)))
-    if not norm < np.inf:
-        raise InputError(f"the mechanism must return finite numbers, got a norm of {norm}")
     scores = cosines(updates, released.astype(np.float32), norm)
     null = cosine_null(updates)
     evidence = canary_evidence(
@@ -115,6 +125,21 @@ def audit_mechanism(
         delta=delta,
         confidence=confidence,
         theory=theory,
+    )
+    battery = theory is not None and theory.epsilon < math.inf and calls != 0
+    findings = (
+        check_noise(
+            lambda total: applied(mechanism, total),
+            dim=dim,
+            claim=theory.curve(),
+            calls=checked_calls(calls, dim),
+            noise_multiplier=theory.noise_multiplier,
+            sizes=check_sizes(sizes, dim),
+            seed=seed,
+            before=1,
+        )
+        if battery and theory is not None
+        else []
     )
     test, warnings = normality(scores[members], "inserted")
     warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent
@@ -130,6 +155,8 @@ def audit_mechanism(
         null=f"cosine:{null.dim}",
         theory=theory,
         claim_test=evidence.claim_test,
+        checks=CHECKS if battery else (),
+        findings=findings,
         ceiling=evidence.ceiling,
         warnings=warnings,
         metrics={"inserted": float(canaries), "held_out": float(canaries), **test},
@@ -138,8 +165,12 @@ def audit_mechanism(
     )
 
 
-def _apply(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.generic]:
-    """Return what the mechanism makes of a sum."""
+def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.generic]:
+    """Return what the mechanism makes of a sum.
+
+    Raises:
+        InputError: If it fails, or returns something else than one finite number per coordinate.
+    """
     dim = total.size
     try:
         released = np.asarray(mechanism(total))
@@ -149,4 +180,27 @@ def _apply(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.generi
         raise InputError(
             f"the mechanism must return numbers of shape ({dim},), got {released.dtype} of shape {released.shape}"
         )
+    norm = float(np.linalg.norm(released.astype(np.float64)))
+    if not norm < np.inf:
+        raise InputError(f"the mechanism must return finite numbers, got a norm of {norm}")
     return released
+
+
+def checked_calls(calls: int | None, dim: int) -> int:
+    """Return the number of calls for the battery: by default as many as the dimension suggests.
+
+    Raises:
+        InputError: If there are too few to learn from.
+    """
+    return default_calls(dim) if calls is None else check_count("calls", calls, least=LEAST_CALLS)
+
+
+def check_sizes(sizes: Mapping[str, int] | None, dim: int) -> Mapping[str, int] | None:
+    """Return the sizes of tensors if they add up to the dimension.
+
+    Raises:
+        InputError: If they do not.
+    """
+    if sizes is not None and sum(sizes.values()) != dim:
+        raise InputError(f"the sizes of the tensors must add up to dim = {dim:,}, got {sum(sizes.values()):,}")
+    return sizes

@@ -14,7 +14,7 @@ from scipy import fft
 from coalmine.arrays import Array, Floats
 from coalmine.methods.mechanism import attacks
 from coalmine.methods.mechanism.attacks import Attack
-from coalmine.methods.mechanism.calls import LEAST, MOST, Calls, default_calls, make_calls
+from coalmine.methods.mechanism.calls import LEAST, LEAST_CALLS, MOST, Calls, default_calls, make_calls
 from coalmine.methods.mechanism.places import Tensors, direction_attack, place_attack
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Finding
@@ -61,8 +61,10 @@ def check_noise(
     claim: Curve,
     calls: int | None = None,
     rate: float = CHECK_RATE,
+    noise_multiplier: float | None = None,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
+    before: int = 0,
 ) -> list[Finding]:
     """Attack the noise of a mechanism in every way that the battery knows.
 
@@ -73,8 +75,10 @@ def check_noise(
         calls: Number of calls, at least 16; by default enough for four million coordinates in all, and fewer for
             more than 100,000 coordinates.
         rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
+        noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
         sizes: Names and sizes of the tensors that make up the vector, for sentences.
         seed: Seed of canaries and coins.
+        before: Number of calls of the mechanism before these, for sentences.
 
     Returns:
         At most one finding: the failed check that names the bug most directly.
@@ -87,8 +91,9 @@ def check_noise(
         >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5)))
         Coordinates 490–499 carry no noise (p < 1e-300).
     """
+    tensors, calls = Tensors.of(sizes or {}), calls or default_calls(dim)
     named: tuple[Attack, float] | None = None
-    for attack, record, share in _attacks(mechanism, dim, calls or default_calls(dim), seed, Tensors.of(sizes or {})):
+    for attack, record, share in _attacks(mechanism, dim, calls, seed, tensors, before):
         if named is not None and named[0].sentence and attack.rank >= named[0].rank:
             continue  # the bug has a better name already
         p_value = min(1.0, attack_p_value(attack, record, claim) / share)
@@ -98,21 +103,25 @@ def check_noise(
         return []
     attack, p_value = named
     sentence = attack.sentence or "The noise hides updates of one coordinate less than claimed."
-    return [Finding(check=attack.name, sentence=sentence, p_value=p_value)]
+    if attack.rank == attacks.SIZE_RANK and noise_multiplier:
+        sentence += f"; Gaussian noise takes {noise_multiplier:.3g} to keep the claim"
+    # A p-value of 0 would stand for a certainty, which statistics never have.
+    return [Finding(check=attack.name, sentence=f"{sentence.rstrip('.')}.", p_value=max(p_value, 1e-301))]
 
 
 def _attacks(
-    mechanism: Callable[[Vector], Array], dim: int, calls: int, seed: int, tensors: Tensors
+    mechanism: Callable[[Vector], Array], dim: int, calls: int, seed: int, tensors: Tensors, before: int
 ) -> Iterator[tuple[Attack, Calls, float]]:
     """Yield each attack that finds something to exploit, with the calls it was made on and its share of the rate."""
-    record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=np.array(tensors.starts, dtype=np.int64))
+    starts = np.array(tensors.starts, dtype=np.int64)
+    record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=starts, before=before)
     made = ((make(record), share) for make, share in _ON_CALLS)
-    places = (place_attack(record, tensors), _AT_PLACES)
-    for attack, share in itertools.chain([places], made):
+    for attack, share in itertools.chain([(place_attack(record, tensors), _AT_PLACES)], made):
         if attack is not None:
             yield attack, record, share
     if dim <= _WAVES_UP_TO:
-        waves = make_calls(_along_waves(mechanism), dim=dim, calls=max(16, int(_WAVES_SHARE * calls)), seed=seed + 1)
+        several, before = max(LEAST_CALLS, int(_WAVES_SHARE * calls)), before + calls
+        waves = make_calls(_along_waves(mechanism), dim=dim, calls=several, seed=seed + 1, before=before)
         attack = direction_attack(waves)
         if attack is not None:
             yield attack, waves, _ALONG_WAVES

@@ -16,10 +16,13 @@ from coalmine.seeds import generator
 LEAST, MOST = 0.9, 1.0
 """The values of canaries: an update of one coordinate is that large. Its secret part lies between these."""
 
+LEAST_CALLS = 16
+"""Fewer calls leave nothing to learn from."""
+
 _CANARY_SHARE = 0.75  # of the coordinates in a call; the others are left at zero, a window on the noise
 _PILOT_SHARE = 0.2  # of the calls
 _EARLY_SHARE = 0.06  # test calls that precede the pilot, since a mechanism may start differently
-_MOST_CALLS, _FEWEST_CALLS = 1000, 16
+_MOST_CALLS = 1000
 _KEPT = 12_288  # coordinates whose outputs are kept; all of them up to this dimension
 _RUN = 32  # of neighboring coordinates among them
 _SUSPECTS = 256  # coordinates that are kept because their noise was the smallest in the pilot, of each kind
@@ -33,7 +36,7 @@ def default_calls(dim: int) -> int:
         >>> [default_calls(d) for d in (100, 10_000, 100_000, 10_000_000)]
         [1000, 400, 300, 16]
     """
-    return int(min(_MOST_CALLS, max(_FEWEST_CALLS, 4e6 / dim, min(300, 3e7 / dim))))
+    return int(min(_MOST_CALLS, max(LEAST_CALLS, 4e6 / dim, min(300, 3e7 / dim))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,7 @@ class Calls:
         inserted: Outcomes of the fair coins, shape (t, n).
         outputs: What came out, shape (t, n).
         resolution: Smallest relative difference between two outputs.
+        before: Number of calls of the mechanism before these, for sentences.
     """
 
     coordinates: Ints
@@ -59,6 +63,11 @@ class Calls:
     inserted: Bools
     outputs: Floats
     resolution: float
+    before: int = 0
+
+    def number(self, call: int) -> int:
+        """Return the number of a call among all that were made, from 1."""
+        return self.before + call + 1
 
     @cached_property
     def gain(self) -> float:
@@ -129,7 +138,13 @@ class Calls:
 
 
 def make_calls(
-    mechanism: Callable[[Vector], Array], *, dim: int, calls: int, seed: int, places: Ints | None = None
+    mechanism: Callable[[Vector], Array],
+    *,
+    dim: int,
+    calls: int,
+    seed: int,
+    places: Ints | None = None,
+    before: int = 0,
 ) -> Calls:
     """Call the mechanism with canaries of one coordinate each.
 
@@ -138,6 +153,7 @@ def make_calls(
         dim: Number of coordinates.
         calls: Number of calls.
         seed: Seed of canaries and coins.
+        before: Number of calls before these.
         places: Coordinates that must be among the kept ones, such as the first of each tensor.
     """
     coordinates = _spread(dim, seed, places)
@@ -169,10 +185,18 @@ def make_calls(
             resolution = max(resolution, float(np.finfo(released.dtype).eps))
         if pilot[call] and energy.size:
             energy += np.square(released, dtype=np.float32)
-    used = coordinates.size
     order = np.argsort(coordinates, kind="stable")
-    arrays = (array[:, :used][:, order] for array in (values.astype(np.float64), canary, inserted, outputs))
-    return Calls(coordinates[order], first[order], pilot, *arrays, resolution=max(resolution, 1e-15))
+    return Calls(
+        coordinates=coordinates[order],
+        first=first[order],
+        pilot=pilot,
+        values=values[:, order].astype(np.float64),
+        canary=canary[:, order],
+        inserted=inserted[:, order],
+        outputs=outputs[:, order],
+        resolution=max(resolution, 1e-15),
+        before=before,
+    )
 
 
 def _spread(dim: int, seed: int, places: Ints | None) -> Ints:
@@ -184,8 +208,7 @@ def _spread(dim: int, seed: int, places: Ints | None) -> Ints:
     first = [np.asarray(places if places is not None else [], dtype=np.int64), np.array([0, dim - _RUN])]
     # Places that were asked for come first; random ones fill the remaining room.
     starts = np.concatenate([*first, starts])[: room // _RUN]
-    kept = np.unique(np.minimum(starts[:, None], dim - _RUN) + np.arange(_RUN))
-    return kept
+    return np.unique(np.minimum(starts[:, None], dim - _RUN) + np.arange(_RUN))
 
 
 def _suspects(energy: Vector, kept: Ints) -> Ints:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class MechanismJob(Job):
-    """Applies a mechanism once and returns one result."""
+    """Applies a mechanism to canaries and returns one result."""
 
     def __init__(self, context: JobContext) -> None:
         self._settings: MechanismSettings = context.settings
         self._mechanism = self._settings.mechanism()  # a missing file is reported before any other work
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
-        """Return the result of one application."""
+        """Return the result."""
         settings = self._settings
         result = audit_mechanism(
             self._mechanism,
@@ -33,6 +33,7 @@ class MechanismJob(Job):
             delta=settings.delta,
             confidence=settings.confidence,
             theory=settings.theory(),
+            calls=settings.calls,
             seed=settings.seed,
         )
         config = settings.to_dict() | dict(result.config)

@@ -53,7 +53,7 @@ class Tensors:
         return None
 
 
-def place_attack(calls: Calls, tensors: Tensors = Tensors(), what: str = "coordinate") -> Attack | None:
+def place_attack(calls: Calls, tensors: Tensors, what: str = "coordinate") -> Attack | None:
     """Look only where the noise is the smallest: in a block, at every k-th coordinate, in a tensor, or at a few places.
 
     The set is chosen by the pilot and by coordinates without a canary, so it is one test however many sets there are.
@@ -88,12 +88,15 @@ def place_attack(calls: Calls, tensors: Tensors = Tensors(), what: str = "coordi
 
 def direction_attack(calls: Calls) -> Attack | None:
     """Do the same for canaries along waves over all coordinates: the ``calls`` are in the basis of cosines."""
-    attack = place_attack(calls, what="wave")
+    attack = place_attack(calls, Tensors(), what="wave")
     # Only where some waves carry less noise than others: noise that is measured in the norm L1, as Laplace noise is,
     # protects single coordinates better than waves, and that would be no bug.
     if attack is None or not attack.sentence:
         return None
-    about = f"The noise is weaker in some directions than in others. Of the cosine waves over all coordinates, {attack.sentence[:1].lower()}{attack.sentence[1:]}"
+    about = (
+        "The noise is weaker in some directions than in others. Of the cosine waves over all coordinates, "
+        f"{attack.sentence[:1].lower()}{attack.sentence[1:]}"
+    )
     if attack.sentence.startswith("Wave 0 carries no"):
         about = "The noise adds up to zero over all coordinates."
     return replace(attack, name="noise in every direction", sentence=about)
@@ -107,7 +110,8 @@ def _groups(calls: Calls, tensors: Tensors, power: Floats, count: Floats) -> Ite
     if tensors.ends:
         labels.append(np.searchsorted(np.array(tensors.ends), kept, side="right"))
     for label in labels:
-        yield _Members(label), np.bincount(label, power), np.bincount(label, count)
+        group_power, group_count = (np.bincount(label, weights).astype(np.float64) for weights in (power, count))
+        yield _Members(label), group_power, group_count
     # Sets that were picked for their small noise are judged by what is known of it otherwise.
     picking = np.zeros(calls.pilot.size, dtype=bool)
     picking[np.flatnonzero(calls.pilot)[::2]] = True
@@ -119,9 +123,8 @@ def _groups(calls: Calls, tensors: Tensors, power: Floats, count: Floats) -> Ite
     sets += [picked < (share * calls.size) ** 2 for share in _SHARES]
     for members in sets:
         if members.any() and not members.all():
-            yield _Members(members.astype(np.int64) - 1), rest_power[members].sum(keepdims=True), rest_count[
-                members
-            ].sum(keepdims=True)  # fmt: skip
+            label = members.astype(np.int64) - 1  # 0 for members, -1 for the others
+            yield _Members(label), rest_power[members].sum(keepdims=True), rest_count[members].sum(keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)

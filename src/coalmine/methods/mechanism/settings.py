@@ -35,6 +35,12 @@ class MechanismSettings(Settings):
     claim: float | None = Field(
         None, examples=[2.0], ge=0, description="claimed ε at delta; by default that of noise_multiplier"
     )
+    calls: int | None = Field(
+        None,
+        examples=[400],
+        ge=0,
+        description="number of further calls that look for bugs of the noise; 0 for none, by default chosen by dim",
+    )
     delta: float = Field(1e-5, ge=0, lt=1, description="δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for canaries and noise")
