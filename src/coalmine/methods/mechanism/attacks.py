@@ -65,6 +65,8 @@ def gaussian_scores(calls: Calls, mean: Floats | float, scale: Floats | float, c
 
 def size_attack(calls: Calls) -> Attack:
     """Compare outputs with the average size of the noise."""
+    if calls.size == 0:
+        return Attack("size of the noise", gaussian_scores(calls, 0.0, 0.0), "There is no noise.", rank=0)
     sentence = f"The noise has a standard deviation of {calls.size:.3g} for updates of norm 1"
     return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=SIZE_RANK)
 
@@ -196,7 +198,7 @@ def _schedule_sentence(sizes: Floats, first_call: int) -> str:
     """Say how the noise changes from call to call, if it does, from its size in each."""
     usual = float(np.median(sizes))
     weakest = int(sizes.argmin())
-    if sizes[weakest] > WEAK * usual:
+    if sizes[weakest] >= WEAK * usual:
         return ""
     quarter = max(1, sizes.size // 4)
     first, last = float(np.median(sizes[:quarter])), float(np.median(sizes[-quarter:]))
@@ -314,7 +316,8 @@ def copy_attack(calls: Calls) -> Attack | None:
         likeness[np.arange(likeness.shape[0]), np.arange(block.start, block.stop)] = 0
         twin[block] = likeness.argmax(axis=1)
     link = np.sum(second * second[:, twin], axis=0).astype(np.float64)
-    linked = np.abs(link) > _LINKED
+    active = int(np.sum(np.any(second != 0, axis=1)))
+    linked = np.abs(link) > np.clip(4 / np.sqrt(max(active, 1)), _LINKED, 0.999)
     if linked.sum() <= 3 + 1e-3 * n:
         return None
     both = calls.noise[calls.pilot]

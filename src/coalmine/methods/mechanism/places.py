@@ -145,10 +145,19 @@ def _sentence(calls: Calls, columns: Bools, ratio: float, tensors: Tensors, what
     seen = np.sum(calls.known, axis=0) >= 12
     # With few observations per coordinate the set itself is more reliable than its coordinates.
     exact = weak & seen if np.any(weak & seen & columns) and seen.mean() > 0.9 else columns
+    alike = np.sum(exact & columns) > 0.9 * np.sum(exact | columns)
+    if alike and _parts(calls.coordinates, columns) < _parts(calls.coordinates, exact):
+        exact = columns  # a coordinate or two on the wrong side are due to chance
     where, several = describe(calls.coordinates, exact, tensors, what)
     verb = "carry" if several else "carries"
     much = "no noise" if ratio < 1e-3 else f"{ratio:.2g} of the noise of the others"
     return f"{where[:1].upper()}{where[1:]} {verb} {much}."
+
+
+def _parts(kept: Ints, chosen: Bools) -> int:
+    """Return the number of stretches of coordinates; 1 for every k-th coordinate too."""
+    steps = np.diff(kept[chosen])
+    return 1 if np.unique(steps).size == 1 else 1 + int(np.sum(steps > 1))
 
 
 def describe(kept: Ints, chosen: Bools, tensors: Tensors, what: str = "coordinate") -> tuple[str, bool]:

@@ -1,0 +1,233 @@
+"""The battery of attacks: bugs of the noise are named, correct mechanisms pass at the stated rate."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from coalmine.methods.mechanism import calls as calls_module
+from coalmine.methods.mechanism.attacks import Attack
+from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noise
+from coalmine.methods.mechanism.calls import default_calls, make_calls
+from coalmine.methods.mechanism.places import Tensors, describe
+from coalmine.stats import sigma_gaussian
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
+
+DIM, SIGMA = 600, sigma_gaussian(1.0, 1e-5)
+CLAIM = GaussianDP(1 / SIGMA)
+
+
+def normal(seed=0):
+    rng = np.random.default_rng(seed)
+    return lambda size=DIM: SIGMA * rng.standard_normal(size)
+
+
+def findings(mechanism, **options):
+    return check_noise(mechanism, **{"dim": DIM, "claim": CLAIM, "calls": 200} | options)
+
+
+def repeated():
+    noise = normal()()
+    return lambda total: total + noise
+
+
+def every_fifth_call_bare():
+    draw, call = normal(), itertools.count()
+    return lambda total: total + draw() * (next(call) % 5 > 0)
+
+
+def zero_sum():
+    draw = normal()
+
+    def noisy(total):
+        noise = draw()
+        return total + noise - noise.mean()
+
+    return noisy
+
+
+def momentum():
+    draw, state = normal(), [np.zeros(DIM)]
+
+    def noisy(total):
+        state[0] = 0.95 * state[0] + np.sqrt(1 - 0.95**2) * draw()
+        return total + state[0]
+
+    return noisy
+
+
+def added(change, seed=0):
+    draw = normal(seed)
+    return lambda total: total + change(draw())
+
+
+def released(change):
+    draw = normal()
+    return lambda total: change(total + draw())
+
+
+BUGS = [
+    (added(lambda noise: 0.6 * noise), "size of the noise", r"standard deviation of 2.2\d for updates of norm 1"),
+    (added(lambda noise: 0 * noise), "size of the noise", "There is no noise"),
+    (
+        added(lambda noise: np.where(np.arange(DIM) // 20 == 7, 0, noise)),
+        "noise at every coordinate",
+        "140–159 carry no",
+    ),
+    (added(lambda noise: np.where(np.arange(DIM) % 3 == 1, 0.4, 1) * noise), "noise at every coordinate", "3rd .* 0.4"),
+    (
+        added(lambda noise: np.where(np.arange(DIM) == 77, 0, noise)),
+        "noise at every coordinate",
+        "^Coordinate 77 carries",
+    ),
+    (added(lambda noise: 1.6 * SIGMA * np.tanh(noise / SIGMA)), "shape of the noise", "never exceeds 1"),
+    (added(np.round), "values of the noise", "only .* different values"),
+    (added(lambda noise: noise[0]), "independent coordinates", "All coordinates get the same noise"),
+    (added(lambda noise: np.tile(noise[:200], 3)), "independent coordinates", "share their noise"),
+    (
+        added(lambda noise: np.cumsum(noise) / np.sqrt(np.arange(1, DIM + 1))),
+        "independent coordinates",
+        "patterns|correlation",
+    ),
+    (zero_sum(), "noise in every direction", "adds up to zero"),
+    (repeated(), "fresh noise in every call", r"The noise of call \d+ equals that of call \d+"),
+    (momentum(), "fresh noise in every call", "correlation of 0.9"),
+    (every_fifth_call_bare(), "noise in every call", "40 of 200 calls .* every 5 calls; call 1 has no noise"),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "check", "sentence"), BUGS)
+def test_a_bug_is_named(mechanism, check, sentence):
+    (finding,) = findings(mechanism)
+    assert finding.check == check
+    assert check in CHECKS
+    assert finding.refutes
+    assert 0 < finding.p_value <= 1e-3
+    assert re.search(sentence, str(finding))
+
+
+def test_a_bare_coordinate_refutes_any_epsilon_by_its_exact_values():
+    claim = ApproximateDP(epsilon=10.0, delta=1e-5)
+    (finding,) = findings(added(lambda noise: np.where(np.arange(DIM) == 77, 0, noise)), claim=claim)
+    assert "Coordinate 77 carries no noise" in finding.sentence
+
+
+def test_tensors_are_called_by_their_names():
+    sizes = {"fc1.weight": 500, "fc1.bias": 20, "fc2.weight": 80}
+    (finding,) = findings(added(lambda noise: np.where(np.arange(DIM) // 20 == 25, 0, noise)), sizes=sizes)
+    assert finding.sentence == "Fc1.bias carries no noise."
+
+
+def tree():
+    """Noise of a binary tree of 10 levels, as the differences of its prefix sums."""
+    draw, nodes, state = normal(), {}, [0, 0.0]
+
+    def noisy(total):
+        state[0] += 1
+        for level in range(10):
+            if state[0] % 2**level == 0:
+                nodes[level] = np.sqrt(10) * draw()
+        prefix = sum(nodes[level] for level in range(10) if state[0] >> level & 1)
+        fresh, state[1] = prefix - state[1], prefix
+        return total + fresh
+
+    return noisy
+
+
+def anti_correlated():
+    """z_t − z_(t−1)/2, undone by whoever sees all calls: an update then has the norm √(4/3)."""
+    draw, state = normal(), [0.0]
+
+    def noisy(total):
+        fresh = np.sqrt(4 / 3) * draw()
+        noise, state[0] = fresh - state[0] / 2, fresh
+        return total + noise
+
+    return noisy
+
+
+CORRECT = {
+    "plain": added(lambda noise: noise),
+    "float32": released(lambda noisy: noisy.astype(np.float32)),
+    "mean of 50": released(lambda noisy: noisy / 50),
+    "rounded": released(lambda noisy: np.round(noisy, 1)),
+    "clipped": released(lambda noisy: np.clip(noisy, -1, 1)),
+    "signs": released(lambda noisy: np.sign(noisy)),
+    "more on a layer": added(lambda noise: np.where(np.arange(DIM) < 100, 3, 1) * noise),
+    "tree": tree(),
+    "anti-correlated": anti_correlated(),
+    "integers": released(lambda noisy: np.round(noisy).astype(np.int64)),
+    "zeros": lambda total: 0 * total,
+}
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_correct_mechanisms_pass(name):
+    """Each fails with a probability of at most 1e-3."""
+    assert findings(CORRECT[name]) == []
+
+
+def test_laplace_noise_passes_although_it_protects_single_coordinates_best():
+    rng = np.random.default_rng(0)
+    assert findings(lambda total: total + rng.laplace(0, 1, DIM), claim=ApproximateDP(1.0, 0.0)) == []
+
+
+def test_the_rate_of_false_alarms_is_at_most_the_stated_one():
+    """At 20%, of the mechanism that just keeps its claim: more than 15 of 40 have a probability below 5e-3."""
+
+    def alarm(seed):
+        draw = normal(seed)
+        options = {"dim": 60, "calls": 60, "rate": 0.2, "seed": seed}
+        return bool(check_noise(lambda total: total + draw(60), claim=CLAIM, **options))
+
+    assert sum(alarm(seed) for seed in range(40)) <= 15
+
+
+def test_a_large_vector_is_kept_in_part_and_bare_coordinates_are_found_all_the_same():
+    dim, rng = 100_000, np.random.default_rng(0)
+
+    def forgetful(total):
+        noise = SIGMA * rng.standard_normal(dim, dtype=np.float32)
+        noise[43_210:43_214] = 0
+        return total + noise
+
+    record = make_calls(forgetful, dim=dim, calls=16, seed=0)
+    assert record.coordinates.size <= calls_module._KEPT
+    assert np.isin(np.arange(43_210, 43_214), record.coordinates).all()
+    (finding,) = findings(forgetful, dim=dim, calls=16, claim=ApproximateDP(1.0, 1e-5))
+    assert "43,210–43,213 carry no noise" in finding.sentence
+
+
+def test_an_attack_sees_no_coin_of_a_test_call():
+    """Predictions are the same whatever the coins of the targets, if the outputs are the same."""
+    record = make_calls(added(lambda noise: noise), dim=DIM, calls=16, seed=0)
+    hidden = ~record.pilot[:, None] & record.canary
+    assert not record.known[hidden].any()
+    assert (record.noise[hidden] == 0).all()
+    assert record.pilot.sum() >= 4
+    assert not record.pilot[0]
+
+
+def test_values_are_guessed_where_the_noise_is_predicted():
+    record = make_calls(lambda total: total, dim=50, calls=16, seed=0)
+    zeros = np.zeros(record.coins.size)
+    blind = Attack("blind", zeros, "", scale=zeros)
+    assert attack_p_value(blind, record, ApproximateDP(10.0, 1e-5)) < 1e-30
+    assert attack_p_value(Attack("blind", zeros, "", scale=zeros + 1), record, ApproximateDP(10.0, 1e-5)) == 1
+
+
+@pytest.mark.parametrize(("scale", "gain"), [(1.0, 1.0), (1 / 32, 1 / 32), (-2.0, -2.0)])
+def test_the_gain_is_found(scale, gain):
+    draw = normal()
+    record = make_calls(lambda total: scale * (total + draw() / SIGMA), dim=DIM, calls=200, seed=0)
+    assert record.gain == pytest.approx(gain, rel=0.02)
+    assert record.size == pytest.approx(1.0, rel=0.05)
+
+
+def test_places_are_described_in_words():
+    kept = np.arange(1000)
+    scattered = np.isin(kept, [3, 10, 400, 401, 900])
+    assert describe(kept, scattered, Tensors()) == ("5 of 1,000 coordinates, such as 3, 10, 400,", True)
+    assert describe(kept, kept < 20, Tensors.of({"a": 20, "b": 980})) == ("a", False)
+    assert default_calls(10**6) == 30
