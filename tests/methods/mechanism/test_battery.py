@@ -153,7 +153,7 @@ CORRECT = {
     "mean of 50": released(lambda noisy: noisy / 50),
     "rounded": released(lambda noisy: np.round(noisy, 1)),
     "clipped": released(lambda noisy: np.clip(noisy, -1, 1)),
-    "signs": released(lambda noisy: np.sign(noisy)),
+    "signs": released(np.sign),
     "more on a layer": added(lambda noise: np.where(np.arange(DIM) < 100, 3, 1) * noise),
     "tree": tree(),
     "anti-correlated": anti_correlated(),

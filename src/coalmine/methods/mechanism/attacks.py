@@ -187,11 +187,11 @@ def local_attack(calls: Calls) -> Attack:
     per_call = power.sum(axis=1, keepdims=True) / np.maximum(count.sum(axis=1, keepdims=True), 1)
     scale = np.sqrt((power + 2 * per_call) / (count + 2))[calls.targets[0], calls.targets[1] // _LOCAL]
     scale = np.where(power[calls.targets[0], calls.targets[1] // _LOCAL] == 0, 0.0, scale)
-    sentence = _schedule_sentence(np.sqrt(per_call[:, 0]), calls.number(0))
-    # Half of the usual noise is out of the question for a stretch of normal noise, of which 19 values are known.
+    sentence, rank = _schedule_sentence(np.sqrt(per_call[:, 0]), calls.number(0)), 6
+    # Half of the usual noise is out of the question for a stretch of normal noise, of which some 16 values are known.
     if not sentence and np.mean(scale < 0.5 * np.median(scale)) > 0.002:
-        sentence = "Stretches of coordinates carry less noise than others, in changing places."
-    return Attack("noise in every call", gaussian_scores(calls, 0.0, scale), sentence, scale=scale, rank=6)
+        sentence, rank = "Stretches of coordinates carry less noise than others, in changing places.", 8
+    return Attack("noise in every call", gaussian_scores(calls, 0.0, scale), sentence, scale=scale, rank=rank)
 
 
 def _schedule_sentence(sizes: Floats, first_call: int) -> str:

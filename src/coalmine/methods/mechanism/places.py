@@ -16,6 +16,7 @@ _STRIDES = (*range(2, 17), 32, 64, 128, 256)
 _WEAKEST = (1, 4, 16, 64, 256, 1024)
 _SHARES = (0.03, 0.3, 0.7)  # of the average noise; coordinates that had less in half of what is known of them
 _MOST_RANGES = 3
+_PLAIN = 20.0  # gain in log-likelihood that the best of thousands of sets hardly ever has by chance
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def place_attack(calls: Calls, tensors: Tensors, what: str = "coordinate") -> At
     return Attack(
         "noise at every coordinate",
         gaussian_scores(calls, 0.0, scale, chosen),
-        _sentence(calls, columns, ratio, tensors, what) if ratio < WEAK else "",
+        _sentence(calls, columns, ratio, tensors, what) if ratio < WEAK and best > _PLAIN else "",
         chosen=chosen,
         scale=scale,
         rank=5,
