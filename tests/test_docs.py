@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
         ("bring-your-own", 8),
         ("ci", 6),
         ("replay", 7),
+        ("mechanism", 5),
         ("opacus", 12),
     ],
 )

@@ -48,7 +48,7 @@ def test_thresholds_reject_when_clopper_and_pearson_do(claim):
 
     def rejects(level):
         for right, wrong in counts(scores, inserted):
-            low = stats.beta.ppf(level / 2, right, 300 - right + 1) if right else 0.0
+            low = stats.beta.ppf(level / 2, right, 300 - right + 1) if right > 1 else 0.0
             high = stats.beta.isf(level / 2, wrong + 1, 300 - wrong) if wrong < 300 else 1.0
             if min(1.0, 2 * low) > claim.tpr(np.array(min(1.0, 2 * high))):
                 return True

@@ -65,8 +65,9 @@ def threshold_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
     )
     # The fair coin is part of the event, so that all canaries count: its rate is half of the TPR or FPR.
     n, half = scores.size, _LEVELS / 2
+    # One right guess is never evidence: for sums of different coins, P(at least 1) can exceed the binomial one.
     low = np.where(
-        right[:, None] > 0, special.betaincinv(np.maximum(right, 1)[:, None], (n - right + 1)[:, None], half), 0
+        right[:, None] > 1, special.betaincinv(np.maximum(right, 1)[:, None], (n - right + 1)[:, None], half), 0.0
     )
     high = np.where(
         wrong[:, None] < n, special.betainccinv((wrong + 1)[:, None], np.maximum(n - wrong, 1)[:, None], half), 1.0

@@ -1,1 +1,1 @@
-"""The audit of a single mechanism as a black box (docs/one-shot.md)."""
+"""The audit of a single mechanism as a black box (docs/mechanism.md)."""

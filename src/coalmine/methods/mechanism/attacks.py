@@ -23,6 +23,7 @@ CORRELATED = 0.5
 SIZE_RANK = 10
 """Rank of the attack on the size of the noise: any other one says more about a bug."""
 
+_NEGLIGIBLE = 0.02  # noise that hides no update, whatever else is wrong with it
 _SURE = 6.0  # standard errors beyond which a correlation is taken for real
 _LOCAL = 64  # coordinates that share a local estimate of the noise
 _LAGS = 4  # neighbors on each side
@@ -68,6 +69,9 @@ def size_attack(calls: Calls) -> Attack:
     if calls.size == 0:
         return Attack("size of the noise", gaussian_scores(calls, 0.0, 0.0), "There is no noise.", rank=0)
     sentence = f"The noise has a standard deviation of {calls.size:.3g} for updates of norm 1"
+    if calls.size < _NEGLIGIBLE:
+        sentence = f"There is hardly any noise: its standard deviation is {calls.size:.3g} for updates of norm 1."
+        return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=0)
     return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=SIZE_RANK)
 
 

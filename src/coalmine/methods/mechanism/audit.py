@@ -24,6 +24,7 @@ from coalmine.protocol import Vector
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
+from coalmine.stats import sigma_gaussian
 from coalmine.usercode import describe_error
 
 MechanismFunction = Callable[[Vector], object]
@@ -133,7 +134,7 @@ def audit_mechanism(
             dim=dim,
             claim=theory.curve(),
             calls=checked_calls(calls, dim),
-            noise_multiplier=theory.noise_multiplier,
+            noise_multiplier=theory.noise_multiplier or _gaussian(theory),
             sizes=check_sizes(sizes, dim),
             seed=seed,
             before=1,
@@ -184,6 +185,11 @@ def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.gener
     if not norm < np.inf:
         raise InputError(f"the mechanism must return finite numbers, got a norm of {norm}")
     return released
+
+
+def _gaussian(theory: Theory) -> float | None:
+    """Return the noise multiplier of one Gaussian mechanism that keeps a claim, if any does."""
+    return sigma_gaussian(theory.epsilon, theory.delta) if theory.epsilon > 0 and theory.delta > 0 else None
 
 
 def checked_calls(calls: int | None, dim: int) -> int:

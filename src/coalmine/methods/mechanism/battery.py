@@ -22,6 +22,7 @@ from coalmine.stats.guess_tests import guess_p_value, value_p_value
 from coalmine.stats.tradeoff import Curve
 
 _REACHES = (1e-8, 1e-6, 1e-4)  # how close a guess of a canary's value must come
+_SPACING = 2.0**-24  # of the values, which are float32 below 1
 _FEWEST_GUESSES = 4
 _WAVES_SHARE = 0.2  # of the calls, in the basis of cosines
 _WAVES_UP_TO = 2_000_000  # coordinates; beyond, the transforms would take longer than all the rest
@@ -158,5 +159,5 @@ def _value_p_value(misses: Floats, scale: Floats, coins: Array, claim: Curve) ->
         guessed = (scale <= reach / 4) & coins
         if guessed.sum() >= _FEWEST_GUESSES:
             hits = int(np.sum(misses[guessed] <= reach))
-            p_values.append(value_p_value(hits, int(guessed.sum()), 2 * reach / (MOST - LEAST), claim))
+            p_values.append(value_p_value(hits, int(guessed.sum()), (2 * reach + _SPACING) / (MOST - LEAST), claim))
     return min(1.0, len(_REACHES) * min(p_values))
