@@ -296,7 +296,11 @@ def shared_attack(calls: Calls) -> Attack | None:
     visible = calls.known & columns & ~calls.pilot[:, None]
     missed = np.sum((calls.noise - mean)[visible] ** 2) / max(float(np.sum(calls.noise[visible] ** 2)), 1e-300)
     equal = strong.size == 1 and float(np.ptp(patterns[0])) < 1e-3 * abs(float(patterns[0].mean()))
-    same = "All coordinates get the same noise" if equal else f"The noise is made of {strong.size} patterns"
+    same = (
+        "All coordinates get the same noise"
+        if equal
+        else f"The noise is made of {strong.size:,} pattern{'s' * (strong.size > 1)}"
+    )
     explained = f", up to {100 * missed:.2g}% of its variance" if missed > 1e-6 else ""
     sentence = f"{same}{explained}." if missed < 1 - CORRELATED**2 else ""
     return Attack(
