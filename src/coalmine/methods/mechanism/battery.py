@@ -12,7 +12,7 @@ import numpy as np
 from scipy import fft
 
 from coalmine.arrays import Array, Floats
-from coalmine.methods.mechanism import attacks
+from coalmine.methods.mechanism import attacks, twins
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.calls import LEAST, LEAST_CALLS, MOST, Calls, default_calls, make_calls
 from coalmine.methods.mechanism.places import Tensors, direction_attack, place_attack
@@ -30,10 +30,10 @@ _WAVES_UP_TO = 2_000_000  # coordinates; beyond, the transforms would take longe
 # In the order in which they name a bug most directly, each with its share of the false-alarm rate. Too little noise
 # everywhere is the most common bug, and the one that takes the most evidence; others are plain at the right place.
 _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
-    (attacks.shared_attack, 0.06),
-    (attacks.repeat_attack, 0.06),
-    (attacks.copy_attack, 0.06),
-    (attacks.neighbor_attack, 0.06),
+    (twins.shared_attack, 0.06),
+    (twins.repeat_attack, 0.06),
+    (twins.copy_attack, 0.06),
+    (twins.neighbor_attack, 0.06),
     (attacks.local_attack, 0.06),
     (attacks.value_attack, 0.06),
     (attacks.shape_attack, 0.06),

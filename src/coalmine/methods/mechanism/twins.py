@@ -1,0 +1,220 @@
+"""Attacks that predict the noise from other noise: of other calls, of patterns in common, of other coordinates.
+
+docs/mechanism.md describes them beside the others, which are in `coalmine.methods.mechanism.attacks`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coalmine.arrays import Array, Floats, Ints
+from coalmine.methods.mechanism.attacks import Attack, column_scales, gaussian_scores
+from coalmine.methods.mechanism.calls import Calls
+
+CORRELATED = 0.5
+"""Correlation from which on one part of the noise counts as a copy of another."""
+
+_SURE = 6.0  # standard errors beyond which a correlation is taken for real
+_LAGS = 4  # neighbors on each side
+_LINKED = 0.6  # correlation in the second half of the pilot that confirms a pair of coordinates
+
+
+def repeat_attack(calls: Calls) -> Attack | None:
+    """Predict the noise of a call from the most similar other call."""
+    noise, known = calls.noise.astype(np.float32), calls.known.astype(np.float32)
+    product, power, count = noise @ noise.T, (noise**2) @ known.T, known @ known.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = np.nan_to_num(product / np.sqrt(power * power.T))
+    np.fill_diagonal(correlation, 0)
+    sure = np.arctanh(np.clip(np.abs(correlation), 0, 1 - 1e-7)) * np.sqrt(np.maximum(count - 3, 0)) > _SURE
+    strength = np.where(sure, np.abs(correlation), 0)
+    partner = strength.argmax(axis=1)
+    each = np.arange(partner.size)
+    linked = strength[each, partner] > 0
+    if not linked[~calls.pilot].any():
+        return None
+    slope = np.where(linked, product[each, partner] / np.maximum(power.T[each, partner], 1e-30), 0.0).astype(np.float64)
+    # Exact copies deserve an exact slope: rounding of the estimate would hide the values of canaries.
+    slope = np.where(np.abs(slope - np.round(slope)) < 1e-3, np.round(slope), slope)
+    call, column = calls.targets
+    usable = linked[call] & calls.known[partner[call], column]
+    mean = np.where(usable, slope[call] * calls.noise[partner[call], column], 0.0)
+    both = calls.known & calls.known[partner]
+    missed = np.where(both, calls.noise - slope[:, None] * calls.noise[partner], 0.0)
+    rest = np.sqrt(np.sum(missed**2, axis=1) / np.maximum(both.sum(axis=1) - 1, 1))
+    scale = np.where(usable, rest[call], calls.size)
+    first = int(np.argmax(np.where(~calls.pilot, strength[each, partner], -1)))
+    twin, likeness = int(partner[first]), float(correlation[first, partner[first]])
+    return Attack(
+        "fresh noise in every call",
+        gaussian_scores(calls, mean, scale),
+        _repeat_sentence(
+            calls.number(first), calls.number(twin), float(slope[first]), likeness, int(linked.sum()), linked.size
+        ),
+        mean=mean,
+        scale=scale,
+        rank=1 if abs(likeness) > 0.99999 else 3,
+    )
+
+
+def _repeat_sentence(call: int, twin: int, slope: float, likeness: float, linked: int, calls: int) -> str:
+    """Say how the noise of a call follows from that of another; empty if it hardly does."""
+    if abs(likeness) < CORRELATED:
+        return ""
+    relation = {1.0: "equals that", -1.0: "is the negative of that"}.get(round(slope, 3), f"is {slope:.3g} times that")
+    if abs(likeness) < 0.999:
+        relation = f"has a correlation of {likeness:.2g} with that"
+    such = f" {linked:,} of {calls:,} calls have such a twin." if linked > 1 else ""
+    return f"The noise of call {call} {relation} of call {twin}.{such}"
+
+
+def shared_attack(calls: Calls) -> Attack | None:
+    """Predict the noise from a few patterns over coordinates that the calls of the pilot have in common."""
+    columns = calls.first == 0
+    pilot = calls.noise[calls.pilot][:, columns]
+    rows, width = pilot.shape
+    if width < 2 * rows or calls.size == 0:
+        return None
+    values, vectors = np.linalg.eigh(pilot @ pilot.T / width)
+    # Independent noise of equal size has eigenvalues below this edge (Marchenko & Pastur, 1967).
+    edge = 1.5 * np.mean(values) * (1 + np.sqrt(rows / width)) ** 2
+    strong = np.flatnonzero(values > edge)
+    if strong.size == 0:
+        return None
+    patterns = vectors[:, strong].T @ pilot / np.sqrt(np.maximum(values[strong], 1e-300) * width)[:, None]
+    full = np.zeros((strong.size, columns.size))
+    full[:, columns] = patterns
+    call, column = calls.targets
+    mean, rest = np.zeros(calls.noise.shape), np.full(calls.pilot.size, calls.size)
+    for t in np.flatnonzero(~calls.pilot):
+        visible = calls.known[t] & columns
+        fit, *_ = np.linalg.lstsq(full[:, visible].T, calls.noise[t, visible], rcond=1e-6)
+        mean[t] = fit @ full
+        missed = calls.noise[t, visible] - mean[t, visible]
+        rest[t] = np.sqrt(np.sum(missed**2) / max(int(visible.sum()) - strong.size, 1))
+    scale = np.where(columns[column], rest[call], calls.size)
+    visible = calls.known & columns & ~calls.pilot[:, None]
+    missed = np.sum((calls.noise - mean)[visible] ** 2) / max(float(np.sum(calls.noise[visible] ** 2)), 1e-300)
+    equal = strong.size == 1 and float(np.ptp(patterns[0])) < 1e-3 * abs(float(patterns[0].mean()))
+    same = (
+        "All coordinates get the same noise"
+        if equal
+        else f"The noise is made of {strong.size:,} pattern{'s' * (strong.size > 1)}"
+    )
+    explained = f", up to {100 * missed:.2g}% of its variance" if missed > 1e-6 else ""
+    sentence = f"{same}{explained}." if missed < 1 - CORRELATED**2 else ""
+    return Attack(
+        "independent coordinates", gaussian_scores(calls, mean[calls.targets], scale), sentence,
+        mean=mean[calls.targets], scale=scale, rank=0 if equal else 2,
+    )  # fmt: skip
+
+
+def copy_attack(calls: Calls) -> Attack | None:
+    """Predict the noise at a coordinate from the one that followed it most closely in the first half of the pilot."""
+    pilot = calls.noise[calls.pilot].astype(np.float32)
+    half = pilot.shape[0] // 2
+    if half < 6:
+        return None
+    first, second = _normalized(pilot[:half]), _normalized(pilot[half:])
+    n = pilot.shape[1]
+    twin = np.zeros(n, dtype=np.int64)
+    for start in range(0, n, 512):
+        block = slice(start, min(start + 512, n))
+        likeness = np.abs(first[:, block].T @ first)
+        likeness[np.arange(likeness.shape[0]), np.arange(block.start, block.stop)] = 0
+        twin[block] = likeness.argmax(axis=1)
+    link = np.sum(second * second[:, twin], axis=0).astype(np.float64)
+    active = int(np.sum(np.any(second != 0, axis=1)))
+    linked = np.abs(link) > np.clip(4 / np.sqrt(max(active, 1)), _LINKED, 0.999)
+    if linked.sum() <= 3 + 1e-3 * n:
+        return None
+    both = calls.noise[calls.pilot]
+    slope = np.sum(both * both[:, twin], axis=0) / np.maximum(np.sum(both[:, twin] ** 2, axis=0), 1e-300)
+    slope = np.where(np.abs(slope - np.round(slope)) < 1e-4, np.round(slope), slope)
+    rest = np.sqrt(np.mean((both - slope * both[:, twin]) ** 2, axis=0))
+    call, column = calls.targets
+    usable = linked[column] & calls.known[call, twin[column]]
+    mean = np.where(usable, slope[column] * calls.noise[call, twin[column]], 0.0)
+    scale = np.where(usable, rest[column], calls.size)
+    j = int(np.argmax(np.abs(link)))
+    sentence = (
+        f"{int(linked.sum()):,} of {n:,} coordinates share their noise with another one, such as coordinate "
+        f"{calls.coordinates[j]:,} with {calls.coordinates[twin[j]]:,} (correlation {link[j]:.3g})."
+    )
+    # A few chance values of heavy-tailed noise are enough for a pair to look alike in a short pilot.
+    if linked.mean() < 0.05 and np.median(np.abs(link[linked])) < 0.99:
+        sentence = ""
+    return Attack(
+        "independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4
+    )
+
+
+def _normalized(columns: Array) -> Array:
+    """Return the columns with norm 1, or 0."""
+    norms = np.linalg.norm(columns, axis=0)
+    return np.asarray(columns / np.where(norms > 0, norms, 1))
+
+
+def neighbor_attack(calls: Calls) -> Attack | None:
+    """Predict the noise at a coordinate from the nearest ones without a canary, as for smoothed or summed noise."""
+    scales = column_scales(calls)
+    safe = np.where(scales > 0, scales, 1)
+    pilot = calls.noise[calls.pilot] / safe
+    positions = calls.coordinates
+    correlations = np.zeros(2 * _LAGS + 1)
+    correlations[0] = 1
+    for lag in range(1, 2 * _LAGS + 1):
+        adjacent = (positions[lag:] - positions[:-lag] == lag) & (calls.first[lag:] + calls.first[:-lag] == 0)
+        products = (pilot[:, lag:] * pilot[:, :-lag])[:, adjacent]
+        if products.size == 0:
+            return None
+        correlations[lag] = products.mean()
+        if lag == 1:
+            error = 1 / np.sqrt(products.size)
+    correlations = np.clip(correlations, -0.99999, 0.99999) + np.eye(1, correlations.size)[0] * 1e-5
+    if np.abs(correlations[1:]).max() < 8 * error:
+        return None
+    left, right = _nearest_known(calls, -1), _nearest_known(calls, 1)
+    standardized = calls.noise / safe
+    call, column = calls.targets
+    a, b = left[calls.targets], right[calls.targets]
+    weights, rests = _kriging(correlations)
+    n = positions.size
+    before = np.where(a > 0, standardized[call, np.maximum(column - a, 0)], 0.0)
+    after = np.where(b > 0, standardized[call, np.minimum(column + b, n - 1)], 0.0)
+    mean = (weights[a, b, 0] * before + weights[a, b, 1] * after) * safe[column]
+    scale = np.sqrt(rests[a, b]) * scales[column]
+    lag = 1 + int(np.abs(correlations[1:]).argmax())
+    apart = "Neighboring coordinates" if lag == 1 else f"Coordinates {lag} apart"
+    sentence = f"{apart} have noise with a correlation of {correlations[lag]:.2g}."
+    if abs(correlations[lag]) < 0.3:
+        sentence = ""
+    return Attack(
+        "independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4
+    )
+
+
+def _nearest_known(calls: Calls, side: int) -> Ints:
+    """Return the distance to the nearest coordinate with known noise on one side, 0 if beyond `_LAGS`, (t, n)."""
+    n = calls.coordinates.size
+    nearest = np.zeros(calls.known.shape, dtype=np.int64)
+    for lag in range(_LAGS, 0, -1):
+        columns = np.arange(lag, n) if side < 0 else np.arange(n - lag)
+        other = columns + side * lag
+        adjacent = calls.coordinates[columns] - calls.coordinates[other] == -side * lag
+        visible = calls.known[:, other] & adjacent
+        nearest[:, columns] = np.where(visible, lag, nearest[:, columns])
+    return nearest
+
+
+def _kriging(correlations: Floats) -> tuple[Floats, Floats]:
+    """Return weights of the left and right neighbor at each pair of distances, and the variance that they miss."""
+    weights, rest = np.zeros((_LAGS + 1, _LAGS + 1, 2)), np.ones((_LAGS + 1, _LAGS + 1))
+    for a in range(_LAGS + 1):
+        for b in range(_LAGS + 1):
+            between = correlations[a + b] if a and b else 0.0
+            covariance = np.array([[correlations[0], between], [between, correlations[0]]])
+            towards = np.array([correlations[a] if a else 0.0, correlations[b] if b else 0.0])
+            weights[a, b] = np.linalg.solve(covariance, towards)
+            rest[a, b] = max(1 - float(weights[a, b] @ towards), 1e-6)
+    return weights, rest
