@@ -20,7 +20,9 @@ WEAK = 0.85
 SIZE_RANK = 10
 """Rank of the attack on the size of the noise: any other one says more about a bug."""
 
-_NEGLIGIBLE = 0.02  # noise that hides no update, whatever else is wrong with it
+NEGLIGIBLE = 0.02
+"""Noise of this size hides no update, whatever else is wrong with it."""
+
 _LOCAL = 64  # coordinates that share a local estimate of the noise
 _LARGEST_TABLE = 20_000
 _BINS = 400
@@ -63,7 +65,7 @@ def size_attack(calls: Calls) -> Attack:
     if calls.size == 0:
         return Attack("size of the noise", gaussian_scores(calls, 0.0, 0.0), "There is no noise.", rank=0)
     sentence = f"The noise has a standard deviation of {calls.size:.3g} for updates of norm 1"
-    if calls.size < _NEGLIGIBLE:
+    if calls.size < NEGLIGIBLE:
         sentence = f"There is hardly any noise: its standard deviation is {calls.size:.3g} for updates of norm 1."
         return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=0)
     return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=SIZE_RANK)

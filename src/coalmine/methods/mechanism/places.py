@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.methods.mechanism.attacks import WEAK, Attack, gaussian_scores
+from coalmine.methods.mechanism.attacks import NEGLIGIBLE, WEAK, Attack, gaussian_scores
 from coalmine.methods.mechanism.calls import Calls
 
 _BLOCKS = (8, 64, 512, 4096, 32_768, 262_144)
@@ -89,6 +89,8 @@ def place_attack(calls: Calls, tensors: Tensors, what: str = "coordinate") -> At
 
 def direction_attack(calls: Calls) -> Attack | None:
     """Do the same for canaries along waves over all coordinates: the ``calls`` are in the basis of cosines."""
+    if calls.size < NEGLIGIBLE:
+        return None  # what rounding leaves of no noise at all has no directions
     attack = place_attack(calls, Tensors(), what="wave")
     # Only where some waves carry less noise than others: noise that is measured in the norm L1, as Laplace noise is,
     # protects single coordinates better than waves, and that would be no bug.
