@@ -84,7 +84,9 @@ def shape_attack(calls: Calls) -> Attack:
     scores = with_canary.log_at(output - values) - without.log_at(output)
     # A histogram is coarse: a little of the smooth score orders the targets within its bins.
     scores = scores + 0.01 * np.tanh(gaussian_scores(calls, 0.0, calls.size))
-    return Attack("shape of the noise", scores, _shape_sentence(calls.size, noise, inserted), rank=8)
+    sentence = _shape_sentence(calls.size, noise, inserted)
+    # Noise that depends on the input looks weaker at some places or in some calls as well.
+    return Attack("shape of the noise", scores, sentence, rank=2 if "input" in sentence else 8)
 
 
 def _shape_sentence(size: float, noise: Floats, inserted: Bools) -> str:
@@ -196,7 +198,7 @@ def local_attack(calls: Calls) -> Attack:
 
 def _schedule_sentence(sizes: Floats, first_call: int) -> str:
     """Say how the noise changes from call to call, if it does, from its size in each."""
-    usual = float(np.median(sizes))
+    usual = float(np.quantile(sizes, 0.75))  # not the median: noise may be gone in half of the calls
     weakest = int(sizes.argmin())
     if sizes[weakest] >= WEAK * usual:
         return ""
