@@ -1,6 +1,8 @@
 """Insertion of phrases into users' data."""
 
+import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,3 +115,19 @@ def test_an_empty_user_is_refused_by_name():
     data = texts([3, 2])
     with pytest.raises(InputError, match="client 'b' has no examples"):
         data.regrouped(bounds=np.array([[0, 3], [3, 3]]), names=["a", "b"], rows=None)
+
+
+def test_an_example_that_several_canaries_claim_goes_to_each_with_equal_probability():
+    # Exact shares: of three canaries, two claim every example and one every other. Five standard errors: a false alarm
+    # in one of 500,000 runs with other seeds.
+    data = texts([50] * 300, positions=6, tokens=300)
+    always, half = Configuration(1.0, 1.0), Configuration(1.0, 0.5)
+    language = Language.of(data)
+    two = draw_phrases(language, configurations=[always], each=2, twins=0)
+    three = draw_phrases(language, configurations=[always, half], each=2, twins=0)
+    three = replace(three, inserted=np.array([True, True, True, False]))
+    for drawn, shares in [(two, (1 / 2, 1 / 2)), (three, (5 / 12, 5 / 12, 1 / 6, 0.0))]:
+        copies = insert(data, drawn).copies
+        assert copies.sum() == 15_000
+        for count, share in zip(copies, shares, strict=True):
+            assert abs(count - 15_000 * share) <= 5 * math.sqrt(15_000 * share * (1 - share))
