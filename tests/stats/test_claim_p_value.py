@@ -1,0 +1,244 @@
+"""The p-value of all tests of a claim together, and its power, from their parts."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coalmine.errors import InputError
+from coalmine.stats import (
+    ApproximateDP,
+    CosineNull,
+    Estimate,
+    GaussianDP,
+    Guesses,
+    NormalNull,
+    Scores,
+    estimates_from_guesses,
+    one_run_fdp_from_guesses,
+    one_run_from_guesses,
+)
+from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.nulls import OrthogonalCosineNull, parse_null
+from coalmine.stats.random_guessing import OrderStatistic
+from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.sequential import as_estimates
+from coalmine.stats.simultaneous_bound import claim_families, joint_p_value, significance_levels
+from coalmine.stats.single_run import GuessPower, guess_families
+from coalmine.stats.symmetry import symmetry_p_value
+from coalmine.stats.tradeoff import GroupCurve
+
+CLAIM = ApproximateDP(0.3, 0.01)
+
+
+def overlapping(members=24, nonmembers=16, seed=0):
+    """Scores on a coarse grid, so that many are tied."""
+    rng = np.random.default_rng(seed)
+    return Scores(rng.integers(2, 9, members).astype(float), rng.integers(0, 7, nonmembers).astype(float))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_separation_is_that_of_normal_scores_with_the_same_share_of_won_comparisons(seed):
+    scores = overlapping(seed=seed)
+    won = np.mean([(m > n) + (m == n) / 2 for m in scores.members for n in scores.observed])
+    # P(N(s, 1) > N(0, 1)) = Φ(s/√2).
+    separation = ClaimTests(scores).separation
+    assert separation > 0.3
+    assert stats.norm.cdf(separation / math.sqrt(2)) == pytest.approx(won, rel=1e-9)
+
+
+def test_separation_with_a_known_null_counts_exact_comparisons():
+    members = np.array([-0.5, 0.3, 2.0, 4.0])
+    separation = ClaimTests(Scores(members, null=NormalNull(0.2, 1.5))).separation
+    won = np.mean(stats.norm.cdf((members - 0.2) / 1.5))
+    assert stats.norm.cdf(separation / math.sqrt(2)) == pytest.approx(won, rel=1e-9)
+
+
+def test_separation_is_never_negative_and_at_most_what_half_a_comparison_shows():
+    apart, inverted = Scores(np.arange(10.0) + 9, np.arange(4.0)), Scores(np.arange(10.0), np.arange(4.0) + 99)
+    assert ClaimTests(inverted).separation == 0
+    assert stats.norm.sf(ClaimTests(apart).separation / math.sqrt(2)) == pytest.approx(1 / 80, rel=1e-9)
+    known = ClaimTests(Scores(np.full(10, 60.0), null=NormalNull()))
+    assert stats.norm.sf(known.separation / math.sqrt(2)) == pytest.approx(1 / 20, rel=1e-9)
+
+
+def test_standard_errors_are_those_of_means_of_unit_variance():
+    assert ClaimTests(overlapping(24, 16)).standard_error == pytest.approx(math.sqrt(1 / 24 + 1 / 16))
+    known = ClaimTests(Scores(np.arange(5.0), null=NormalNull()))
+    assert known.standard_error == pytest.approx(math.sqrt(1 / 5))
+    assert (known.members, known.nonmembers) == (5, None)
+    assert ClaimTests(overlapping(24, 16)).nonmembers == 16
+
+
+@pytest.mark.parametrize("design", ["fixed", "coin-flips"])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_half_of_the_significance_goes_to_the_rank_sum_and_half_to_the_ranks(design, shift):
+    rng = np.random.default_rng(3)
+    scores = Scores(rng.normal(shift, 1, 40), rng.normal(0, 1, 40))
+    rank_sum = RankSum.of(scores).p_value_of(scores, CLAIM)
+    at_ranks = joint_p_value(claim_families(scores, design, CLAIM), CLAIM)
+    p_value = ClaimTests(scores, design=design).p_value(CLAIM)
+    assert p_value == pytest.approx(min(1.0, 2 * rank_sum, 2 * at_ranks), rel=1e-12)
+    assert (p_value < 0.01) == (shift > 0)
+
+
+def test_either_part_can_decide():
+    # Noise that is a little too small everywhere, and one canary in ten that is given away.
+    rng = np.random.default_rng(0)
+    everywhere = Scores(rng.normal(0.8, 1, 100), rng.normal(0, 1, 100))
+    in_the_tail = Scores(np.append(rng.normal(0, 1, 90), np.full(10, 9.0)), rng.normal(0, 1, 100))
+    claim = GaussianDP(0.3)
+    for scores, rank_sum_decides in [(everywhere, True), (in_the_tail, False)]:
+        rank_sum = RankSum.of(scores).p_value_of(scores, claim)
+        at_ranks = joint_p_value(claim_families(scores, "fixed", claim), claim)
+        assert (rank_sum < at_ranks) == rank_sum_decides
+        assert ClaimTests(scores).p_value(claim) == pytest.approx(2 * min(rank_sum, at_ranks), rel=1e-12)
+
+
+def test_canaries_that_share_a_length_reject_no_more_than_their_signs():
+    members = np.append(np.full(6, 0.9), -0.1)
+    tests = ClaimTests(Scores(members, null=OrthogonalCosineNull(50)))
+    # P(at least 6 of 7 signs are positive) is 8/2⁷, and the tests see no less than that.
+    assert symmetry_p_value(members) >= 1 / 2**7
+    assert tests.p_value(ApproximateDP(0.0, 0.0)) >= symmetry_p_value(members)
+    assert ClaimTests(Scores(members, null=CosineNull(50))).p_value(ApproximateDP(0.0, 0.0)) < 1 / 2**7
+
+
+def test_dependent_scores_are_tested_by_guesses_alone():
+    scores = overlapping(24, 20, seed=2)
+    tests = ClaimTests(scores, design="coin-flips", dependent=True)
+    assert tests.p_value(CLAIM) == joint_p_value(guess_families(scores), CLAIM)
+    assert "coin" in tests.assumes
+    assert "independent" in ClaimTests(scores).assumes
+    assert "null distribution is exact" in ClaimTests(Scores([0.1], null=NormalNull())).assumes
+
+
+@pytest.mark.parametrize("arguments", [{"design": "other"}, {"dependent": True}])
+def test_impossible_designs_raise(arguments):
+    with pytest.raises(InputError):
+        ClaimTests(overlapping(), **arguments)
+
+
+def test_dependent_scores_need_observed_nonmembers_and_coin_flips_need_fair_numbers():
+    with pytest.raises(InputError, match="dependent scores"):
+        ClaimTests(Scores([0.1, 0.2], null=NormalNull()), design="coin-flips", dependent=True)
+    with pytest.raises(InputError, match="fair coin flips"):
+        ClaimTests(Scores(np.arange(60.0), np.arange(4.0)), design="coin-flips")
+
+
+def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
+    tests, truth = ClaimTests(Scores(np.arange(30.0), np.arange(20.0))), GaussianDP(1.2)
+    claim = GaussianDP(0.3)
+    rank_sum = RankSum.of(tests.scores)
+    assert 0.2 < tests.power(claim, truth, 0.06) < 0.95
+    assert tests.power(claim, truth, 0.06) == rank_sum.power(claim, truth, 0.03)
+    larger = RankSum(75, 50, np.random.default_rng(0), draws=999)
+    assert tests.power(claim, truth, 0.06, factor=2.5) == larger.power(claim, truth, 0.03)
+    known = ClaimTests(Scores(np.arange(10.0), null=NormalNull()))
+    fifteen = RankSum(15, None, np.random.default_rng(0), draws=999)
+    assert known.power(claim, truth, 0.06, factor=1.45) == fifteen.power(claim, truth, 0.03)
+
+
+# Power of guesses
+
+
+@pytest.mark.parametrize(("claim", "truth"), [(CLAIM, ApproximateDP(2.5, 0.1)), (CLAIM, CLAIM)])
+def test_power_of_guesses_is_the_share_of_draws_that_reject(claim, truth):
+    draws, members, nonmembers, alpha = 12, 30, 26, 0.2
+    rng = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(draws):
+        scores = Scores(-truth.fpr(np.sort(rng.random(members))), -np.sort(rng.random(nonmembers)))
+        families = guess_families(scores)
+        levels = significance_levels(families, alpha)
+        rejected += any(
+            np.any(family.p_values(claim, np.arange(len(family.rows))) <= level)
+            for family, level in zip(families, levels, strict=True)
+        )
+    power = GuessPower(members, nonmembers, draws)
+    assert power.of(claim, truth, alpha) == rejected / draws
+    assert (rejected > 0) == (truth is not claim)
+    assert power.of(claim, truth, alpha) == power.of(claim, truth, alpha)
+
+
+def test_dependent_scores_have_the_power_of_as_many_guesses_on_either_side():
+    tests = ClaimTests(Scores(np.arange(31.0), np.arange(28.0)), design="coin-flips", dependent=True)
+    truth = ApproximateDP(6.0, 0.3)
+    assert tests.power(CLAIM, truth, 0.3) == GuessPower(30, 30).of(CLAIM, truth, 0.3) > 0.3
+    assert tests.power(CLAIM, truth, 0.3, factor=1.5) == GuessPower(45, 45).of(CLAIM, truth, 0.3)
+
+
+def test_estimates_from_guesses_are_the_two_bounds():
+    guesses = Guesses(60, 40, 36)
+    estimates = estimates_from_guesses(guesses, delta=1e-3, confidence=0.9)
+    assert estimates == [
+        one_run_from_guesses(guesses, delta=1e-3, confidence=0.9),
+        one_run_fdp_from_guesses(guesses, delta=1e-3, confidence=0.9),
+    ]
+    assert estimates_from_guesses(guesses, methods=["one-run-fdp"])[0].method == "one-run-fdp"
+    assert estimates_from_guesses(guesses, methods="one-run")[0].method == "one-run"
+
+
+# Parts without a test of their own
+
+
+def test_copies_at_far_tails_are_those_of_the_composed_curve():
+    log_fpr = np.array([-300.0, -2.0, -1e-9])
+    log_tnr = np.log(-np.expm1(log_fpr))
+    for copies in (1, 2, 5):
+        expected = GaussianDP(copies * 0.8).tpr_at_tails(log_fpr, log_tnr)
+        np.testing.assert_allclose(GroupCurve(GaussianDP(0.8), copies).tpr_at_tails(log_fpr, log_tnr), expected)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_intervals_of_order_statistics_have_equal_tails(confidence):
+    order = OrderStatistic(references=50, canaries=5, position=2)
+    tail = (1 - confidence) / 2
+    assert order.interval(confidence) == (order.quantile(tail), order.quantile(1 - tail))
+    assert order.interval() == order.interval(0.95)
+    low, high = OrderStatistic(references=math.inf, canaries=1, position=1).interval(confidence)
+    # An exposure among infinitely many references is exponential, in bits.
+    assert (low, high) == pytest.approx((-math.log2(1 - tail), -math.log2(tail)), rel=1e-9)
+
+
+def test_bounds_become_estimates_where_the_number_of_trials_was_not_fixed():
+    bound = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="luck")
+    bare = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="")
+    fit = Estimate("gaussian-fit", 2.0)
+    first, second, third = as_estimates([bound, bare, fit])
+    assert not first.valid
+    assert not second.valid
+    assert third == fit
+    assert first.assumes.startswith("luck; the number of trials was fixed")
+    assert second.assumes.startswith("the number of trials was fixed")
+
+
+def test_stricter_bounds_halve_the_significance_each_time():
+    bound = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="luck")
+    stricter = bound.with_stricter(lambda confidence: 1 - confidence).stricter
+    assert [significance for _, significance in stricter] == pytest.approx([0.1 / 2**k for k in range(1, 11)])
+    assert all(level == pytest.approx(1 - significance) for level, significance in stricter)
+    assert bound.with_stricter(lambda confidence: None).stricter[0][1] == 0
+    records = bound.with_stricter(lambda confidence: math.inf).to_dict()["stricter"]
+    assert [lower for _, lower in records] == ["inf"] * 10
+
+
+@pytest.mark.parametrize(
+    ("text", "null"),
+    [
+        (None, None),
+        ("cosine:30", CosineNull(30)),
+        ("normal", NormalNull()),
+        ("normal:1,2", NormalNull(1.0, 2.0)),
+        ("normal:3", NormalNull(3.0)),
+    ],
+)
+def test_nulls_have_names(text, null):
+    assert parse_null(text) == null
+
+
+@pytest.mark.parametrize("text", ["cosine", "cosine:x", "cosine:1", "normal:1,2,3", "normal:a", "other", "normal:0,0"])
+def test_other_names_of_nulls_are_refused(text):
+    with pytest.raises(InputError):
+        parse_null(text)
