@@ -65,7 +65,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
 SLOW = 0.6
 """Tests that take more seconds of CPU time than this are left out."""
 
-BUDGET = 8.0
+BUDGET = 6.0
 """Seconds of CPU time for the tests of one mutant; further tests are not tried."""
 
 Function = tuple[str, str]

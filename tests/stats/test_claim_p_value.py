@@ -8,6 +8,7 @@ from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.stats import (
+    METHODS,
     ApproximateDP,
     CosineNull,
     Estimate,
@@ -15,14 +16,16 @@ from coalmine.stats import (
     Guesses,
     NormalNull,
     Scores,
+    estimate,
     estimates_from_guesses,
     one_run_fdp_from_guesses,
     one_run_from_guesses,
 )
 from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.exposure import low_fpr_epsilon
 from coalmine.stats.nulls import OrthogonalCosineNull, parse_null
-from coalmine.stats.random_guessing import OrderStatistic
-from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.random_guessing import OrderStatistic, RandomGuessing
+from coalmine.stats.rank_sum import RankSum, _uniform_order_statistics
 from coalmine.stats.sequential import as_estimates
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value, significance_levels
 from coalmine.stats.single_run import GuessPower, guess_families
@@ -242,3 +245,81 @@ def test_nulls_have_names(text, null):
 def test_other_names_of_nulls_are_refused(text):
     with pytest.raises(InputError):
         parse_null(text)
+
+
+@pytest.mark.parametrize("canaries", [4, 5])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_intervals_of_medians_reach_from_the_lower_to_the_upper_middle(canaries, confidence):
+    baseline, tail = RandomGuessing(references=200, canaries=canaries), (1 - confidence) / 2
+    # From the most exposed down, the middle positions of 4 are 2 and 3, and that of 5 is 3.
+    upper, lower = (baseline.order_statistic(position) for position in ((2, 3) if canaries == 4 else (3, 3)))
+    assert baseline.sample_median_interval(confidence) == (lower.quantile(tail), upper.quantile(1 - tail))
+    assert baseline.sample_median_mean() == pytest.approx((lower.mean() + upper.mean()) / 2, rel=1e-12)
+
+
+def test_estimates_carry_the_names_of_their_methods():
+    rng = np.random.default_rng(0)
+    members, nonmembers = rng.normal(1, 1, 30), rng.normal(0, 1, 30)
+    for name in METHODS:
+        if name == "exact-null":
+            result = estimate(members, null=NormalNull(), methods=[name])[0]
+        else:
+            result = estimate(members, nonmembers, threshold=0.5, design="coin-flips", methods=[name])[0]
+        assert result.method == name
+        assert result.valid == (name in ("simultaneous", "exact-null", "split", "one-run", "clopper-pearson"))
+        assert (result.delta, result.confidence or 0.95) == (1e-5, 0.95)
+    assert low_fpr_epsilon([1, 5], 10, 0.1).method == "low-fpr"
+
+
+# The rank-sum statistic
+
+
+def test_the_rank_sum_is_the_share_of_comparisons_won():
+    members, nonmembers = np.array([0.0, 1.0, 2.0, 2.0]), np.array([0.5, 1.0, 3.0])
+    won = np.mean([m > n for m in members for n in nonmembers])
+    test = RankSum(4, 3, np.random.default_rng(0), draws=9)
+    assert test.statistic(Scores(members, nonmembers)) == pytest.approx(won, rel=1e-12)
+    known = RankSum(4, None, np.random.default_rng(0), draws=9)
+    expected = np.mean(stats.norm.cdf(members, 1.0, 2.0))
+    assert known.statistic(Scores(members, null=NormalNull(1.0, 2.0))) == pytest.approx(expected, rel=1e-12)
+
+
+def test_more_scores_are_compared_at_fifty_even_ranks():
+    # The middle of each of 50 equal blocks of 3, from the top.
+    members, nonmembers = np.arange(150.0), np.arange(150.0) + 0.5
+    picked_members, picked_nonmembers = members[1::3], nonmembers[1::3]
+    won = np.mean(picked_members[:, None] > picked_nonmembers)
+    test = RankSum(150, 150, np.random.default_rng(0), draws=9)
+    assert test.statistic(Scores(members, nonmembers)) == pytest.approx(won, rel=1e-12)
+
+
+@pytest.mark.parametrize("nonmembers", [6, None])
+def test_rank_sum_p_values_and_powers_count_draws(nonmembers):
+    test = RankSum(5, nonmembers, np.random.default_rng(1), draws=39)
+    claim, truth = GaussianDP(0.5), GaussianDP(3.0)
+    drawn, against = test.drawn(claim), test.drawn(truth)
+    for statistic in (0.0, float(np.median(drawn)), float(drawn.max()), 1.1):
+        assert test.p_value(statistic, claim) == pytest.approx((1 + np.sum(drawn >= statistic - 1e-12)) / 40)
+    for level in (0.01, 0.025, 0.1, 0.5):
+        rejected = np.mean([test.p_value(statistic, claim) <= level + 1e-12 for statistic in against])
+        assert test.power(claim, truth, level) == pytest.approx(rejected)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_order_statistics_of_uniform_numbers_are_beta(count):
+    # Kolmogorov–Smirnov at 1e-6 for each of 10 ranks: a false alarm in one of 100,000 runs with other seeds.
+    drawn = _uniform_order_statistics(count, np.random.default_rng(count), 4000)
+    assert drawn.shape == (4000, count)
+    for i in range(count):
+        assert stats.kstest(drawn[:, i], stats.beta(i + 1, count - i).cdf).pvalue > 1e-6
+
+
+def test_scores_that_share_a_length_are_averaged_over_it():
+    null = OrthogonalCosineNull(20)
+    scores = Scores(np.array([-0.1, 0.2, 0.3, 0.5, 0.6]), null=null)
+    test, claim = RankSum(5, None, np.random.default_rng(0), draws=999), GaussianDP(0.5)
+    shares, log_fpr, _ = null.given_shared(scores.members)
+    expected = sum(
+        share * test.p_value(1 - np.mean(np.exp(log_fpr[:, part])), claim) for part, share in enumerate(shares)
+    )
+    assert test.p_value_of(scores, claim) == pytest.approx(expected, rel=1e-12)
