@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -67,6 +68,9 @@ SLOW = 0.6
 
 BUDGET = 6.0
 """Seconds of CPU time for the tests of one mutant; further tests are not tried."""
+
+PRELOADED = ("torch", "dp_accounting", "scipy.optimize", "scipy.stats")
+"""Libraries that coalmine imports where they are needed; imported once here, and not again for each mutant."""
 
 Function = tuple[str, str]
 """A file and the qualified name of a function or method in it."""
@@ -283,6 +287,8 @@ def main() -> None:
     paths = sorted(path for root in roots for path in ([root] if root.is_file() else root.rglob("*.py")))
     paths = [path for path in paths if options.file in str(path)]
     total, mutants = draw(paths, options.sample, options.seed, easy=options.easy)
+    for library in PRELOADED:
+        importlib.import_module(library)
     suite = Suite(mutants, paths, options.jobs, ROOT / "build" / f"mutants-{options.area}.json")
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [
