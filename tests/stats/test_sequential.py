@@ -145,9 +145,10 @@ def test_no_trial_can_cost_all_of_the_wealth(stakes, fees):
     assert np.exp(bets.gains).min() == pytest.approx(1 - min(worst, 0.999))
 
 
-def test_events_and_lines_are_the_ones_that_would_have_grown_fastest():
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_events_and_lines_are_the_ones_that_would_have_grown_fastest(seed):
     # Two claims of two lines each; every event, line and stake is tried.
-    rng = np.random.default_rng(2)
+    rng = np.random.default_rng(seed)
     coins = rng.random(60) < 0.5
     scores = np.round(rng.normal(1.5 * coins, 1.0), 1)
     slopes, intercepts = np.exp(np.array([[0.0, 0.5], [0.2, 1.0]])), np.array([[0.15, 0.02], [0.1, 0.03]])
@@ -155,7 +156,7 @@ def test_events_and_lines_are_the_ones_that_would_have_grown_fastest():
     gambler._past = [(coins, scores)]
     gambler._refit()
     thresholds, right, wrong = _past_events(coins, scores)
-    stakes = np.linspace(0, 0.999, 4000)
+    stakes = np.linspace(0, 0.999, 2000)
     for claim, tail in itertools.product(range(2), range(2)):
         best = (-math.inf, 0.0, 0.0, 0, 0.0)
         for line, event in itertools.product(range(2), range(thresholds.shape[1])):
@@ -169,13 +170,12 @@ def test_events_and_lines_are_the_ones_that_would_have_grown_fastest():
             at = int(np.argmax(growth))
             best = max(best, (growth[at], thresholds[tail, event], stakes[at], odds, fee))
         _, threshold, stake, odds, fee = best
-        assert stake > 0.05
         assert gambler._bets.thresholds[tail, claim] == threshold
         # Outcomes without the other tail's event differ by this tail's gain and by its fee.
         factors = np.exp(gambler._bets.gains[:, claim])
         neither, event_alone = (4, 5) if tail == 0 else (0, 2)
         gain = factors[event_alone] - factors[neither]
-        assert gain == pytest.approx(0.85 * stake * (odds + fee), rel=2e-3)
+        assert gain == pytest.approx(0.85 * stake * (odds + fee), abs=1e-3)
 
 
 def test_stakes_are_the_ones_that_would_have_grown_fastest():
@@ -191,8 +191,9 @@ def test_stakes_are_the_ones_that_would_have_grown_fastest():
         assert _kelly(right, wrong, without, odds, fee) == pytest.approx(best, abs=1e-5)
 
 
-def test_past_events_count_ties_together():
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("seed", range(4))
+def test_past_events_count_ties_together(seed):
+    rng = np.random.default_rng(seed)
     coins, scores = rng.random(40) < 0.5, rng.integers(0, 6, 40).astype(float)
     thresholds, right, wrong = _past_events(coins, scores)
     for i in range(thresholds.shape[1]):
