@@ -16,7 +16,7 @@ from coalmine.stats.rank_tests import guessing_scores, tail_probability
 from coalmine.stats.ranks import _in_top, _kth_largest, both_tails, top_ranks
 from coalmine.stats.sequential import SequentialBound, SequentialTest
 from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value
-from coalmine.stats.walk import _given_away_factor, _least_rejected
+from coalmine.stats.walk import _given_away_factor, _least_rejected, first_crossings
 
 
 def tied(seed, members=23, nonmembers=19):
@@ -221,3 +221,9 @@ def test_scores_seem_inverted_only_if_members_lie_below():
     assert not seem_inverted(Scores(high, low))
     assert not seem_inverted(Scores(low, low + 0.5))
     assert not seem_inverted(Scores(-high, null=NormalNull()))
+
+
+@pytest.mark.parametrize(("boundary", "expected"), [((2, 4), (1.0, 0.0)), ((3, 4), (0.0, 1.0)), ((3, 5), (0.0, 0.0))])
+def test_walks_that_are_always_right_cross_as_soon_as_they_can(boundary, expected):
+    crossings = first_crossings(np.array([2, 4]), np.array(boundary), 1.0, np.zeros(1), np.ones(1))
+    assert crossings.tolist() == list(expected)
