@@ -158,7 +158,10 @@ def code_objects(code: CodeType) -> Iterator[CodeType]:
 def apply(mutant: Mutant) -> None:
     """Replace the code of the live function, wherever it has been imported or wrapped."""
     compiled = compile(mutant.source, str(mutant.path), "exec")
-    new = {(c.co_qualname, c.co_firstlineno): c for c in code_objects(compiled) if c.co_qualname == mutant.function}
+    # Functions that this one made while it was imported have code of their own, which may be what changed.
+    inner = f"{mutant.function}.<locals>."
+    changed = [c for c in code_objects(compiled) if f"{c.co_qualname}.<locals>.".startswith(inner)]
+    new = {(code.co_qualname, code.co_firstlineno): code for code in changed}
     for candidate in gc.get_objects():
         if isinstance(candidate, FunctionType) and candidate.__code__.co_filename == str(mutant.path):
             code = new.get((candidate.__code__.co_qualname, candidate.__code__.co_firstlineno))

@@ -271,6 +271,13 @@ def test_estimates_carry_the_names_of_their_methods():
     assert low_fpr_epsilon([1, 5], 10, 0.1).method == "low-fpr"
 
 
+def test_an_estimator_that_does_not_apply_leaves_the_others():
+    # Equal scores cannot be fitted, but have thresholds.
+    methods = [result.method for result in estimate(np.ones(9), np.zeros(9))]
+    assert "gaussian-fit" not in methods
+    assert methods[-1] == "published-lower-bound"
+
+
 # The rank-sum statistic
 
 

@@ -21,7 +21,7 @@ from coalmine.stats import (
 from coalmine.stats.gaussian import epsilon_between_gaussians, threshold_epsilon_between_gaussians
 from coalmine.stats.nulls import CosineNull, _fraction
 from coalmine.stats.same_data import epsilon_by_threshold
-from coalmine.stats.single_run import one_run_curve_p_value, one_run_rejects_gdp
+from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
 
 
 def scores_of(seed, members=14, nonmembers=11):
@@ -81,7 +81,7 @@ def test_the_published_bound_with_a_known_null_has_exact_false_positive_rates():
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.05])
-@pytest.mark.parametrize("cells", [(30, 20, 5, 35), (38, 2, 30, 10), (45, 5, 4, 46)])
+@pytest.mark.parametrize("cells", [(30, 20, 5, 35), (38, 2, 30, 10), (45, 5, 4, 46), (30, 20, 1, 39)])
 def test_katz_intervals_are_those_of_the_delta_method(cells, delta):
     tp, fn, fp, tn = cells
     z = stats.norm.isf(0.05)
@@ -170,5 +170,6 @@ def test_p_values_of_curves_are_where_the_recursion_starts_to_reject(claim, gues
 
 
 def test_no_right_guesses_reject_no_curve():
+    assert one_run_p_value(Guesses(9, 4, 0), 0.5, 0.01) == 1
     assert one_run_curve_p_value(Guesses(9, 4, 0), GaussianDP(0.1)) == 1
     assert not one_run_rejects_gdp(Guesses(9, 4, 0), 0.1, 0.5)
