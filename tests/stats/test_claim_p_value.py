@@ -165,11 +165,20 @@ def test_power_of_guesses_is_the_share_of_draws_that_reject(claim, truth):
     assert power.of(claim, truth, alpha) == power.of(claim, truth, alpha)
 
 
-def test_dependent_scores_have_the_power_of_as_many_guesses_on_either_side():
+def test_dependent_scores_have_the_power_of_as_many_guesses_on_either_side(monkeypatch):
+    class Recorded:
+        def __init__(self, members, nonmembers):
+            self.sizes = members, nonmembers
+
+        def of(self, claim, truth, alpha):
+            return self.sizes, claim, truth, alpha
+
+    monkeypatch.setattr("coalmine.stats.claim_p_value.GuessPower", Recorded)
     tests = ClaimTests(Scores(np.arange(31.0), np.arange(28.0)), design="coin-flips", dependent=True)
     truth = ApproximateDP(6.0, 0.3)
-    assert tests.power(CLAIM, truth, 0.3) == GuessPower(30, 30).of(CLAIM, truth, 0.3) > 0.3
-    assert tests.power(CLAIM, truth, 0.3, factor=1.5) == GuessPower(45, 45).of(CLAIM, truth, 0.3)
+    assert tests.power(CLAIM, truth, 0.3) == ((30, 30), CLAIM, truth, 0.3)
+    # 47 members and 42 non-members.
+    assert tests.power(CLAIM, truth, 0.3, factor=1.5) == ((45, 45), CLAIM, truth, 0.3)
 
 
 def test_estimates_from_guesses_are_the_two_bounds():

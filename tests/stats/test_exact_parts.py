@@ -12,11 +12,11 @@ from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Score
 from coalmine.stats.fit import _drawn_moments
 from coalmine.stats.gaussian import _log_between, _one_direction, epsilon_gdp
 from coalmine.stats.rank_sum import seem_inverted
-from coalmine.stats.rank_tests import guessing_scores, tail_probability
+from coalmine.stats.rank_tests import guessing_scores, tail_probability, two_tailed_tests
 from coalmine.stats.ranks import _in_top, _kth_largest, both_tails, top_ranks
 from coalmine.stats.sequential import SequentialBound, SequentialTest
 from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value
-from coalmine.stats.walk import _given_away_factor, _least_rejected, first_crossings
+from coalmine.stats.walk import Walk, _given_away_factor, _least_rejected, first_crossings
 
 
 def tied(seed, members=23, nonmembers=19):
@@ -75,6 +75,10 @@ def test_guesses_use_all_canaries_of_coin_flips_and_as_many_of_either_side_other
     assert (members.size, nonmembers.size) == (24, 24)
     assert kept == pytest.approx(48 / 54)
     assert set(members) < set(scores.members)
+    # Leaving out scores makes these tests weaker, so they get less of the significance.
+    assert Walk.at(scores, "fixed", level=0.01, delta=0.0).weight == pytest.approx(1.5 * 48 / 54)
+    assert two_tailed_tests(scores, "fixed").weight == pytest.approx(1.5 * 48 / 54)
+    assert Walk.at(scores, "coin-flips", level=0.01, delta=0.0).weight == 1.5
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
