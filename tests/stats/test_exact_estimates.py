@@ -92,6 +92,9 @@ def test_katz_intervals_are_those_of_the_delta_method(cells, delta):
         spread = math.sqrt(p * (1 - p) / rights / (p - delta) ** 2 + q * (1 - q) / wrongs / q**2)
         lows.append(math.log((p - delta) / q) - z * spread)
         highs.append(math.log((p - delta) / q) + z * spread)
+    rates = (tp / (tp + fn), fp / (fp + tn))
+    exact = max(one_way(*rates, delta), one_way(1 - rates[1], 1 - rates[0], delta))
+    assert Counts(*cells).plug_in(delta) == pytest.approx(exact, rel=1e-12)
     estimate = epsilon_from_counts(Counts(*cells), delta=delta, interval="katz-log")
     assert (estimate.lower, estimate.upper) == pytest.approx((max(lows), max(highs)), rel=1e-12)
 

@@ -16,7 +16,7 @@ from coalmine.stats.rank_tests import guessing_scores, tail_probability, two_tai
 from coalmine.stats.ranks import _in_top, _kth_largest, both_tails, top_ranks
 from coalmine.stats.sequential import SequentialBound, SequentialTest
 from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value
-from coalmine.stats.walk import Walk, _given_away_factor, _least_rejected, first_crossings
+from coalmine.stats.walk import Walk, _convolve, _given_away_factor, _least_rejected, first_crossings
 
 
 def tied(seed, members=23, nonmembers=19):
@@ -231,3 +231,9 @@ def test_scores_seem_inverted_only_if_members_lie_below():
 def test_walks_that_are_always_right_cross_as_soon_as_they_can(boundary, expected):
     crossings = first_crossings(np.array([2, 4]), np.array(boundary), 1.0, np.zeros(1), np.ones(1))
     assert crossings.tolist() == list(expected)
+
+
+def test_long_convolutions_are_those_of_the_definition():
+    rng = np.random.default_rng(0)
+    first, second = rng.dirichlet(np.ones(340)), rng.dirichlet(np.ones(410))
+    np.testing.assert_allclose(_convolve(first, second), np.convolve(first, second), atol=1e-15)
