@@ -52,14 +52,19 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
     "accounting": (["accounting"], ["accounting", "stats/test_claim_tests.py"]),
     "mechanisms": (
         ["simulation/mechanisms"],
-        ["simulation/test_mechanisms.py", "simulation/test_local_mechanisms.py", "methods/ldp"],
+        [
+            "simulation/test_mechanisms.py",
+            "simulation/test_local_mechanisms.py",
+            "simulation/test_privunit.py",
+            "methods/ldp",
+        ],
     ),
     "participation": (["methods/one_shot/participation.py"], ["methods/one_shot"]),
     "evidence": (
         ["methods/estimates.py", "results/claim_test.py", "results/verdict.py"],
-        ["results", "stats/test_claim_tests.py", "methods/one_shot", "methods/canife", "methods/ldp"],
+        ["results", "stats/test_claim_tests.py", "methods/one_shot/test_audit.py", "methods/ldp/test_estimates.py"],
     ),
-    "gate": (["results/gate.py"], ["results", "runs/test_compare.py", "cli/test_cli.py"]),
+    "gate": (["results/gate.py"], ["results"]),
 }
 """For each area, its source below ``src/coalmine`` and its tests below ``tests``."""
 

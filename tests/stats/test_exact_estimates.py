@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coalmine.errors import InputError
 from coalmine.stats import (
     ApproximateDP,
     Counts,
@@ -16,11 +17,16 @@ from coalmine.stats import (
     Scores,
     best_threshold,
     epsilon_from_counts,
+    epsilon_from_rates,
     published_lower_bound,
+    split,
 )
 from coalmine.stats.gaussian import epsilon_between_gaussians, threshold_epsilon_between_gaussians
 from coalmine.stats.nulls import CosineNull, _fraction
+from coalmine.stats.rank_tests import threshold_tests, two_tailed_tests
+from coalmine.stats.ranks import halves
 from coalmine.stats.same_data import epsilon_by_threshold
+from coalmine.stats.search import largest
 from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
 
 
@@ -96,6 +102,7 @@ def test_katz_intervals_are_those_of_the_delta_method(cells, delta):
     exact = max(one_way(*rates, delta), one_way(1 - rates[1], 1 - rates[0], delta))
     assert Counts(*cells).plug_in(delta) == pytest.approx(exact, rel=1e-12)
     estimate = epsilon_from_counts(Counts(*cells), delta=delta, interval="katz-log")
+    assert estimate.epsilon == Counts(*cells).plug_in(delta)
     assert (estimate.lower, estimate.upper) == pytest.approx((max(lows), max(highs)), rel=1e-12)
 
 
@@ -176,3 +183,31 @@ def test_no_right_guesses_reject_no_curve():
     assert one_run_p_value(Guesses(9, 4, 0), 0.5, 0.01) == 1
     assert one_run_curve_p_value(Guesses(9, 4, 0), GaussianDP(0.1)) == 1
     assert not one_run_rejects_gdp(Guesses(9, 4, 0), 0.1, 0.5)
+
+
+@pytest.mark.parametrize(("tpr", "fpr"), [(-0.1, 0.5), (1.1, 0.5), (0.5, -0.1), (0.5, 1.1)])
+def test_rates_outside_0_and_1_are_refused(tpr, fpr):
+    with pytest.raises(InputError):
+        epsilon_from_rates(tpr, fpr)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_split_carries_out_the_test_that_is_best_on_the_first_half(seed):
+    rng = np.random.default_rng(seed)
+    scores = Scores(rng.normal(1.5, 1, 41), rng.normal(0, 1, 40))
+    first, second = halves(scores.members, scores.observed, seed)
+    bounds = []
+    for half in (first, second):
+        families = [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
+        bounds.append(
+            [
+                (largest(lambda e, f=f, i=i: bool(f.rejects(ApproximateDP(e, 0.0), np.array([i]), 0.05)[0])), k, i, f)
+                for k, f in enumerate(families)
+                for i in range(f.thresholds.size)
+            ]
+        )
+    best = max(bounds[0], key=lambda entry: entry[0])
+    chosen = next(entry for entry in bounds[1] if entry[1:3] == best[1:3])
+    bound = split(scores, seed=seed)
+    assert bound.lower == pytest.approx(chosen[0], abs=1e-9)
+    assert bound.threshold == chosen[3].thresholds[chosen[2]]

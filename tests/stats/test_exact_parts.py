@@ -12,7 +12,7 @@ from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Score
 from coalmine.stats.fit import _drawn_moments
 from coalmine.stats.gaussian import _log_between, _one_direction, epsilon_gdp
 from coalmine.stats.rank_sum import seem_inverted
-from coalmine.stats.rank_tests import guessing_scores, tail_probability, two_tailed_tests
+from coalmine.stats.rank_tests import guessing_scores, tail_probability, two_tailed_curve_test, two_tailed_tests
 from coalmine.stats.ranks import _in_top, _kth_largest, both_tails, top_ranks
 from coalmine.stats.sequential import SequentialBound, SequentialTest
 from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value
@@ -79,6 +79,9 @@ def test_guesses_use_all_canaries_of_coin_flips_and_as_many_of_either_side_other
     assert Walk.at(scores, "fixed", level=0.01, delta=0.0).weight == pytest.approx(1.5 * 48 / 54)
     assert two_tailed_tests(scores, "fixed").weight == pytest.approx(1.5 * 48 / 54)
     assert Walk.at(scores, "coin-flips", level=0.01, delta=0.0).weight == 1.5
+    # A curve is tested with guesses about three quarters of the 54 canaries, in pairs.
+    curve_test = two_tailed_curve_test(scores)
+    assert (curve_test.canaries, curve_test.guesses.tolist(), curve_test.design) == (54, [40], "coin-flips")
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
