@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo flower-demo test lint bench docs clean
+.PHONY: help demo flower-demo test lint bench mutants docs clean
 
 help: ## List the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*##/:/" | awk -F: '{printf "  make %-12s%s\n", $$1, $$2}'
@@ -32,6 +32,13 @@ bench: $(VENV)/.test ## Measure coverage, tightness and speed
 	$(BIN)/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/ldp.py
 
+# All areas in turn take hours; `make mutants AREA=gate SAMPLE=60 SEED=2` tries 60 mutants of one.
+AREA ?= stats
+SAMPLE ?= 300
+SEED ?= 1
+mutants: $(VENV)/.mutants ## Change the maths at random places and see whether a test fails
+	$(BIN)/python benchmarks/mutants.py $(AREA) --sample $(SAMPLE) --seed $(SEED)
+
 docs: $(VENV)/.docs ## Build the documentation site
 	$(BIN)/python -m coalmine.runs.settings_reference > docs/config.md
 	$(BIN)/python -m mkdocs build
@@ -52,6 +59,10 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/.flower: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[flower]'
+	touch $@
+
+$(VENV)/.mutants: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,mutants]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -196,3 +196,9 @@ def test_adaptive_clipping_is_accounted_with_the_multiplier_it_was_given():
     )
     theory = training.theory(1e-5)
     assert (theory.noise_multiplier, theory.sampling) == (1.1, str(Poisson(0.5)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
+def test_the_clip_norm_moves_by_the_published_step(share):
+    clipping = AdaptiveClipping(initial=1.0, quantile=0.3, rate=0.5)
+    assert math.log(clipping.next(2.0, share) / 2.0) == pytest.approx(-0.5 * (share - 0.3), abs=1e-12)

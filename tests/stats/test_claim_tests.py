@@ -16,8 +16,6 @@ from coalmine.stats.claim_p_value import ClaimTests
 from coalmine.stats.rank_sum import RankSum, seem_inverted
 from coalmine.stats.single_run import (
     Guesses,
-    GuessPower,
-    guess_families,
     one_run_curve_p_value,
     one_run_p_value,
     one_run_rejects_gdp,
@@ -224,16 +222,6 @@ def test_guesses_test_a_gaussian_curve_as_before_and_any_curve_alike():
     assert one_run_curve_p_value(guesses, gaussian_profile(1.0)) == pytest.approx(p_value, rel=0.1)
     # For (ε, 0)-DP the recursion cannot beat the binomial test, which is tight.
     assert one_run_curve_p_value(guesses, ApproximateDP(1.0, 0.0)) >= one_run_p_value(guesses, 1.0, 0.0)
-
-
-@pytest.mark.parametrize("truth", [GaussianDP(0.0), GaussianDP(2.0), ApproximateDP(0.5, 0.3), GaussianDP(40.0)])
-@pytest.mark.parametrize("canaries", [16, 17, 100])
-def test_the_power_of_guesses_counts_what_audits_of_the_same_scores_count(truth, canaries):
-    power = GuessPower(canaries, canaries, draws=5)
-    right = np.concatenate(power._right_guesses(truth), axis=1)
-    for row, members, nonmembers in zip(right, power._members, power._nonmembers, strict=True):
-        families = guess_families(Scores(-truth.fpr(members), -nonmembers))
-        assert row.tolist() == [guesses.correct for family in families for guesses in family.rows]
 
 
 # False alarms: a true claim is refuted in at most 5% of audits

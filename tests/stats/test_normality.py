@@ -8,6 +8,7 @@ from scipy import stats
 
 from coalmine.errors import NotApplicableError
 from coalmine.stats import anderson_darling
+from coalmine.stats.normality import _p_value
 
 
 @pytest.mark.parametrize("size", [8, 50, 1000])
@@ -52,3 +53,36 @@ def test_affine_changes_change_nothing():
 def test_too_few_values_or_equal_ones_raise(values):
     with pytest.raises(NotApplicableError, match="at least 8 values"):
         anderson_darling(values)
+
+
+# Lower end of the range, then ln p or ln(1 − p) as a polynomial: D'Agostino and Stephens (1986), table 4.9.
+TABLE = [
+    (0.6, (0.0186, -5.709, 1.2937), False),
+    (0.34, (-1.38, -4.279, 0.9177), False),
+    (0.2, (-59.938, 42.796, -8.318), True),
+    (0.0, (-223.73, 101.14, -13.436), True),
+]
+
+
+@pytest.mark.parametrize("a", [0.05, 0.1999, 0.2, 0.3, 0.34, 0.5, 0.6, 0.752, 2.0, 12.9])
+def test_p_values_follow_the_published_table(a):
+    _, coefficients, mirrored = next(row for row in TABLE if a >= row[0])
+    published = np.exp(np.polyval(coefficients, a))
+    assert _p_value(a) == pytest.approx(1 - published if mirrored else published, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("a", "p"), [(0.341, 0.5), (0.47, 0.25), (0.561, 0.15), (0.631, 0.1), (0.752, 0.05), (1.035, 0.01)]
+)
+def test_p_values_agree_with_the_published_critical_values(a, p):
+    assert _p_value(a) == pytest.approx(p, rel=0.03)
+
+
+def test_far_statistics_have_p_value_0():
+    assert _p_value(13.0) == 0
+
+
+@pytest.mark.parametrize("size", [8, 9, 30])
+def test_statistics_of_few_values_are_corrected(size):
+    outcome = anderson_darling(np.random.default_rng(size).gamma(2.0, size=size))
+    assert outcome.p_value == _p_value(outcome.statistic * (1 + 0.75 / size + 2.25 / (size * size)))

@@ -135,10 +135,47 @@ def test_bets_are_the_ones_that_are_proved_fair():
         assert factor == pytest.approx(1 + gain)
 
 
-def test_no_trial_can_cost_all_of_the_wealth():
-    ones = np.ones((2, 1))
-    bets = _Bets.of(np.zeros((2, 1)), 0.9 * ones, 0.2 * ones, 0.4 * ones)
-    assert np.exp(bets.gains).min() == pytest.approx(0.001)
+@pytest.mark.parametrize("stakes", [(0.9, 0.9), (0.9, 0.5), (0.5, 0.9)])
+@pytest.mark.parametrize("fees", [(0.4, 0.4), (0.9, 0.3), (0.3, 0.9)])
+def test_no_trial_can_cost_all_of_the_wealth(stakes, fees):
+    stake, fee = np.array(stakes)[:, None], np.array(fees)[:, None]
+    bets = _Bets.of(np.zeros((2, 1)), stake, np.full((2, 1), 0.2), fee)
+    # A wrong bet at each end, with the other bet's fee.
+    worst = max(stakes[0] + stakes[1] * fees[1], stakes[1] + stakes[0] * fees[0])
+    assert np.exp(bets.gains).min() == pytest.approx(1 - min(worst, 0.999))
+
+
+@pytest.mark.parametrize("seed", [2, 3, 39, 43])
+def test_events_and_lines_are_the_ones_that_would_have_grown_fastest(seed):
+    # Two claims of two lines each; every event, line and stake is tried.
+    rng = np.random.default_rng(seed)
+    coins = rng.random(60) < 0.5
+    scores = np.round(rng.normal(1.5 * coins, 1.0), 1)
+    slopes, intercepts = np.exp(np.array([[0.0, 0.5], [0.2, 1.0]])), np.array([[0.15, 0.02], [0.1, 0.03]])
+    gambler = EProcess(1 / slopes, intercepts)
+    gambler._past = [(coins, scores)]
+    gambler._refit()
+    thresholds, right, wrong = _past_events(coins, scores)
+    stakes = np.linspace(0, 0.999, 2000)
+    for claim, tail in itertools.product(range(2), range(2)):
+        best = (-math.inf, 0.0, 0.0, 0, 0.0)
+        for line, event in itertools.product(range(2), range(thresholds.shape[1])):
+            s, d = slopes[claim, line], intercepts[claim, line]
+            # Eight imagined trials with the event, in which the odds of a right bet are e^½ times the slope.
+            imagined = 8 * math.exp(0.5) * s / (1 + math.exp(0.5) * s)
+            r, w = right[tail, event] + imagined, wrong[tail, event] + 8 - imagined
+            odds, fee = (1 - d / 2) / (s + d / 2), d / 2 / (s + d / 2)
+            without = coins.size + 8 - r - w
+            growth = r * np.log1p(odds * stakes) + w * np.log1p(-stakes) + without * np.log1p(-fee * stakes)
+            at = int(np.argmax(growth))
+            best = max(best, (growth[at], thresholds[tail, event], stakes[at], odds, fee))
+        _, threshold, stake, odds, fee = best
+        assert gambler._bets.thresholds[tail, claim] == threshold
+        # Outcomes without the other tail's event differ by this tail's gain and by its fee.
+        factors = np.exp(gambler._bets.gains[:, claim])
+        neither, event_alone = (4, 5) if tail == 0 else (0, 2)
+        gain = factors[event_alone] - factors[neither]
+        assert gain == pytest.approx(0.85 * stake * (odds + fee), abs=1e-3)
 
 
 def test_stakes_are_the_ones_that_would_have_grown_fastest():
@@ -154,8 +191,9 @@ def test_stakes_are_the_ones_that_would_have_grown_fastest():
         assert _kelly(right, wrong, without, odds, fee) == pytest.approx(best, abs=1e-5)
 
 
-def test_past_events_count_ties_together():
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("seed", range(4))
+def test_past_events_count_ties_together(seed):
+    rng = np.random.default_rng(seed)
     coins, scores = rng.random(40) < 0.5, rng.integers(0, 6, 40).astype(float)
     thresholds, right, wrong = _past_events(coins, scores)
     for i in range(thresholds.shape[1]):

@@ -76,7 +76,7 @@ def gaussian_shift_of(event: Any) -> float | None:
 
 
 def extent_of(event: Any, neighbors: Any, *, quickly: bool = False) -> float:
-    """Return an ε that the privacy losses of ``event`` exceed with a probability of at most 1e-15.
+    """Return an ε at which ``event`` is (ε, 1e-15)-DP: larger privacy losses hardly ever occur.
 
     Args:
         event: A dp-accounting event.

@@ -9,6 +9,7 @@ from coalmine.methods.one_shot.participation import (
     EpochParticipation,
     FixedShareParticipation,
     LastRoundsParticipation,
+    ObservedParticipation,
     Participation,
     PoissonParticipation,
     ScheduledParticipation,
@@ -123,3 +124,94 @@ def test_probabilities_outside_their_range_are_errors():
             PoissonParticipation(wrong)
         with pytest.raises(InputError):
             FixedShareParticipation(wrong)
+
+
+@pytest.mark.parametrize(("rounds", "epochs"), [(7, 3), (10, 4), (5, 5), (6, 1)])
+def test_epochs_are_consecutive_and_differ_by_at_most_one_round(rounds, epochs):
+    rule = EpochParticipation(epochs)
+    parts = [rule.epoch(rounds, round) for round in range(rounds)]
+    starts = sorted({start for _, start, _ in parts})
+    lengths = np.diff([*starts, rounds])
+    assert starts[0] == 0
+    assert len(starts) == epochs
+    assert lengths.max() - lengths.min() <= 1
+    for round, (number, start, stop) in enumerate(parts):
+        assert start == starts[number] <= round < stop == [*starts, rounds][number + 1]
+        assert rule.ends_epoch(rounds, round) == (round + 1 == stop)
+        assert rule.rate(100, rounds, round) == 1 / (stop - start)
+        # As many canaries in each round of an epoch, up to rounding.
+        size = len(rule.present(100, rounds, 0, round))
+        assert size in (100 // (stop - start), -(-100 // (stop - start)))
+
+
+def test_only_epochs_end_and_only_a_single_epoch_is_a_secret_round():
+    assert not PoissonParticipation(0.5).ends_epoch(4, 3)
+    assert not PoissonParticipation(0.5).is_one_secret_round
+    assert EpochParticipation(1).is_one_secret_round
+    assert not EpochParticipation(2).is_one_secret_round
+    assert not PoissonParticipation(0.5).drawn_by_training
+
+
+def test_rules_at_their_limits_fit():
+    PoissonParticipation(1.0)
+    FixedShareParticipation(1.0)
+    LastRoundsParticipation(5).check(10, 5)
+    EpochParticipation(5).check(10, 5)
+    ObservedParticipation(2, 10).check(10, 5)
+    with pytest.raises(InputError):
+        LastRoundsParticipation(6).check(10, 5)
+    with pytest.raises(InputError):
+        ObservedParticipation(2, 10).check(11, 5)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.3, 10), (0.7, 10), (0.1, 30), (1.0, 7)])
+def test_a_share_that_is_a_whole_number_of_canaries_is_that_number_in_every_round(share, count):
+    rule = FixedShareParticipation(share)
+    assert {len(rule.present(count, 50, 0, round)) for round in range(50)} == {round(share * count)}
+    assert rule.sampling(count, 50) == FixedSize(round(share * count), count)
+
+
+def test_the_last_rounds_have_all_canaries_and_the_others_none():
+    rule = LastRoundsParticipation(2)
+    assert [rule.rate(6, 5, round) for round in range(5)] == [0, 0, 0, 1, 1]
+    assert [len(rule.present(6, 5, 0, round)) for round in range(5)] == [0, 0, 0, 6, 6]
+
+
+def test_a_schedule_allows_as_many_rounds_as_its_most_frequent_canary_has():
+    assert ScheduledParticipation([[0, 1], [2]]).sampling(4, 2) == AtMost(1)
+    assert ScheduledParticipation([[], []]).sampling(4, 2) == AtMost(1)
+    assert ScheduledParticipation([[0, 1], [1], [1, 3]]).sampling(4, 3) == AtMost(3)
+    assert ScheduledParticipation([[3, 0], [2]]).rate(4, 2, 0) == 0.5
+    assert ScheduledParticipation([[3, 0], [2]]).present(4, 2, 0, 0).tolist() == [0, 3]
+
+
+def test_observed_draws_are_recorded_and_the_largest_share_is_accounted_for():
+    rule = ObservedParticipation(4, 20)
+    assert str(rule) == "observed:4/20"
+    assert rule.rate(6, 3, 0) == 0.2
+    assert rule.sampling(6, 3) == FixedSize(4, 20)
+    rule.record(0, [5, 2])
+    rule.record_aborted(0)
+    rule.record_aborted(1)
+    assert rule.present(6, 3, 0, 0).tolist() == [2, 5]
+    assert rule.present(6, 3, 0, 1).tolist() == []
+    with pytest.raises(InputError, match="round 2"):
+        rule.present(6, 3, 0, 2)
+    # As large a share, or a smaller one, needs no warning.
+    assert rule.record_draw(0, 4, 20) is None
+    assert rule.record_draw(0, 2, 10) is None
+    assert rule.record_draw(1, 3, 16) is None
+    assert rule.sampling(6, 3) == FixedSize(4, 20)
+    assert "round 2: 5 of 21" in rule.record_draw(2, 5, 21)
+    assert "round 3: 3 of 10" in rule.record_draw(3, 3, 10)
+    assert "round 4: 5 of 18" in rule.record_draw(4, 5, 18)
+    assert rule.sampling(6, 3) == FixedSize(3, 10)
+
+
+def test_other_rules_ignore_what_the_training_draws():
+    rule = PoissonParticipation(0.5)
+    before = rule.present(8, 2, 0, 0).tolist()
+    rule.record(0, [1])
+    rule.record_aborted(0)
+    assert rule.record_draw(0, 5, 6) is None
+    assert rule.present(8, 2, 0, 0).tolist() == before

@@ -1,5 +1,6 @@
 """Insertion of phrases into users' data."""
 
+import math
 import tracemalloc
 from dataclasses import replace
 
@@ -132,3 +133,19 @@ def test_no_coin_flips_give_a_canary_to_more_users_than_stated(users):
     assert largest_dealt <= dealt
     alone = replace(drawn, inserted=np.arange(len(drawn)) == np.argmax(insert(users, drawn).users))
     assert insert(users, alone).users.max() <= stated
+
+
+def test_an_example_that_several_canaries_claim_goes_to_each_with_equal_probability():
+    # Exact shares: of three canaries, two claim every example and one every other. Five standard errors: a false alarm
+    # in one of 500,000 runs with other seeds.
+    data = texts([50] * 300, positions=6, tokens=300)
+    always, half = Configuration(1.0, 1.0), Configuration(1.0, 0.5)
+    language = Language.of(data)
+    two = draw_phrases(language, configurations=[always], each=2, twins=0)
+    three = draw_phrases(language, configurations=[always, half], each=2, twins=0)
+    three = replace(three, inserted=np.array([True, True, True, False]))
+    for drawn, shares in [(two, (1 / 2, 1 / 2)), (three, (5 / 12, 5 / 12, 1 / 6, 0.0))]:
+        copies = insert(data, drawn).copies
+        assert copies.sum() == 15_000
+        for count, share in zip(copies, shares, strict=True):
+            assert abs(count - 15_000 * share) <= 5 * math.sqrt(15_000 * share * (1 - share))

@@ -1,0 +1,195 @@
+"""Noise in effect, detectable noise and canaries needed, against a loop over all shares of the noise."""
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coalmine.accounting import EveryRound, theory
+from coalmine.results.claim_test import (
+    ClaimTest,
+    _estimate_exceeds,
+    _Evidence,
+    _first,
+    _separation,
+    _standardized,
+    check_claim,
+)
+from coalmine.results.verdict import Verdict, overall
+from coalmine.stats import ApproximateDP, GaussianDP, NormalNull, Scores
+from coalmine.stats.tradeoff import GroupCurve
+
+SHARES = 1.03 ** np.arange(-130, 81)
+"""All shares of the claimed noise that are looked at."""
+
+THEORY = SimpleNamespace(curve=lambda share: GaussianDP(1.5 / share))
+"""A claim of μ = 1.5, and of more for less noise."""
+
+
+@dataclass
+class FakeTests:
+    """Tests whose p-values and powers are known functions of μ."""
+
+    separation: float = 2.0
+    members: int = 50
+    dependent: bool = False
+    standard_error: float = 0.2
+
+    def p_value(self, claim):
+        # Less is rejected the more a claim allows: p = 0.05 at μ = 1.8.
+        return min(1.0, 0.05 * claim.mu / 1.8)
+
+    def power(self, claim, truth, alpha, factor=1.0):
+        assert claim.mu == pytest.approx(1.5)
+        assert alpha == 0.05
+        return stats.norm.cdf((truth.mu - claim.mu) * math.sqrt(self.members * factor) / 3 - 1.6)
+
+
+def evidence(**settings):
+    return _Evidence(FakeTests(**settings), THEORY, 0.05, 1)
+
+
+@pytest.mark.parametrize("near", [-130, -20, 0, 7, 80])
+@pytest.mark.parametrize("edge", [-130, -129, -31, 0, 6, 80])
+def test_the_first_exponent_is_found_from_any_start(near, edge):
+    assert _first(lambda i: i >= edge, near=near) == edge
+    assert _first(lambda i: i >= edge, near=near, most=5) == (edge if edge <= 5 else None)
+
+
+def test_no_exponent_is_found_where_the_condition_never_holds():
+    assert _first(lambda i: False, near=0) is None
+    assert _first(lambda i: False, near=0, most=0) is None
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 4.0])
+def test_separation_of_a_gaussian_curve_is_its_parameter(mu):
+    # AUC = Φ(μ/√2), which 2,000 midpoints integrate to about 1e-5.
+    area = stats.norm.cdf(_separation(GaussianDP(mu)) / math.sqrt(2))
+    assert area == pytest.approx(stats.norm.cdf(mu / math.sqrt(2)), abs=2e-5)
+
+
+def test_separation_of_a_dp_curve_is_that_of_its_area():
+    # The area above the curve of (ε, 0)-DP: two triangles that meet at (1, e^ε)/(1 + e^ε).
+    right = math.exp(1.0) / (1 + math.exp(1.0))
+    assert stats.norm.cdf(_separation(ApproximateDP(1.0, 0.0)) / math.sqrt(2)) == pytest.approx(right, abs=1e-4)
+
+
+def test_the_noise_is_at_most_the_smallest_rejected_share():
+    rejected = [share for share in SHARES if 1.5 / share <= 1.8]
+    assert evidence().noise_at_most == pytest.approx(min(rejected), rel=1e-12)
+
+
+@pytest.mark.parametrize("separation", [0.4, 1.5, 2.0, 7.0])
+def test_the_estimate_is_the_share_that_separates_as_the_scores_do(separation):
+    expected = min(share for share in SHARES if _separation(GaussianDP(1.5 / share)) <= separation)
+    assert evidence(separation=separation).noise_estimate == pytest.approx(expected, rel=1e-12)
+
+
+def test_there_is_no_estimate_beyond_the_shares_that_are_looked_at():
+    assert evidence(separation=0.0).noise_estimate is None
+    assert evidence(separation=1e9).noise_estimate is None
+
+
+@pytest.mark.parametrize("separation", [0.9, 1.2, 2.0])
+@pytest.mark.parametrize("members", [20, 400])
+def test_detectable_noise_is_the_largest_share_with_enough_power(separation, members):
+    found = evidence(separation=separation, members=members)
+    efficiency = min(1.0, separation / _separation(GaussianDP(1.5)))
+    shares = SHARES[SHARES <= 1]
+    powers = [
+        FakeTests(members=members).power(
+            GaussianDP(1.5), GaussianDP(efficiency * _separation(GaussianDP(1.5 / s))), 0.05
+        )
+        for s in shares
+    ]
+    expected = max((share for share, power in zip(shares, powers, strict=True) if power >= 0.8), default=None)
+    assert found.detectable_noise == (None if expected is None else pytest.approx(expected, rel=1e-12))
+
+
+def test_a_test_without_power_detects_nothing():
+    assert evidence(separation=0.0).detectable_noise is None
+
+
+@pytest.mark.parametrize(("separation", "members"), [(0.9, 3), (1.1, 3), (0.7, 5), (1.3, 2)])
+def test_canaries_needed_are_the_first_power_of_root_two_with_enough_power(separation, members):
+    half = 1.03 ** round(math.log(0.5, 1.03))
+    efficiency = min(1.0, (separation + 2 * 0.2) / _separation(GaussianDP(1.5)))
+    truth = GaussianDP(efficiency * _separation(GaussianDP(1.5 / half)))
+    tests = FakeTests(separation=separation, members=members)
+
+    def enough(factor):
+        return tests.power(GaussianDP(1.5), truth, 0.05, factor) >= 0.8
+
+    factor = next(2.0**k for k in range(1, 30) if enough(2.0**k))
+    needed = members * (factor / math.sqrt(2) if enough(factor / math.sqrt(2)) else factor)
+    # Two digits, rounded up.
+    unit = 10 ** max(0, len(str(math.floor(needed))) - 2)
+    expected = math.ceil(needed / unit) * unit
+    assert _Evidence(tests, THEORY, 0.05, 1).canaries_needed == expected
+    assert expected > members
+
+
+def test_no_number_of_canaries_is_named_beyond_what_can_be_computed():
+    hopeless = FakeTests(separation=0.0, standard_error=0.0)
+    assert _Evidence(hopeless, THEORY, 0.05, 1).canaries_needed is None
+    # About 5,400 canaries would do, but power for dependent scores is computed up to 1,000 only.
+    assert evidence(separation=0.8, members=300, standard_error=0.0).canaries_needed > 5000
+    assert evidence(separation=0.8, members=300, standard_error=0.0, dependent=True).canaries_needed is None
+
+
+def test_copies_are_tested_as_a_group():
+    one, three = _Evidence(FakeTests(), THEORY, 0.05, 1), _Evidence(FakeTests(), THEORY, 0.05, 3)
+    assert one.curve(0) == GaussianDP(1.5)
+    assert three.curve(0) == GroupCurve(GaussianDP(1.5), 3)
+    assert one.curve(5).mu == pytest.approx(1.5 / 1.03**5)
+
+
+# Suspicion
+
+
+CLAIM = theory(noise_multiplier=2.0, sampling=EveryRound(), rounds=1, delta=1e-3)
+
+
+@pytest.mark.parametrize(("shift", "suspicious"), [(0.5, False), (4.0, True)])
+def test_an_estimate_above_the_claim_is_suspicious_if_scores_look_normal(shift, suspicious):
+    quantiles = stats.norm.ppf((np.arange(150) + 0.5) / 150)
+    scores = Scores(quantiles + shift, quantiles)
+    assert _estimate_exceeds(scores, CLAIM, 0.95, 1) == suspicious
+    assert not _estimate_exceeds(scores, CLAIM, 0.95, 2)
+    skewed = Scores(np.exp(quantiles) + 2 * shift, np.exp(quantiles))
+    assert not _estimate_exceeds(skewed, CLAIM, 0.95, 1)
+    same = Scores(np.ones(5), np.zeros(5))
+    assert not _estimate_exceeds(same, CLAIM, 0.95, 1)
+
+
+def test_each_side_is_standardized():
+    sides = _standardized(Scores([1.0, 2.0, 6.0], [10.0, 30.0]))
+    assert [len(side) for side in sides] == [3, 2]
+    for side in sides:
+        assert side.mean() == pytest.approx(0, abs=1e-12)
+        assert side.std(ddof=1) == pytest.approx(1)
+    assert len(_standardized(Scores([1.0, 2.0], null=NormalNull()))) == 1
+
+
+# Verdicts
+
+
+def test_no_finite_claim_is_no_claim():
+    nothing = theory(noise_multiplier=0.0, sampling=EveryRound(), rounds=1, delta=1e-3)
+    test = check_claim(np.arange(5.0), np.arange(5.0), nothing)
+    assert test == ClaimTest(verdict=Verdict.NO_CLAIM, theory=nothing)
+    assert not test.refuted
+    assert ClaimTest.from_dict(test.to_dict()) == replace(test, theory=None)  # the result keeps the claim
+
+
+def test_alarms_lead_and_weak_adversaries_come_after_one_that_was_not():
+    order = [Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO_WEAK, Verdict.NO_CLAIM]
+    for i, first in enumerate(order):
+        for second in order[i:]:
+            assert overall([second, first]) is first
+    assert overall([]) is Verdict.NO_CLAIM
+    assert [verdict for verdict in order if verdict.fails] == [Verdict.REFUTED]
+    assert {verdict for verdict in order if verdict.fails_strictly} == {order[0], order[1], order[3]}

@@ -1,0 +1,312 @@
+"""The p-value of all tests of a claim together, and its power, from their parts."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coalmine.errors import InputError
+from coalmine.stats import (
+    METHODS,
+    ApproximateDP,
+    CosineNull,
+    Estimate,
+    GaussianDP,
+    Guesses,
+    NormalNull,
+    Scores,
+    estimate,
+    estimates_from_guesses,
+    one_run_fdp_from_guesses,
+    one_run_from_guesses,
+)
+from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.exposure import low_fpr_epsilon
+from coalmine.stats.nulls import OrthogonalCosineNull, parse_null
+from coalmine.stats.planned_guesses import guess_power, planned_tests
+from coalmine.stats.random_guessing import OrderStatistic, RandomGuessing
+from coalmine.stats.rank_sum import RankSum, _uniform_order_statistics
+from coalmine.stats.sequential import as_estimates
+from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
+from coalmine.stats.symmetry import symmetry_p_value
+from coalmine.stats.tradeoff import GroupCurve
+
+CLAIM = ApproximateDP(0.3, 0.01)
+
+
+def overlapping(members=24, nonmembers=16, seed=0):
+    """Scores on a coarse grid, so that many are tied."""
+    rng = np.random.default_rng(seed)
+    return Scores(rng.integers(2, 9, members).astype(float), rng.integers(0, 7, nonmembers).astype(float))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_separation_is_that_of_normal_scores_with_the_same_share_of_won_comparisons(seed):
+    scores = overlapping(seed=seed)
+    won = np.mean([(m > n) + (m == n) / 2 for m in scores.members for n in scores.observed])
+    # P(N(s, 1) > N(0, 1)) = Φ(s/√2).
+    separation = ClaimTests(scores).separation
+    assert separation > 0.3
+    assert stats.norm.cdf(separation / math.sqrt(2)) == pytest.approx(won, rel=1e-9)
+
+
+def test_separation_with_a_known_null_counts_exact_comparisons():
+    members = np.array([-0.5, 0.3, 2.0, 4.0])
+    separation = ClaimTests(Scores(members, null=NormalNull(0.2, 1.5))).separation
+    won = np.mean(stats.norm.cdf((members - 0.2) / 1.5))
+    assert stats.norm.cdf(separation / math.sqrt(2)) == pytest.approx(won, rel=1e-9)
+
+
+def test_separation_is_never_negative_and_at_most_what_half_a_comparison_shows():
+    apart, inverted = Scores(np.arange(10.0) + 9, np.arange(4.0)), Scores(np.arange(10.0), np.arange(4.0) + 99)
+    assert ClaimTests(inverted).separation == 0
+    assert stats.norm.sf(ClaimTests(apart).separation / math.sqrt(2)) == pytest.approx(1 / 80, rel=1e-9)
+    known = ClaimTests(Scores(np.full(10, 60.0), null=NormalNull()))
+    assert stats.norm.sf(known.separation / math.sqrt(2)) == pytest.approx(1 / 20, rel=1e-9)
+
+
+def test_standard_errors_are_those_of_means_of_unit_variance():
+    assert ClaimTests(overlapping(24, 16)).standard_error == pytest.approx(math.sqrt(1 / 24 + 1 / 16))
+    known = ClaimTests(Scores(np.arange(5.0), null=NormalNull()))
+    assert known.standard_error == pytest.approx(math.sqrt(1 / 5))
+    assert (known.members, known.nonmembers) == (5, None)
+    assert ClaimTests(overlapping(24, 16)).nonmembers == 16
+
+
+@pytest.mark.parametrize("design", ["fixed", "coin-flips"])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_half_of_the_significance_goes_to_the_rank_sum_and_half_to_the_ranks(design, shift):
+    rng = np.random.default_rng(3)
+    scores = Scores(rng.normal(shift, 1, 40), rng.normal(0, 1, 40))
+    rank_sum = RankSum.of(scores).p_value_of(scores, CLAIM)
+    at_ranks = joint_p_value(claim_families(scores, design, CLAIM), CLAIM)
+    p_value = ClaimTests(scores, design=design).p_value(CLAIM)
+    assert p_value == pytest.approx(min(1.0, 2 * rank_sum, 2 * at_ranks), rel=1e-12)
+    assert (p_value < 0.01) == (shift > 0)
+
+
+def test_either_part_can_decide():
+    # Noise that is a little too small everywhere, and one canary in ten that is given away.
+    rng = np.random.default_rng(0)
+    everywhere = Scores(rng.normal(0.8, 1, 100), rng.normal(0, 1, 100))
+    in_the_tail = Scores(np.append(rng.normal(0, 1, 90), np.full(10, 9.0)), rng.normal(0, 1, 100))
+    claim = GaussianDP(0.3)
+    for scores, rank_sum_decides in [(everywhere, True), (in_the_tail, False)]:
+        rank_sum = RankSum.of(scores).p_value_of(scores, claim)
+        at_ranks = joint_p_value(claim_families(scores, "fixed", claim), claim)
+        assert (rank_sum < at_ranks) == rank_sum_decides
+        assert ClaimTests(scores).p_value(claim) == pytest.approx(2 * min(rank_sum, at_ranks), rel=1e-12)
+
+
+def test_canaries_that_share_a_length_reject_no_more_than_their_signs():
+    members = np.append(np.full(6, 0.9), -0.1)
+    tests = ClaimTests(Scores(members, null=OrthogonalCosineNull(50)))
+    # P(at least 6 of 7 signs are positive) is 8/2⁷, and the tests see no less than that.
+    assert symmetry_p_value(members) >= 1 / 2**7
+    assert tests.p_value(ApproximateDP(0.0, 0.0)) >= symmetry_p_value(members)
+    assert ClaimTests(Scores(members, null=CosineNull(50))).p_value(ApproximateDP(0.0, 0.0)) < 1 / 2**7
+
+
+def test_dependent_scores_are_tested_by_guesses_alone():
+    scores = overlapping(24, 20, seed=2)
+    tests = ClaimTests(scores, design="coin-flips", dependent=True)
+    assert tests.p_value(CLAIM) == joint_p_value(planned_tests(scores, 22), CLAIM)  # half of the canaries
+    fewer = ClaimTests(scores, design="coin-flips", dependent=True, guesses=16)
+    assert fewer.p_value(CLAIM) == joint_p_value(planned_tests(scores, 16), CLAIM)
+    assert "coin" in tests.assumes
+    assert "independent" in ClaimTests(scores).assumes
+    assert "null distribution is exact" in ClaimTests(Scores([0.1], null=NormalNull())).assumes
+
+
+@pytest.mark.parametrize("arguments", [{"design": "other"}, {"dependent": True}])
+def test_impossible_designs_raise(arguments):
+    with pytest.raises(InputError):
+        ClaimTests(overlapping(), **arguments)
+
+
+def test_dependent_scores_need_observed_nonmembers_and_coin_flips_need_fair_numbers():
+    with pytest.raises(InputError, match="dependent scores"):
+        ClaimTests(Scores([0.1, 0.2], null=NormalNull()), design="coin-flips", dependent=True)
+    with pytest.raises(InputError, match="fair coin flips"):
+        ClaimTests(Scores(np.arange(60.0), np.arange(4.0)), design="coin-flips")
+
+
+def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
+    tests, truth = ClaimTests(Scores(np.arange(30.0), np.arange(20.0))), GaussianDP(1.2)
+    claim = GaussianDP(0.3)
+    rank_sum = RankSum.of(tests.scores)
+    assert 0.2 < tests.power(claim, truth, 0.06) < 0.95
+    assert tests.power(claim, truth, 0.06) == rank_sum.power(claim, truth, 0.03)
+    larger = RankSum(75, 50, np.random.default_rng(0), draws=999)
+    assert tests.power(claim, truth, 0.06, factor=2.5) == larger.power(claim, truth, 0.03)
+    known = ClaimTests(Scores(np.arange(10.0), null=NormalNull()))
+    fifteen = RankSum(15, None, np.random.default_rng(0), draws=999)
+    assert known.power(claim, truth, 0.06, factor=1.45) == fifteen.power(claim, truth, 0.03)
+
+
+def test_dependent_scores_have_the_power_of_their_guesses():
+    scores = Scores(np.arange(31.0), np.arange(28.0))
+    truth = ApproximateDP(6.0, 0.3)
+    tests = ClaimTests(scores, design="coin-flips", dependent=True, guesses=20)
+    assert 0.05 < tests.power(CLAIM, truth, 0.3) == guess_power(59, 20, CLAIM, truth, 0.3)
+
+
+def test_estimates_from_guesses_are_the_two_bounds():
+    guesses = Guesses(60, 40, 36)
+    estimates = estimates_from_guesses(guesses, delta=1e-3, confidence=0.9)
+    assert estimates == [
+        one_run_from_guesses(guesses, delta=1e-3, confidence=0.9),
+        one_run_fdp_from_guesses(guesses, delta=1e-3, confidence=0.9),
+    ]
+    assert estimates_from_guesses(guesses, methods=["one-run-fdp"])[0].method == "one-run-fdp"
+    assert estimates_from_guesses(guesses, methods="one-run")[0].method == "one-run"
+
+
+# Parts without a test of their own
+
+
+def test_copies_at_far_tails_are_those_of_the_composed_curve():
+    log_fpr = np.array([-300.0, -2.0, -1e-9])
+    log_tnr = np.log(-np.expm1(log_fpr))
+    for copies in (1, 2, 5):
+        expected = GaussianDP(copies * 0.8).tpr_at_tails(log_fpr, log_tnr)
+        np.testing.assert_allclose(GroupCurve(GaussianDP(0.8), copies).tpr_at_tails(log_fpr, log_tnr), expected)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_intervals_of_order_statistics_have_equal_tails(confidence):
+    order = OrderStatistic(references=50, canaries=5, position=2)
+    tail = (1 - confidence) / 2
+    assert order.interval(confidence) == (order.quantile(tail), order.quantile(1 - tail))
+    assert order.interval() == order.interval(0.95)
+    low, high = OrderStatistic(references=math.inf, canaries=1, position=1).interval(confidence)
+    # An exposure among infinitely many references is exponential, in bits.
+    assert (low, high) == pytest.approx((-math.log2(1 - tail), -math.log2(tail)), rel=1e-9)
+
+
+def test_bounds_become_estimates_where_the_number_of_trials_was_not_fixed():
+    bound = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="luck")
+    bare = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="")
+    fit = Estimate("gaussian-fit", 2.0)
+    first, second, third = as_estimates([bound, bare, fit])
+    assert not first.valid
+    assert not second.valid
+    assert third == fit
+    assert first.assumes.startswith("luck; the number of trials was fixed")
+    assert second.assumes.startswith("the number of trials was fixed")
+
+
+def test_stricter_bounds_halve_the_significance_each_time():
+    bound = Estimate.bound("simultaneous", 1.0, delta=0.0, confidence=0.9, assumes="luck")
+    stricter = bound.with_stricter(lambda confidence: 1 - confidence).stricter
+    assert [significance for _, significance in stricter] == pytest.approx([0.1 / 2**k for k in range(1, 11)])
+    assert all(level == pytest.approx(1 - significance) for level, significance in stricter)
+    assert bound.with_stricter(lambda confidence: None).stricter[0][1] == 0
+    records = bound.with_stricter(lambda confidence: math.inf).to_dict()["stricter"]
+    assert [lower for _, lower in records] == ["inf"] * 10
+
+
+@pytest.mark.parametrize(
+    ("text", "null"),
+    [
+        (None, None),
+        ("cosine:30", CosineNull(30)),
+        ("normal", NormalNull()),
+        ("normal:1,2", NormalNull(1.0, 2.0)),
+        ("normal:3", NormalNull(3.0)),
+    ],
+)
+def test_nulls_have_names(text, null):
+    assert parse_null(text) == null
+
+
+@pytest.mark.parametrize("text", ["cosine", "cosine:x", "cosine:1", "normal:1,2,3", "normal:a", "other", "normal:0,0"])
+def test_other_names_of_nulls_are_refused(text):
+    with pytest.raises(InputError):
+        parse_null(text)
+
+
+@pytest.mark.parametrize("canaries", [4, 5])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_intervals_of_medians_reach_from_the_lower_to_the_upper_middle(canaries, confidence):
+    baseline, tail = RandomGuessing(references=200, canaries=canaries), (1 - confidence) / 2
+    # From the most exposed down, the middle positions of 4 are 2 and 3, and that of 5 is 3.
+    upper, lower = (baseline.order_statistic(position) for position in ((2, 3) if canaries == 4 else (3, 3)))
+    assert baseline.sample_median_interval(confidence) == (lower.quantile(tail), upper.quantile(1 - tail))
+    assert baseline.sample_median_mean() == pytest.approx((lower.mean() + upper.mean()) / 2, rel=1e-12)
+
+
+def test_estimates_carry_the_names_of_their_methods():
+    rng = np.random.default_rng(0)
+    members, nonmembers = rng.normal(1, 1, 30), rng.normal(0, 1, 30)
+    for name in METHODS:
+        if name == "exact-null":
+            result = estimate(members, null=NormalNull(), methods=[name])[0]
+        else:
+            result = estimate(members, nonmembers, threshold=0.5, design="coin-flips", methods=[name])[0]
+        assert result.method == name
+        assert result.valid == (name in ("simultaneous", "exact-null", "split", "one-run", "clopper-pearson"))
+        assert (result.delta, result.confidence or 0.95) == (1e-5, 0.95)
+    assert low_fpr_epsilon([1, 5], 10, 0.1).method == "low-fpr"
+
+
+def test_an_estimator_that_does_not_apply_leaves_the_others():
+    # Equal scores cannot be fitted, but have thresholds.
+    methods = [result.method for result in estimate(np.ones(9), np.zeros(9))]
+    assert "gaussian-fit" not in methods
+    assert methods[-1] == "published-lower-bound"
+
+
+# The rank-sum statistic
+
+
+def test_the_rank_sum_is_the_share_of_comparisons_won():
+    members, nonmembers = np.array([0.0, 1.0, 2.0, 2.0]), np.array([0.5, 1.0, 3.0])
+    won = np.mean([m > n for m in members for n in nonmembers])
+    test = RankSum(4, 3, np.random.default_rng(0), draws=9)
+    assert test.statistic(Scores(members, nonmembers)) == pytest.approx(won, rel=1e-12)
+    known = RankSum(4, None, np.random.default_rng(0), draws=9)
+    expected = np.mean(stats.norm.cdf(members, 1.0, 2.0))
+    assert known.statistic(Scores(members, null=NormalNull(1.0, 2.0))) == pytest.approx(expected, rel=1e-12)
+
+
+def test_more_scores_are_compared_at_fifty_even_ranks():
+    # The middle of each of 50 equal blocks of 3, from the top.
+    members, nonmembers = np.arange(150.0), np.arange(150.0) + 0.5
+    picked_members, picked_nonmembers = members[1::3], nonmembers[1::3]
+    won = np.mean(picked_members[:, None] > picked_nonmembers)
+    test = RankSum(150, 150, np.random.default_rng(0), draws=9)
+    assert test.statistic(Scores(members, nonmembers)) == pytest.approx(won, rel=1e-12)
+
+
+@pytest.mark.parametrize("nonmembers", [6, None])
+def test_rank_sum_p_values_and_powers_count_draws(nonmembers):
+    test = RankSum(5, nonmembers, np.random.default_rng(1), draws=39)
+    claim, truth = GaussianDP(0.5), GaussianDP(3.0)
+    drawn, against = test.drawn(claim), test.drawn(truth)
+    for statistic in (0.0, float(np.median(drawn)), float(drawn.max()), 1.1):
+        assert test.p_value(statistic, claim) == pytest.approx((1 + np.sum(drawn >= statistic - 1e-12)) / 40)
+    for level in (0.01, 0.025, 0.1, 0.5):
+        rejected = np.mean([test.p_value(statistic, claim) <= level + 1e-12 for statistic in against])
+        assert test.power(claim, truth, level) == pytest.approx(rejected)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_order_statistics_of_uniform_numbers_are_beta(count):
+    # Kolmogorov–Smirnov at 1e-6 for each of 10 ranks: a false alarm in one of 100,000 runs with other seeds.
+    drawn = _uniform_order_statistics(count, np.random.default_rng(count), 4000)
+    assert drawn.shape == (4000, count)
+    for i in range(count):
+        assert stats.kstest(drawn[:, i], stats.beta(i + 1, count - i).cdf).pvalue > 1e-6
+
+
+def test_scores_that_share_a_length_are_averaged_over_it():
+    null = OrthogonalCosineNull(20)
+    scores = Scores(np.array([-0.1, 0.2, 0.3, 0.5, 0.6]), null=null)
+    test, claim = RankSum(5, None, np.random.default_rng(0), draws=999), GaussianDP(0.5)
+    shares, log_fpr, _ = null.given_shared(scores.members)
+    expected = sum(
+        share * test.p_value(1 - np.mean(np.exp(log_fpr[:, part])), claim) for part, share in enumerate(shares)
+    )
+    assert test.p_value_of(scores, claim) == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,212 @@
+"""Estimates at chosen thresholds against a loop over all thresholds, and formulas against their definitions."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from coalmine.errors import InputError
+from coalmine.stats import (
+    ApproximateDP,
+    Counts,
+    GaussianDP,
+    Guesses,
+    NormalNull,
+    Scores,
+    best_threshold,
+    epsilon_from_counts,
+    epsilon_from_rates,
+    published_lower_bound,
+    split,
+)
+from coalmine.stats.gaussian import epsilon_between_gaussians, threshold_epsilon_between_gaussians
+from coalmine.stats.nulls import CosineNull, _fraction
+from coalmine.stats.rank_tests import threshold_tests, two_tailed_tests
+from coalmine.stats.ranks import halves
+from coalmine.stats.same_data import epsilon_by_threshold
+from coalmine.stats.search import largest
+from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value, one_run_rejects_gdp
+
+
+def scores_of(seed, members=14, nonmembers=11):
+    """Scores on a coarse grid, so that many are tied."""
+    rng = np.random.default_rng(seed)
+    return Scores(rng.integers(3, 12, members).astype(float), rng.integers(0, 8, nonmembers).astype(float))
+
+
+def one_way(right, wrong, delta):
+    """ln((right − δ)/wrong), at least 0."""
+    return max(0.0, math.log((right - delta) / wrong)) if right > delta and wrong > 0 else 0.0
+
+
+SEPARATED = Scores(np.arange(5.0) + 9, np.arange(4.0))
+
+
+@pytest.mark.parametrize("scores", [scores_of(0), scores_of(1), scores_of(2), SEPARATED], ids=str)
+@pytest.mark.parametrize("delta", [0.0, 0.2])
+def test_the_best_threshold_is_the_best_of_all(scores, delta):
+    thresholds, epsilons = epsilon_by_threshold(scores, delta=delta)
+    assert thresholds.tolist() == sorted({*scores.members.tolist(), *scores.observed.tolist()}, reverse=True)
+    for threshold, epsilon in zip(thresholds, epsilons, strict=True):
+        tpr, fpr = np.mean(scores.members >= threshold), np.mean(scores.observed >= threshold)
+        exact = max(one_way(tpr, fpr, delta), one_way(1 - fpr, 1 - tpr, delta))
+        assert epsilon == pytest.approx(math.inf if (tpr, fpr) == (1, 0) else exact, abs=1e-12)
+    estimate = best_threshold(scores, delta=delta, confidence=0.9)
+    assert estimate.epsilon == max(epsilons)
+    assert estimate.threshold == thresholds[int(np.argmax(epsilons))]
+    interval = epsilon_from_counts(scores.counts(estimate.threshold), delta=delta, confidence=0.95)
+    assert (estimate.lower, estimate.upper) == (interval.lower, interval.upper)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("delta", [0.0, 0.1])
+def test_the_published_bound_is_the_best_of_all_thresholds_with_jeffreys_rates(seed, delta):
+    scores = scores_of(seed)
+    best = 0.0
+    for threshold in {*scores.members, *scores.observed}:
+        tp, fp = int(np.sum(scores.members >= threshold)), int(np.sum(scores.observed >= threshold))
+        tpr = stats.beta.ppf(0.1, tp + 0.5, 14 - tp + 0.5) if tp else 0.0
+        fpr = stats.beta.ppf(0.9, fp + 0.5, 11 - fp + 0.5) if fp < 11 else 1.0
+        best = max(best, one_way(tpr, fpr, delta), one_way(1 - fpr, 1 - tpr, delta))
+    assert best > 0.1
+    assert published_lower_bound(scores, delta=delta, confidence=0.9).epsilon == pytest.approx(best, rel=1e-9)
+
+
+def test_the_published_bound_with_a_known_null_has_exact_false_positive_rates():
+    members = np.array([0.5, 1.0, 1.0, 2.5, 3.0])
+    best = 0.0
+    for threshold in members:
+        tp, fpr = int(np.sum(members >= threshold)), stats.norm.sf(threshold)
+        tpr = stats.beta.ppf(0.05, tp + 0.5, 5 - tp + 0.5)
+        best = max(best, one_way(tpr, fpr, 0.01), one_way(1 - fpr, 1 - tpr, 0.01))
+    estimate = published_lower_bound(Scores(members, null=NormalNull()), delta=0.01)
+    assert estimate.epsilon == pytest.approx(best, rel=1e-9)
+    assert not estimate.valid
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.05])
+@pytest.mark.parametrize("cells", [(30, 20, 5, 35), (38, 2, 30, 10), (45, 5, 4, 46), (30, 20, 1, 39)])
+def test_katz_intervals_are_those_of_the_delta_method(cells, delta):
+    tp, fn, fp, tn = cells
+    z = stats.norm.isf(0.05)
+    lows, highs = [0.0], [0.0]
+    for right, rights, wrong, wrongs in ((tp, tp + fn, fp, fp + tn), (tn, fp + tn, fn, tp + fn)):
+        p, q = right / rights, wrong / wrongs
+        # Var ln(p̂ − δ) = Var p̂ / (p − δ)² and Var ln q̂ = Var q̂ / q².
+        spread = math.sqrt(p * (1 - p) / rights / (p - delta) ** 2 + q * (1 - q) / wrongs / q**2)
+        lows.append(math.log((p - delta) / q) - z * spread)
+        highs.append(math.log((p - delta) / q) + z * spread)
+    rates = (tp / (tp + fn), fp / (fp + tn))
+    exact = max(one_way(*rates, delta), one_way(1 - rates[1], 1 - rates[0], delta))
+    assert Counts(*cells).plug_in(delta) == pytest.approx(exact, rel=1e-12)
+    estimate = epsilon_from_counts(Counts(*cells), delta=delta, interval="katz-log")
+    assert estimate.epsilon == Counts(*cells).plug_in(delta)
+    assert (estimate.lower, estimate.upper) == pytest.approx((max(lows), max(highs)), rel=1e-12)
+
+
+@pytest.mark.parametrize("a", [1.5, 10.0, 350.0])
+@pytest.mark.parametrize("x", [0.02, 0.2, 0.5])
+def test_the_continued_fraction_is_that_of_the_incomplete_beta_function(a, x):
+    with mpmath.workdps(30):
+        share = mpmath.betainc(a, 0.5, 0, x, regularized=True)
+        exact = mpmath.mpf(x) ** a * mpmath.sqrt(1 - mpmath.mpf(x)) / (a * mpmath.beta(a, 0.5) * share)
+    assert _fraction(a, 0.5, np.array([x]))[0] == pytest.approx(float(exact), rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("dim", "cosine"), [(2, 0.3), (40, 1 - 1e-15), (700, 0.92), (700, -0.01), (5000, 0.55), (9, 0.0)]
+)
+def test_tails_of_cosines_are_exact_where_they_underflow(dim, cosine):
+    with mpmath.workdps(40):
+        t = mpmath.mpf(cosine)
+        tail = mpmath.betainc(mpmath.mpf(dim - 1) / 2, 0.5, 0, 1 - t * t, regularized=True) / 2
+        expected = float(mpmath.log(tail if t >= 0 else 1 - tail))
+        mirrored = float(mpmath.log1p(-tail) if t >= 0 else mpmath.log(tail))
+    assert float(CosineNull(dim).log_sf(cosine)) == pytest.approx(expected, rel=1e-11, abs=1e-15)
+    assert float(CosineNull(dim).log_cdf(cosine)) == pytest.approx(mirrored, rel=1e-9, abs=1e-300)
+
+
+# Divergences of normal distributions by summing densities on a fine grid
+
+PAIRS = [(1.0, 1.0, 2.5, 1.0), (-0.5, 1.3, 0.4, 0.7), (2.0, 0.6, 1.0, 1.1), (3.0, 1.0, 3.0, 1.6), (1.0, 1.0, -0.7, 1.2)]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("delta", [0.01, 0.2])
+def test_epsilon_between_gaussians_is_where_the_divergence_equals_delta(pair, delta):
+    mu0, std0, mu1, std1 = pair
+    x = np.linspace(-12, 16, 60_001)
+    p, q = stats.norm.pdf(x, mu0, std0), stats.norm.pdf(x, mu1, std1)
+    step = x[1] - x[0]
+    for sign, (first, second) in [(1, (mu0, mu1)), (-1, (-mu0, -mu1))]:
+        epsilon = float(epsilon_between_gaussians(sign * mu0, std0, sign * mu1, std1, delta))
+        divergence = max(np.maximum(a - np.exp(epsilon) * b, 0).sum() * step for a, b in ((p, q), (q, p)))
+        assert epsilon > 0.1
+        assert divergence == pytest.approx(delta, abs=1e-5)
+        single = float(threshold_epsilon_between_gaussians(first, std0, second, std1, delta))
+        tails = [(stats.norm.sf(x, mu0, std0), stats.norm.sf(x, mu1, std1))]
+        tails.append((1 - tails[0][0], 1 - tails[0][1]))
+        best = max(np.max(a - np.exp(single) * b) for one, other in tails for a, b in ((one, other), (other, one)))
+        assert best == pytest.approx(delta, abs=1e-5) if single > 0 else best <= delta
+
+
+# Guesses about one run
+
+
+def recursion_rejects(guesses, claim, significance):
+    """Algorithm of Mahloujifar, Melis & Chaudhuri (2024), without any shortcut."""
+    m, total, correct = guesses.canaries, guesses.guesses, guesses.correct
+    right, wrong = significance * correct / m, significance * (total - correct) / m
+    for i in range(correct - 1, -1, -1):
+        reachable = max(wrong, float(claim.fpr(np.array(right))))
+        right, wrong = min(1.0, right + i / (total - i) * (reachable - wrong)), reachable
+    return right + wrong >= total / m
+
+
+@pytest.mark.parametrize("claim", [GaussianDP(0.7), ApproximateDP(0.5, 0.01)], ids=str)
+@pytest.mark.parametrize(
+    "guesses", [Guesses(12, 12, 10), Guesses(30, 12, 11), Guesses(20, 16, 9), Guesses(9, 4, 4)], ids=str
+)
+def test_p_values_of_curves_are_where_the_recursion_starts_to_reject(claim, guesses):
+    p_value = one_run_curve_p_value(guesses, claim)
+    assert p_value == 1 or recursion_rejects(guesses, claim, p_value)
+    assert not recursion_rejects(guesses, claim, p_value / 1.0051)  # it is rounded up by at most 0.5%
+    if isinstance(claim, GaussianDP):
+        assert p_value == 1 or one_run_rejects_gdp(guesses, claim.mu, p_value * 1.0001)
+        assert not one_run_rejects_gdp(guesses, claim.mu, p_value / 1.0052)
+
+
+def test_no_right_guesses_reject_no_curve():
+    assert one_run_p_value(Guesses(9, 4, 0), 0.5, 0.01) == 1
+    assert one_run_curve_p_value(Guesses(9, 4, 0), GaussianDP(0.1)) == 1
+    assert not one_run_rejects_gdp(Guesses(9, 4, 0), 0.1, 0.5)
+
+
+@pytest.mark.parametrize(("tpr", "fpr"), [(-0.1, 0.5), (1.1, 0.5), (0.5, -0.1), (0.5, 1.1)])
+def test_rates_outside_0_and_1_are_refused(tpr, fpr):
+    with pytest.raises(InputError):
+        epsilon_from_rates(tpr, fpr)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_split_carries_out_the_test_that_is_best_on_the_first_half(seed):
+    rng = np.random.default_rng(seed)
+    scores = Scores(rng.normal(1.5, 1, 41), rng.normal(0, 1, 40))
+    first, second = halves(scores.members, scores.observed, seed)
+    bounds = []
+    for half in (first, second):
+        families = [two_tailed_tests(Scores(*half), "fixed"), threshold_tests(Scores(*half))]
+        bounds.append(
+            [
+                (largest(lambda e, f=f, i=i: bool(f.rejects(ApproximateDP(e, 0.0), np.array([i]), 0.05)[0])), k, i, f)
+                for k, f in enumerate(families)
+                for i in range(f.thresholds.size)
+            ]
+        )
+    best = max(bounds[0], key=lambda entry: entry[0])
+    chosen = next(entry for entry in bounds[1] if entry[1:3] == best[1:3])
+    bound = split(scores, seed=seed)
+    assert bound.lower == pytest.approx(chosen[0], abs=1e-9)
+    assert bound.threshold == chosen[3].thresholds[chosen[2]]

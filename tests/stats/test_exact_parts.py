@@ -1,0 +1,242 @@
+"""Parts of the bounds, one at a time, against a loop over all possibilities or a closed form."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Scores, one_run, one_run_fdp, simultaneous
+from coalmine.stats.fit import _drawn_moments
+from coalmine.stats.gaussian import _log_between, _one_direction, epsilon_gdp
+from coalmine.stats.rank_sum import seem_inverted
+from coalmine.stats.rank_tests import guessing_scores, tail_probability, two_tailed_curve_test, two_tailed_tests
+from coalmine.stats.ranks import _in_top, _kth_largest, both_tails, top_ranks
+from coalmine.stats.sequential import SequentialBound, SequentialTest
+from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value
+from coalmine.stats.walk import Walk, _convolve, _given_away_factor, _least_rejected, first_crossings
+
+
+def tied(seed, members=23, nonmembers=19):
+    """Sorted scores of both sides on a coarse grid."""
+    rng = np.random.default_rng(seed)
+    return np.sort(rng.integers(2, 9, members).astype(float)), np.sort(rng.integers(0, 7, nonmembers).astype(float))
+
+
+# Ranks and guesses
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_numbers_in_the_top_and_thresholds_are_those_of_a_sorted_list(seed):
+    members, nonmembers = tied(seed, 7, 5)
+    # Ties go to the non-members: they come first among equal scores.
+    order = sorted([(-s, False) for s in nonmembers] + [(-s, True) for s in members])
+    r = np.arange(1, 13)
+    inside = _in_top(members, nonmembers, r)
+    assert inside.tolist() == [sum(member for _, member in order[:k]) for k in r]
+    assert _kth_largest(members, nonmembers, r, inside).tolist() == [-order[k - 1][0] for k in r]
+
+
+@pytest.mark.parametrize(
+    ("members", "nonmembers"), [((1.0, 2.0), (5.0, 6.0)), ((5.0, 6.0), (1.0, 2.0)), ((1.0, 6.0), (2.0, 5.0))]
+)
+def test_the_kth_largest_of_two_sides_is_that_of_both_together(members, nonmembers):
+    together = sorted((*members, *nonmembers), reverse=True)
+    for k in range(1, 5):
+        inside = sum(score in members for score in together[:k])
+        found = _kth_largest(np.array(members), np.array(nonmembers), np.array([k]), np.array([inside]))
+        assert found[0] == together[k - 1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_right_guesses_in_the_tails_are_counted_against_ties(seed):
+    members, nonmembers = tied(seed)
+    top_down = sorted([(-s, False) for s in nonmembers] + [(-s, True) for s in members])
+    bottom_up = sorted([(s, True) for s in members] + [(s, False) for s in nonmembers], key=lambda c: (c[0], not c[1]))
+    thresholds, guesses, right = both_tails(members, nonmembers, 42, 1.3)
+    assert guesses.size > 2
+    for threshold, total, count in zip(thresholds, guesses, right, strict=True):
+        each = total // 2
+        assert threshold == -top_down[each - 1][0]
+        assert count == sum(m for _, m in top_down[:each]) + sum(not m for _, m in bottom_up[:each])
+    thresholds, guesses, right = top_ranks(members, nonmembers, 42, 1.3)
+    for threshold, total, count in zip(thresholds, guesses, right, strict=True):
+        assert threshold == -top_down[total - 1][0]
+        assert count == sum(m for _, m in top_down[:total])
+
+
+def test_guesses_use_all_canaries_of_coin_flips_and_as_many_of_either_side_otherwise():
+    scores = Scores(np.arange(30.0), np.arange(24.0) + 0.5)
+    members, nonmembers, kept = guessing_scores(scores, "coin-flips")
+    assert (members.size, nonmembers.size, kept) == (30, 24, 1)
+    members, nonmembers, kept = guessing_scores(scores, "fixed")
+    assert (members.size, nonmembers.size) == (24, 24)
+    assert kept == pytest.approx(48 / 54)
+    assert set(members) < set(scores.members)
+    # Leaving out scores makes these tests weaker, so they get less of the significance.
+    assert Walk.at(scores, "fixed", level=0.01, delta=0.0).weight == pytest.approx(1.5 * 48 / 54)
+    assert two_tailed_tests(scores, "fixed").weight == pytest.approx(1.5 * 48 / 54)
+    assert Walk.at(scores, "coin-flips", level=0.01, delta=0.0).weight == 1.5
+    # A curve is tested with guesses about three quarters of the 54 canaries, in pairs.
+    curve_test = two_tailed_curve_test(scores)
+    assert (curve_test.canaries, curve_test.guesses.tolist(), curve_test.design) == (54, [40], "coin-flips")
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+@pytest.mark.parametrize("delta", [0.0, 0.05])
+def test_the_boundary_is_the_least_count_that_rejects(epsilon, delta):
+    guesses, claim = np.array([4, 9, 16, 30]), ApproximateDP(epsilon, delta)
+    for level in (0.3, 0.01):
+        for total, least in zip(guesses, _least_rejected(guesses, 60, claim, level), strict=True):
+            counts = np.arange(total + 1)
+            p = tail_probability(np.full(total + 1, total), counts, 60, claim, steps=16)
+            assert least == next((count for count in counts if p[count] <= level), total + 1)
+
+
+def test_the_cost_of_canaries_given_away_is_the_stated_one():
+    def central(x):
+        return math.gamma((x + 1) / 2) / (math.sqrt(math.pi) * math.gamma(x / 2 + 1))
+
+    canaries, guesses, q = 20, 12.0, 0.75
+    least = canaries - 4 * q * (1 - q) * guesses
+    away = np.array([0.0, 3.0, 11.0, 12.0, 20.0])
+    expected = [central(least - g) / central(least) if g <= least else 1 / central(canaries) for g in away]
+    assert _given_away_factor(canaries, guesses, away, q).tolist() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3])
+def test_one_run_bounds_are_where_the_best_test_stops_to_reject(delta):
+    rng = np.random.default_rng(1)
+    scores = Scores(rng.normal(2, 1, 60), rng.normal(0, 1, 60))
+    grids = {
+        "both": both_tails(scores.members, scores.observed, 60, 4),
+        "top": top_ranks(scores.members, scores.observed, 60, 4),
+    }
+    rows = {
+        name: [Guesses(120, int(g), int(c)) for g, c in zip(*grid[1:], strict=True)] for name, grid in grids.items()
+    }
+
+    def rejected(epsilon, alpha=0.1):
+        # Tests in both tails get 3 parts of the significance, those in the upper tail 2.
+        share = {"both": 0.6, "top": 0.4}
+        return any(
+            one_run_p_value(row, epsilon, delta) <= alpha * share[name] / len(rows[name])
+            for name in rows
+            for row in rows[name]
+        )
+
+    bound = one_run(scores, delta=delta, confidence=0.9).lower
+    assert bound > 0.3
+    assert rejected(bound * 0.999)
+    assert not rejected(bound * 1.001)
+
+    def rejected_gdp(mu):
+        return any(one_run_curve_p_value(row, GaussianDP(mu)) <= 0.1 / len(rows["both"]) for row in rows["both"])
+
+    gaussian = one_run_fdp(scores, delta=1e-3, confidence=0.9).lower
+    # The p-value of a curve is rounded up by at most 8.5%, which is less than 0.1 in μ here.
+    largest = max(mu for mu in np.linspace(0.02, 4, 200) if rejected_gdp(mu))
+    assert epsilon_gdp(largest, 1e-3) <= gaussian <= epsilon_gdp(largest + 0.1, 1e-3)
+
+
+def test_bounds_say_what_they_assume():
+    scores, known = Scores(np.arange(20.0), np.arange(20.0)), Scores(np.arange(20.0), null=NormalNull())
+    assert "null distribution is exact" in simultaneous(known).assumes
+    assert "null" not in simultaneous(scores).assumes
+    assert "coin" in simultaneous(scores, design="coin-flips").assumes
+
+
+# Trials one after another
+
+
+def test_the_anytime_bound_is_the_last_of_the_rejected_claims():
+    rng = np.random.default_rng(0)
+    bound = SequentialBound(claim=0.52)
+    coins = rng.random(80) < 0.5
+    bound.update(coins, rng.normal(2.0 * coins, 1.0))
+    for confidence in (0.6, 0.9, 0.999):
+        needed = math.log(1 / (1 - confidence))
+        peaks = itertools.takewhile(
+            lambda pair, needed=needed: pair[1] >= needed, zip(bound.epsilons, bound._process.log_peak, strict=True)
+        )
+        expected = max((epsilon for epsilon, _ in peaks), default=0.0)
+        assert bound.lower(confidence) == expected
+        assert bound.refuted(confidence) == (expected > 0.52)
+    assert bound.lower(0.6) > bound.lower(0.999)
+
+
+def test_a_curve_is_refuted_once_its_p_value_is_small_enough():
+    rng = np.random.default_rng(0)
+    test = SequentialTest(GaussianDP(1.0))
+    coins = rng.random(60) < 0.5
+    test.update(coins, rng.normal(1.9 * coins, 1.0))
+    assert 0.0005 < test.p_value < 0.5
+    assert test.refuted(1 - test.p_value * 1.001)
+    assert not test.refuted(1 - test.p_value * 0.999)
+
+
+# Normal distributions
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-1.0, 2.0), (1.0, 2.0), (-2.0, -1.0), (8.0, 9.0), (-31.0, -30.0), (0.0, 40.0)]
+)
+def test_the_probability_between_two_scores_is_exact_in_both_tails(low, high):
+    with mpmath.workdps(400):
+        exact = float(mpmath.log(mpmath.ncdf(high) - mpmath.ncdf(low)))
+    assert float(_log_between(np.array(low), np.array(high))) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [(0.0, 1.0, 1.5, 0.6), (0.0, 1.0, -1.5, 0.6), (0.5, 1.0, 0.2, 1.7), (0.0, 1.0, 4.0, 0.5), (1.0, 2.0, 1.0, 0.9)],
+)
+@pytest.mark.parametrize("events", ["any", "threshold"])
+def test_each_direction_of_the_divergence_equals_delta(pair, events):
+    mu0, std0, mu1, std1 = pair
+    x = np.linspace(-12, 14, 100_001)
+    p0, p1 = stats.norm.pdf(x, mu0, std0), stats.norm.pdf(x, mu1, std1)
+    epsilon = float(_one_direction(*(np.array(value) for value in pair), 0.05, events))
+    assert epsilon > 0.1
+    if events == "any":
+        divergence = np.maximum(p1 - math.exp(epsilon) * p0, 0).sum() * (x[1] - x[0])
+    else:
+        gaps = [
+            stats.norm.sf(s * x, s * mu1, std1) - math.exp(epsilon) * stats.norm.sf(s * x, s * mu0, std0)
+            for s in (1, -1)
+        ]
+        divergence = np.max(gaps)
+    assert divergence == pytest.approx(0.05, abs=1e-5)
+
+
+def test_drawn_moments_are_pivotal():
+    # (n − 1)s²/σ*² is χ² and (μ* − m)/(σ*/√n) is normal. Four tests at 1e-6: one false alarm in 250,000 other seeds.
+    scores = Scores(np.array([0.0, 1.0, 2.5, 3.0, 7.0]), np.array([-1.0, 0.0, 0.5, 2.0]))
+    for (means, stds), side in zip(_drawn_moments(scores, 3), (scores.observed, scores.members), strict=True):
+        n = side.size
+        assert stats.kstest((n - 1) * side.var(ddof=1) / stds**2, stats.chi2(n - 1).cdf).pvalue > 1e-6
+        assert stats.kstest((means - side.mean()) / stds * math.sqrt(n), stats.norm.cdf).pvalue > 1e-6
+    known, _ = _drawn_moments(Scores(scores.members, null=NormalNull(0.5, 2.0)), 3)
+    assert (set(known[0]), set(known[1])) == ({0.5}, {2.0})
+
+
+def test_scores_seem_inverted_only_if_members_lie_below():
+    low, high = np.arange(20.0), np.arange(20.0) + 12.5
+    assert seem_inverted(Scores(low, high))
+    assert not seem_inverted(Scores(high, low))
+    assert not seem_inverted(Scores(low, low + 0.5))
+    assert not seem_inverted(Scores(-high, null=NormalNull()))
+
+
+@pytest.mark.parametrize(("boundary", "expected"), [((2, 4), (1.0, 0.0)), ((3, 4), (0.0, 1.0)), ((3, 5), (0.0, 0.0))])
+def test_walks_that_are_always_right_cross_as_soon_as_they_can(boundary, expected):
+    crossings = first_crossings(np.array([2, 4]), np.array(boundary), 1.0, np.zeros(1), np.ones(1))
+    assert crossings.tolist() == list(expected)
+
+
+def test_long_convolutions_are_those_of_the_definition():
+    rng = np.random.default_rng(0)
+    first, second = rng.dirichlet(np.ones(340)), rng.dirichlet(np.ones(410))
+    np.testing.assert_allclose(_convolve(first, second), np.convolve(first, second), atol=1e-15)
