@@ -1,7 +1,7 @@
 """Noise in effect, detectable noise and canaries needed, against a loop over all shares of the noise."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
