@@ -21,10 +21,13 @@ def demo(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run five methods on bundled data and write the report (about a minute)."""
+    """Run five methods on bundled data, then a training with a bug, and write both reports (about a minute)."""
     from coalmine.runs.settings import demo_settings
 
-    _run(demo_settings(seed), out, quiet, as_json)
+    _run(demo_settings("demo", seed), out, quiet, as_json)
+    if not as_json:
+        console.print_sentence("Now a training whose mechanism forgets to add noise to one tensor:")
+        _run(demo_settings("demo-bug", seed), out.with_name(f"{out.name}-bug"), quiet, as_json)
 
 
 def run(
@@ -78,6 +81,7 @@ def report(
 def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
     """Run, print a summary of all methods, and draw the report."""
     from coalmine.results.tables import Table
+    from coalmine.results.words import finding_sentence
     from coalmine.runs.running import run as run_all
 
     with console.bars(quiet=quiet or as_json):
@@ -89,6 +93,8 @@ def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
         for method in finished.methods:
             if method.summary:
                 console.print_sentence(method.summary)
+        for sentence in dict.fromkeys(finding_sentence(f) for result in finished.results for f in result.findings):
+            console.print_sentence(sentence)
     draw(out, as_json)
 
 

@@ -161,10 +161,18 @@ def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunS
         raise SettingError(f"{where}: {error}", error.path) from None
 
 
-def demo_settings(seed: int) -> RunSettings:
-    """Return the settings of the demo: two small trainings on bundled data, audited by five methods in a minute."""
-    text = (resources.files("coalmine.runs") / "demo.toml").read_text(encoding="utf-8")
-    return run_from_text(text, "the demo", [f"{table}.seed={seed}" for table in ("training", "text-training", "ldp")])
+def demo_settings(name: str, seed: int) -> RunSettings:
+    """Return the settings of a demo.
+
+    Args:
+        name: ``"demo"`` for two small trainings on bundled data, audited by five methods in a minute; ``"demo-bug"``
+            for a training with a bug, audited by one.
+        seed: Seed of everything that has one.
+    """
+    text = (resources.files("coalmine.runs") / f"{name}.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    seeded = [table for table in ("training", "text-training", "ldp") if table in tables]
+    return run_from_text(text, f"the {name}", [f"{table}.seed={seed}" for table in seeded])
 
 
 def run_from_mapping(content: Mapping[str, Any]) -> RunSettings:

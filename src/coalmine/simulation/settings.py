@@ -109,6 +109,13 @@ class TrainingSettings(Settings):
     weights: str = Field(
         "equal", description="how clients are weighted: equal, size or size:CAP; with noise, size needs a CAP"
     )
+    bug: str | None = Field(
+        None,
+        examples=["noise:0.5"],
+        description="plant a bug into the mechanism, to see whether the audit finds it; the claim stays that of the "
+        "correct one. noise:SHARE (only this share of the noise), bare:TENSOR (no noise on one tensor) or repeat:N "
+        "(the same noise again after N rounds)",
+    )
     evaluate_every: int | None = Field(
         None, examples=[10], ge=1, description="rounds between evaluations; by default only the last round is evaluated"
     )
@@ -172,7 +179,12 @@ class TrainingSettings(Settings):
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
         """The training, ready to run."""
         from coalmine.simulation import Training
+        from coalmine.simulation.mechanisms.planted_bug import with_bug
 
+        mechanism = self.mechanism()
+        if self.bug is not None:
+            layers = {name: tuple(tensor.shape) for name, tensor in module.named_parameters() if tensor.requires_grad}
+            mechanism = with_bug(mechanism, self.bug, layers)
         return Training(
             model=module,
             data=splits.train,
@@ -180,7 +192,7 @@ class TrainingSettings(Settings):
             rounds=self.rounds,
             cohorts=self.cohorts(),
             client=self.client.local(),
-            mechanism=self.mechanism(),
+            mechanism=mechanism,
             server=self.server.rule(),
             evaluate_every=self.evaluate_every,
             audits=audits,
