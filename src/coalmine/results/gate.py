@@ -296,8 +296,9 @@ def _each(results: int) -> str:
     return "the result" if results == 1 else "each result"
 
 
-def _least_likely(judgment: Judgment) -> tuple[bool, float, float]:
-    return (not judgment.result.bugs, 1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
+def _least_likely(judgment: Judgment) -> tuple[float, float, float]:
+    bug = min((finding.p_value for finding in judgment.result.bugs), default=1.0)
+    return (bug, 1.0 if judgment.p_value is None else judgment.p_value, -(judgment.bound or 0.0))
 
 
 def _chosen(results: Sequence[AuditResult], methods: Sequence[str], views: Sequence[str]) -> list[AuditResult]:

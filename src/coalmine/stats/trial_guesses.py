@@ -42,7 +42,9 @@ class TrialGuesses:
         allowed = float(special.logit(highest_accuracy(claim)))
         # Half a guess on either side keeps the log-odds finite if all guesses are right.
         observed = float(special.logit((self.right + 0.5) / (self.guesses + 1)))
-        strength = min(1.0, max(0.0, observed) / allowed) if allowed > 0 else 0.0
+        strength = min(1.0, observed / allowed) if allowed > 0 else 0.0
+        if strength <= 0:  # no better than a coin, whatever the curve allows
+            return 0.5
         return float(special.expit(strength * special.logit(highest_accuracy(truth))))
 
     def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
