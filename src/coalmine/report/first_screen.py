@@ -47,7 +47,7 @@ def answer(groups: Sequence[Group], warnings: int, *, without_noise: bool = Fals
             tag("p", {"class": "headline"}, _NO_MECHANISM if unprotected else _headline(first)),
             finding_list(first.bugs),
             _titled(first, sentence(first), alone=not others),
-            paragraphs([odds(first)]),
+            paragraphs([] if first.bugs else [odds(first)]),
         ),
         _tiles(first),
         placed(figure),
@@ -68,6 +68,8 @@ def sentence(group: Group) -> str:
     text = " ".join([_claimed(group), *_notes(group)])
     if strongest is None or strongest.decisive is None:
         return f"{text} No lower bound is available, only estimates."
+    if strongest.bugs and strongest.claim_test is not None and not strongest.claim_test.refuted:
+        return f"{text} The scores of the canaries alone do not show the bug; the checks do."
     if strongest.claim_test is not None:
         text += _tested(strongest.claim_test)
     if not strongest.decisive.epsilon:

@@ -41,8 +41,14 @@ class Group:
 
     @property
     def bugs(self) -> list[Finding]:
-        """The findings that refute the claim, each once."""
-        return list({finding.sentence: finding for result in self.results for finding in result.bugs}.values())
+        """The findings that refute the claim: of each check, those of the result where they are least likely chance."""
+        checks = list(dict.fromkeys(finding.check for result in self.results for finding in result.bugs))
+        by_result = [[[f for f in result.bugs if f.check == check] for result in self.results] for check in checks]
+        return [
+            finding
+            for candidates in by_result
+            for finding in min(filter(None, candidates), key=lambda bugs: min(bug.p_value for bug in bugs))
+        ]
 
     @property
     def claims(self) -> list[float]:
