@@ -1,6 +1,7 @@
 """Tests of a whole trade-off curve: curves, the rank-sum test, guesses about one run, and their false-alarm rates."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -16,8 +17,6 @@ from coalmine.stats.claim_p_value import ClaimTests
 from coalmine.stats.rank_sum import RankSum, seem_inverted
 from coalmine.stats.single_run import (
     Guesses,
-    GuessPower,
-    guess_families,
     one_run_curve_p_value,
     one_run_p_value,
     one_run_rejects_gdp,
@@ -226,16 +225,6 @@ def test_guesses_test_a_gaussian_curve_as_before_and_any_curve_alike():
     assert one_run_curve_p_value(guesses, ApproximateDP(1.0, 0.0)) >= one_run_p_value(guesses, 1.0, 0.0)
 
 
-@pytest.mark.parametrize("truth", [GaussianDP(0.0), GaussianDP(2.0), ApproximateDP(0.5, 0.3), GaussianDP(40.0)])
-@pytest.mark.parametrize("canaries", [16, 17, 100])
-def test_the_power_of_guesses_counts_what_audits_of_the_same_scores_count(truth, canaries):
-    power = GuessPower(canaries, canaries, draws=5)
-    right = np.concatenate(power._right_guesses(truth), axis=1)
-    for row, members, nonmembers in zip(right, power._members, power._nonmembers, strict=True):
-        families = guess_families(Scores(-truth.fpr(members), -nonmembers))
-        assert row.tolist() == [guesses.correct for family in families for guesses in family.rows]
-
-
 # False alarms: a true claim is refuted in at most 5% of audits
 
 
@@ -389,3 +378,24 @@ def test_the_same_scores_give_the_same_test_whatever_their_scale():
         check_claim(members, nonmembers, claim).p_value
         == check_claim(np.exp(members), np.exp(nonmembers), claim).p_value
     )
+
+
+@pytest.mark.parametrize("terms", [{"accountant": "opacus-gdp"}, {"sampling": "poisson, rates that change"}])
+def test_nothing_is_said_about_noise_that_the_claimed_epsilon_cannot_be_computed_from(terms):
+    """ε grows faster than 1/noise: divided by a share of the noise, it would exclude the true share of 0.05."""
+    claim = theory(noise_multiplier=20.0, sampling=EveryRound(), rounds=1, delta=1e-3)
+    inserted = np.random.default_rng(0).normal(1, 1, 1000)
+    proved = check_claim(inserted, None, claim, null=NormalNull())
+    assert proved.noise_at_most is not None
+    assert proved.noise_at_most > 0.05
+    stated = check_claim(inserted, None, replace(claim, **terms), null=NormalNull())
+    assert stated.refuted
+    assert (stated.noise_at_most, stated.noise_estimate) == (None, None)
+
+
+def test_nothing_is_said_about_noise_if_no_client_takes_part():
+    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.0), rounds=10, delta=1e-5)
+    rng = np.random.default_rng(0)
+    test = check_claim(rng.normal(3, 1, 50), rng.normal(0, 1, 50), claim)
+    assert test.refuted
+    assert test.noise_at_most is None
