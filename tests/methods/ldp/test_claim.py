@@ -10,6 +10,7 @@ from coalmine.accounting import EveryRound, claimed, theory
 from coalmine.methods.ldp.claim import LocalClaimTest, _rates_p_value
 from coalmine.methods.ldp.trials import Trials
 from coalmine.results.verdict import Verdict
+from coalmine.simulation.mechanisms.user import OwnMechanism
 from coalmine.stats import epsilon_from_counts
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 from coalmine.stats.trial_guesses import TrialGuesses, highest_accuracy
@@ -110,3 +111,17 @@ def test_local_gaussian_noise_is_bounded_by_its_whole_curve():
 def test_no_claim_is_tested_without_noise():
     trials = [randomized_response(np.random.default_rng(5), 30, 1.0)]
     assert LocalClaimTest(trials, claimed(math.inf, 0.0)).result(confidence=0.95).verdict is Verdict.NO_CLAIM
+
+
+def test_the_delta_of_a_users_mechanism_is_part_of_its_claim():
+    """Trials of the least favorable (1, 0.1)-DP mechanism: more than 28 refuted of 300 in less than 0.1% of runs."""
+    mechanism = OwnMechanism(function=lambda gradient, rng: gradient, epsilon=1.0, delta=0.1)
+    assert mechanism.theory().curve() == ApproximateDP(1.0, 0.1)
+    assert OwnMechanism(function=mechanism.function, epsilon=1.0).theory().curve() == ApproximateDP(1.0, 0.0)
+    rng, refuted = np.random.default_rng(0), 0
+    for _ in range(300):
+        coins = rng.random(400) < 0.5
+        right = rng.random(400) < highest_accuracy(ApproximateDP(1.0, 0.1))
+        trials = Trials(np.where(coins == right, 1.0, -1.0), coins)
+        refuted += LocalClaimTest([trials], mechanism.theory()).p_value(1.0) <= 0.05
+    assert refuted <= 28
