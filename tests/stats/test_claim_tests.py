@@ -21,7 +21,7 @@ from coalmine.stats.single_run import (
     one_run_p_value,
     one_run_rejects_gdp,
 )
-from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve, PrivacyProfile
+from coalmine.stats.tradeoff import ApproximateDP, BetaPair, GaussianDP, GroupCurve, PrivacyProfile
 
 RATES = np.array([0.0, 1e-9, 1e-5, 1e-3, 0.02, 0.1, 0.3, 0.5, 0.8, 0.98, 1 - 1e-6, 1.0])
 
@@ -399,3 +399,23 @@ def test_nothing_is_said_about_noise_if_no_client_takes_part():
     test = check_claim(rng.normal(3, 1, 50), rng.normal(0, 1, 50), claim)
     assert test.refuted
     assert test.noise_at_most is None
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        GroupCurve(ApproximateDP(1.0, 0.0), 2),
+        local_theory(epsilon=1.5, rounds=2).curve(),
+        GroupCurve(GaussianDP(0.5), 3),
+    ],
+)
+def test_p_values_of_thresholds_are_integrals_over_every_kink_of_the_curve(curve):
+    """The midpoint rule is refined where V is large. Without splits at all kinks, p-values were up to 1% too small."""
+    members, nonmembers = 30, 60
+    rank, above = (grid.ravel().astype(float) for grid in np.meshgrid([30, 29, 27, 15], [0, 1, 3]))
+    pairs = BetaPair(rank, members - rank + 1, above + 1, nonmembers - above)
+    t = (np.arange(50_000) + 0.5) / 50_000
+    fpr = special.betainccinv(above[:, None] + 1, nonmembers - above[:, None], t**6)
+    below = special.betainc(rank[:, None], members - rank[:, None] + 1, curve.tpr(fpr))
+    expected = np.mean(6 * t**5 * below, axis=1)
+    assert pairs.probability_below(curve) == pytest.approx(expected, rel=1e-4)
