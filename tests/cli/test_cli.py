@@ -322,3 +322,26 @@ def test_the_installed_command_runs():
         check=True,
     )
     assert "clopper-pearson" in found.stdout
+
+
+def test_estimate_judges_a_claim_at_the_confidence_that_it_states(run, tmp_path):
+    """p = 0.045 refutes at 95% confidence, and neither the sentence nor the exit code says so at 99%."""
+    rng = np.random.default_rng(21)
+    members, nonmembers = rng.normal(1 / 0.8, 1, 60), rng.normal(0, 1, 60)
+    np.savez(tmp_path / "scores.npz", members=members, nonmembers=nonmembers)
+    for confidence, code, verdict in (("0.95", 1, "refuted"), ("0.99", 0, "not refuted")):
+        exit_code, out, _ = run(
+            "estimate", tmp_path / "scores.npz", "--claim", "noise=1.0", "--confidence", confidence, "--json"
+        )
+        content = json.loads(out)
+        assert 0.01 < content["results"][0]["claim_test"]["p_value"] < 0.05
+        assert (exit_code, content["results"][0]["verdict"]) == (code, verdict)
+        assert content["gate"]["judgments"][0]["verdict"] == verdict
+
+
+def test_a_claim_of_noise_at_delta_0_is_not_said_to_lack_noise(run, golden):
+    _, out, _ = run("estimate", golden, "--claim", "noise=1.0", "--delta", "0")
+    assert "no finite ε at δ = 0" in " ".join(out.split())
+    assert "without noise" not in out
+    _, out, _ = run("estimate", golden, "--claim", "noise=0")
+    assert "without noise" in out

@@ -1,6 +1,7 @@
 """Tests of a whole trade-off curve: curves, the rank-sum test, guesses about one run, and their false-alarm rates."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -20,7 +21,7 @@ from coalmine.stats.single_run import (
     one_run_p_value,
     one_run_rejects_gdp,
 )
-from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve, PrivacyProfile
+from coalmine.stats.tradeoff import ApproximateDP, BetaPair, GaussianDP, GroupCurve, PrivacyProfile
 
 RATES = np.array([0.0, 1e-9, 1e-5, 1e-3, 0.02, 0.1, 0.3, 0.5, 0.8, 0.98, 1 - 1e-6, 1.0])
 
@@ -377,3 +378,44 @@ def test_the_same_scores_give_the_same_test_whatever_their_scale():
         check_claim(members, nonmembers, claim).p_value
         == check_claim(np.exp(members), np.exp(nonmembers), claim).p_value
     )
+
+
+@pytest.mark.parametrize("terms", [{"accountant": "opacus-gdp"}, {"sampling": "poisson, rates that change"}])
+def test_nothing_is_said_about_noise_that_the_claimed_epsilon_cannot_be_computed_from(terms):
+    """ε grows faster than 1/noise: divided by a share of the noise, it would exclude the true share of 0.05."""
+    claim = theory(noise_multiplier=20.0, sampling=EveryRound(), rounds=1, delta=1e-3)
+    inserted = np.random.default_rng(0).normal(1, 1, 1000)
+    proved = check_claim(inserted, None, claim, null=NormalNull())
+    assert proved.noise_at_most is not None
+    assert proved.noise_at_most > 0.05
+    stated = check_claim(inserted, None, replace(claim, **terms), null=NormalNull())
+    assert stated.refuted
+    assert (stated.noise_at_most, stated.noise_estimate) == (None, None)
+
+
+def test_nothing_is_said_about_noise_if_no_client_takes_part():
+    claim = theory(noise_multiplier=1.0, sampling=Poisson(0.0), rounds=10, delta=1e-5)
+    rng = np.random.default_rng(0)
+    test = check_claim(rng.normal(3, 1, 50), rng.normal(0, 1, 50), claim)
+    assert test.refuted
+    assert test.noise_at_most is None
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        GroupCurve(ApproximateDP(1.0, 0.0), 2),
+        local_theory(epsilon=1.5, rounds=2).curve(),
+        GroupCurve(GaussianDP(0.5), 3),
+    ],
+)
+def test_p_values_of_thresholds_are_integrals_over_every_kink_of_the_curve(curve):
+    """The midpoint rule is refined where V is large. Without splits at all kinks, p-values were up to 1% too small."""
+    members, nonmembers = 30, 60
+    rank, above = (grid.ravel().astype(float) for grid in np.meshgrid([30, 29, 27, 15], [0, 1, 3]))
+    pairs = BetaPair(rank, members - rank + 1, above + 1, nonmembers - above)
+    t = (np.arange(50_000) + 0.5) / 50_000
+    fpr = special.betainccinv(above[:, None] + 1, nonmembers - above[:, None], t**6)
+    below = special.betainc(rank[:, None], members - rank[:, None] + 1, curve.tpr(fpr))
+    expected = np.mean(6 * t**5 * below, axis=1)
+    assert pairs.probability_below(curve) == pytest.approx(expected, rel=1e-4)

@@ -17,7 +17,7 @@ from coalmine.accounting.calibration import noise_for
 from coalmine.accounting.curves import local_curve, training_curve
 from coalmine.accounting.sampling import EveryRound, FixedSize, Sampling, Schedule, parse_sampling
 from coalmine.errors import InputError, check_count, check_delta, check_nonnegative, check_number
-from coalmine.stats.tradeoff import ApproximateDP, Curve
+from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP, PrivacyProfile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,12 @@ class Theory:
 
     @property
     def has_noise(self) -> bool:
-        """Whether the claim follows from Gaussian noise, so that `curve` can be computed for less of it."""
-        return bool(self.noise_schedule) or self.noise_multiplier is not None
+        """Whether the claim follows from Gaussian noise, so that `curve` can be computed for less of it.
+
+        False if a noise multiplier is stated but nothing is proved from it: by an accountant or for a sampling that is
+        not one of ours, or where no client ever takes part.
+        """
+        return isinstance(self._noise_curve(1.0), GaussianDP | PrivacyProfile)
 
     def curve(self, noise: float = 1.0) -> Curve:
         """Return the claimed trade-off curve: the highest TPR at each FPR, for both directions of the adjacency.
@@ -84,15 +88,22 @@ class Theory:
             >>> claim.curve().tpr(np.array(0.01)).round(3), claim.curve(noise=0.5).tpr(np.array(0.01)).round(3)
             (np.float64(0.092), np.float64(0.372))
         """
-        curve: Curve | None = None
-        if self.has_noise:
-            schedule = self.noise_schedule or [(self.noise_multiplier or 0.0, self.rounds)]
-            with suppress(InputError):  # sampling that is not one of ours
-                sampling = parse_sampling(self.sampling)
-                curve = training_curve([(sigma * noise, count) for sigma, count in schedule], sampling, self.accountant)
-        elif self.local_epsilon is not None:
+        curve = self._noise_curve(noise)
+        if curve is None and self.noise_multiplier is None and self.local_epsilon is not None:
             curve = local_curve(self.local_epsilon / noise, self.rounds)
         return curve or ApproximateDP(self.epsilon / noise, self.delta)
+
+    def _noise_curve(self, noise: float) -> Curve | None:
+        """Return the curve that follows from a share of the stated noise, or None if none does."""
+        schedule = self.noise_schedule
+        if not schedule and self.noise_multiplier is not None:
+            schedule = [(self.noise_multiplier, self.rounds)]
+        if not schedule:
+            return None
+        with suppress(InputError):  # sampling that is not one of ours
+            sampling = parse_sampling(self.sampling)
+            return training_curve([(sigma * noise, count) for sigma, count in schedule], sampling, self.accountant)
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields ready for JSON, in which an infinite number is the string ``"inf"``."""

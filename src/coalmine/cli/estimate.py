@@ -146,7 +146,7 @@ def estimate(
         warnings=warnings,
         config=config,
     )
-    gate = judge([result], max_epsilon=max_epsilon)
+    gate = judge([result], max_epsilon=max_epsilon, confidence=confidence)
     if as_json:
         console.print_json(results_to_dict([result], gate=gate.to_dict()))
     else:

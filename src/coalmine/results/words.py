@@ -58,6 +58,8 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
     """
     if theory is None or test is None:
         return "No claim was stated."
+    if theory.epsilon == math.inf and theory.has_noise:
+        return f"No claim: Gaussian noise has no finite ε at δ = {theory.delta:g}. State it at a larger δ to test it."
     if theory.epsilon == math.inf:
         return "No claim: without noise, no finite ε holds."
     claim = f"the claimed ε = {theory.epsilon:.4g} at δ = {theory.delta:g}"

@@ -22,6 +22,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(10)
 # Quantiles at which integrals are cut, from either end. The mass beyond the first is dropped: it is far below the
 # smallest significance level in use.
 _LARGEST_EXPONENT = 700.0  # e^x overflows soon after
+_NOTICEABLE = 0.1  # change of a curve's logarithmic slope at which integrals are split
 _LEVELS = np.array([1e-14, 1e-6, 0.02, 0.5])
 
 
@@ -170,6 +171,13 @@ class PrivacyProfile:
         """FPR at which TPR = 1 − FPR: there the two halves of the curve meet."""
         # On the left half TPR = e^ε·FPR + δ, so each pair gives an upper limit on this FPR.
         return float(np.max((1 - self.deltas) * special.expit(-self.epsilons)))
+
+    @cached_property
+    def kinks(self) -> Floats:
+        """FPRs at which the slope changes noticeably, and `kink`: few where the pairs are dense."""
+        epsilons, _, log_corners = self._envelope
+        left = np.exp(log_corners[np.diff(epsilons) > _NOTICEABLE])
+        return np.concatenate([[self.kink], left, 1 - self.tpr(left)])
 
     def _tpr(self, log_fpr: Floats, tnr: Floats) -> Floats:
         return np.clip(np.minimum(self._rising(log_fpr), 1 - self._left(tnr)), 0, 1)
@@ -322,14 +330,14 @@ class BetaPair:
         """Return P(G ≤ curve(V)) for the pairs at ``indices``, or for all of them.
 
         One-dimensional Gauss–Legendre quadrature over the relatively narrower of the two variables. The pieces end at
-        its quantiles, where the other variable's distribution function changes, and at the curve's kink.
+        its quantiles, where the other variable's distribution function changes, and at the curve's kinks.
         """
         pick = slice(None) if indices is None else indices
         a, b, c, d, quantiles, other_quantiles = (array[pick] for array in self._prepared)
         mirrored = 1 - curve.tpr(1 - other_quantiles)
-        kink = np.full((a.size, 1), curve.kink)
+        kinks = np.tile(_kinks(curve), (a.size, 1))
         edges = np.clip(
-            np.concatenate([quantiles, mirrored, kink], axis=1),
+            np.concatenate([quantiles, mirrored, kinks], axis=1),
             quantiles.min(axis=1)[:, None],
             quantiles.max(axis=1)[:, None],
         )
@@ -368,6 +376,16 @@ class BetaPair:
         a, b = np.where(narrow, self.b1, self.a0), np.where(narrow, self.a1, self.b0)
         c, d = np.where(narrow, self.b0, self.a1), np.where(narrow, self.a0, self.b1)
         return a, b, c, d, quantiles(a, b), quantiles(c, d)
+
+
+def _kinks(curve: Curve) -> Floats:
+    """Return the FPRs at which integrals over a curve are split."""
+    if isinstance(curve, GroupCurve):
+        kinks = [_kinks(curve.curve)]
+        for _ in range(curve.copies - 1):
+            kinks.append(curve.curve.fpr(kinks[-1]))
+        return np.concatenate(kinks)
+    return curve.kinks if isinstance(curve, PrivacyProfile) else np.array([curve.kink])
 
 
 def quantiles(a: Floats, b: Floats) -> Floats:

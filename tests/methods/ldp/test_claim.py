@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.accounting import EveryRound, claimed, theory
+from coalmine.accounting import EveryRound, claimed, local_theory, theory
 from coalmine.methods.ldp.claim import LocalClaimTest, _rates_p_value
 from coalmine.methods.ldp.trials import Trials
 from coalmine.results.verdict import Verdict
+from coalmine.simulation.mechanisms.user import OwnMechanism
 from coalmine.stats import epsilon_from_counts
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 from coalmine.stats.trial_guesses import TrialGuesses, highest_accuracy
@@ -115,3 +116,28 @@ def test_no_claim_is_tested_without_noise():
 def test_an_attack_no_better_than_a_coin_stays_one_under_any_curve():
     for truth in (ApproximateDP(1.0, 0.0), ApproximateDP(800.0, 0.0)):  # whose accuracy rounds to 1
         assert TrialGuesses(guesses=100, right=40).accuracy_under(truth, ApproximateDP(1.0, 0.0)) == 0.5
+
+
+def test_the_delta_of_a_users_mechanism_is_part_of_its_claim():
+    """Trials of the least favorable (1, 0.1)-DP mechanism: more than 28 refuted of 300 in less than 0.1% of runs."""
+    mechanism = OwnMechanism(function=lambda gradient, rng: gradient, epsilon=1.0, delta=0.1)
+    assert mechanism.theory().curve() == ApproximateDP(1.0, 0.1)
+    assert OwnMechanism(function=mechanism.function, epsilon=1.0).theory().curve() == ApproximateDP(1.0, 0.0)
+    rng, refuted = np.random.default_rng(0), 0
+    for _ in range(300):
+        coins = rng.random(400) < 0.5
+        right = rng.random(400) < highest_accuracy(ApproximateDP(1.0, 0.1))
+        trials = Trials(np.where(coins == right, 1.0, -1.0), coins)
+        refuted += LocalClaimTest([trials], mechanism.theory()).p_value(1.0) <= 0.05
+    assert refuted <= 28
+
+
+def test_abstaining_from_weak_evidence_does_not_refute_a_claim_for_several_reports():
+    """Seven reports of randomized response: more than 8 refuted of 40 in less than 0.1% of runs."""
+    claim, rng, refuted = local_theory(epsilon=0.5, rounds=7), np.random.default_rng(0), 0
+    for _ in range(40):
+        coins = rng.random(1000) < 0.5
+        evidence = 0.5 * (2 * rng.binomial(7, special.expit(0.5), 1000) - 7)
+        trials = Trials(np.where(coins, evidence, -evidence), coins, upper=1.5, lower=-1.4)
+        refuted += LocalClaimTest([trials], claim).p_value(1.0) <= 0.05
+    assert refuted <= 8

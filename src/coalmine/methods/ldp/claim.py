@@ -16,7 +16,7 @@ from coalmine.results.verdict import Verdict
 from coalmine.stats import Counts, epsilon_from_counts, p_value
 from coalmine.stats.simultaneous_bound import joint_p_value
 from coalmine.stats.single_run import guess_families
-from coalmine.stats.tradeoff import Curve
+from coalmine.stats.tradeoff import ApproximateDP, Curve
 from coalmine.stats.trial_guesses import TrialGuesses
 
 _RATIO, _LEAST, _MOST = 1.03, -100, 40  # shares of the claimed noise that are looked at: 3% apart, from 0.05 to 3.3
@@ -40,8 +40,8 @@ class LocalClaimTest:
         self._trials, self._theory = trials, theory
         guesses, counts = total_guesses(trials), total_counts(trials)
         # For pure ε, abstaining from a guess tells nothing about the others. Otherwise every trial must be guessed,
-        # because δ can be spent on the few trials that are.
-        pure = theory.delta == 0
+        # because δ, or the steepest part of a curve, can be spent on the few trials that are.
+        pure = theory.delta == 0 and isinstance(theory.curve(), ApproximateDP)
         right = guesses.correct if pure else counts.tp + counts.tn
         self._guesses = TrialGuesses(guesses.guesses if pure else guesses.canaries, right)
         self._counts = counts

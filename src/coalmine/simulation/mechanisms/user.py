@@ -69,7 +69,9 @@ class OwnMechanism(LocalMechanism):
 
     def theory(self) -> Theory:
         """The guarantee as claimed."""
-        return replace(super().theory(), delta=self.delta, accountant="as claimed")
+        # A report with δ > 0 has no pure ε by itself, of which the curve of the claim would be made.
+        local_epsilon = self.epsilon if self.delta == 0 else None
+        return replace(super().theory(), delta=self.delta, accountant="as claimed", local_epsilon=local_epsilon)
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""
