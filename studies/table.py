@@ -17,6 +17,9 @@ from coalmine.results.claim_test import check_claim
 from coalmine.results.words import p_value_text
 from coalmine.testing import assert_locally_private, assert_private, assert_private_scores
 
+REFUTED = "**refuted**"
+AS_DOCUMENTED = "as documented"
+
 HEADER = """\
 | path | check | verdict | what it says | seconds |
 |---|---|---|---|---|"""
@@ -28,7 +31,7 @@ class Outcome:
 
     Args:
         check: The function of coalmine, and the name of its check if there is one.
-        refuted: Whether the claim is refuted.
+        refuted: Whether it found something.
         sentence: Its words.
     """
 
@@ -44,12 +47,12 @@ class Path:
     Args:
         title: What is tested.
         run: Runs the check.
-        refuted: Whether the version under study is refuted here.
+        found: Verdict if the check finds something, as it does in the version under study; empty if it does not.
     """
 
     title: str
     run: Callable[[], Outcome]
-    refuted: bool = False
+    found: str = ""
 
 
 def replayed(release: Callable[..., Any], clients: Sequence[Any], **settings: Any) -> Outcome:
@@ -102,7 +105,7 @@ def row(path: Path) -> str:
     start = time.process_time()
     outcome = path.run()
     seconds = time.process_time() - start
-    verdict = "**refuted**" if outcome.refuted else "not refuted"
+    verdict = (path.found or REFUTED) if outcome.refuted else "not refuted"
     return f"| {path.title} | {outcome.check} | {verdict} | {outcome.sentence} | {seconds:.1f} |"
 
 

@@ -25,7 +25,7 @@ from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.joint_mechanism import JointMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from pfl.stats import MappedVectorStatistics
-from table import Outcome, Path, claim_scores, compared, private, private_reports, private_scores, replayed
+from table import REFUTED, Outcome, Path, claim_scores, compared, private, private_reports, private_scores, replayed
 
 from coalmine.stats import sigma_gaussian
 
@@ -197,28 +197,28 @@ PATHS = {
     ),
     "single": Path("GaussianMechanism.construct_single_iteration", _single_iteration),
     "central": Path("CentrallyAppliedPrivacyMechanism(GaussianMechanism)", _central),
-    "nan": Path("the same, a user who sends a NaN", lambda: _central(hostile=True), refuted=True),
+    "nan": Path("the same, a user who sends a NaN", lambda: _central(hostile=True), found=REFUTED),
     "adaptive": Path("AdaptiveClippingGaussianMechanism, with the clip norm that users receive", _adaptive),
     "laplace": Path("LaplaceMechanism, noise", lambda: _laplace_coordinates(1.0, 1.0)),
     "local": Path("LaplaceMechanism as local DP: ε of leaving out one's data", lambda: _local(1.0, 2.0)),
-    "local-replace": Path("the same: ε of exchanging one's data", lambda: _local(1.0, 1.0), refuted=True),
-    "joint": Path("JointMechanism of two GaussianMechanisms", lambda: _joint(seeded=True), refuted=True),
+    "local-replace": Path("the same: ε of exchanging one's data", lambda: _local(1.0, 1.0), found="not claimed"),
+    "joint": Path("JointMechanism of two GaussianMechanisms", lambda: _joint(seeded=True), found=REFUTED),
     "joint-unseeded": Path("the same without a seed", lambda: _joint(seeded=False)),
     "banded": Path(
         "BandedMatrixFactorizationMechanism, 16 rounds, each user in one of them (PyTorch)",
         _with(pytorch_ops, lambda: _banded(16, 16)),
-        refuted=True,
+        found=REFUTED,
     ),
     "pld-laplace": Path(
         "PLDPrivacyAccountant for Laplace noise", lambda: _laplace_accounted(PLDPrivacyAccountant)
     ),
     "prv-laplace": Path(
-        "PRVPrivacyAccountant for Laplace noise", lambda: _laplace_accounted(PRVPrivacyAccountant), refuted=True
+        "PRVPrivacyAccountant for Laplace noise", lambda: _laplace_accounted(PRVPrivacyAccountant), found=REFUTED
     ),
     "order-1": Path("NormClipping, order 1", lambda: _norm_clipping(1.0)),
     "order-2": Path("NormClipping, order 2", lambda: _norm_clipping(2.0)),
-    "order-3": Path("NormClipping, order 3", lambda: _norm_clipping(3.0), refuted=True),
-    "order-inf": Path("NormClipping, order ∞ (NumPy)", lambda: _norm_clipping(np.inf), refuted=True),
+    "order-3": Path("NormClipping, order 3", lambda: _norm_clipping(3.0), found=REFUTED),
+    "order-inf": Path("NormClipping, order ∞ (NumPy)", lambda: _norm_clipping(np.inf), found=REFUTED),
     "order-inf-torch": Path(
         "NormClipping, order ∞ (PyTorch)", _with(pytorch_ops, lambda: _norm_clipping(np.inf))
     ),
