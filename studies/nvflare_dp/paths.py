@@ -91,7 +91,7 @@ def _no_noise() -> Outcome:
     """Compare an update with what is sent of it."""
     update = np.random.default_rng(0).normal(0, 0.003, 1000)
     exact = float(np.mean(_percentile(update) == update))
-    return compared("replay of one report", exact, 0.0, f"{exact:.0%} of the coordinates are sent as they are")
+    return compared("comparison", exact, 0.0, f"{exact:.0%} of the coordinates are sent as they are")
 
 
 def _shared(bad: bool) -> Outcome:

@@ -99,4 +99,4 @@ def largest_contribution() -> Outcome:
         except NotImplementedError:
             refused.append(f"{name} ({mode})")
     sentence = f"{max(moved):.4f} × C; refused: {', '.join(refused) or 'none'}"
-    return compared("replay without noise", max(moved), 1.0, sentence)
+    return compared("one example left out", max(moved), 1.0, sentence)

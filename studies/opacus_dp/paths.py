@@ -65,8 +65,8 @@ def _participation(number: int = 100_000, epochs: int = 4) -> Outcome:
     """Compare how often examples take part behind a WeightedRandomSampler with the rate that is accounted for."""
     data = TensorDataset(torch.zeros(number, 1))
     sampler = WeightedRandomSampler(torch.rand(number), num_samples=128)
-    module, engine = nn.Linear(1, 1), PrivacyEngine()
-    _, optimizer, loader = engine.make_private(
+    module = nn.Linear(1, 1)
+    _, _, loader = PrivacyEngine().make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0,
         data_loader=DataLoader(data, batch_size=16, sampler=sampler),
     )  # fmt: skip
@@ -130,7 +130,9 @@ PATHS = {
     "noise": Path("DPOptimizer, noise", _noise),
     "secure": Path("DPOptimizer, noise in secure mode", lambda: _noise(secure=True)),
     "flat": Path("DPOptimizer, one step", lambda: _optimizer(DPOptimizer)),
-    "per-layer": Path("DPPerLayerOptimizer, one step", lambda: _optimizer(DPPerLayerOptimizer, max_grad_norm=[0.6, 0.8])),
+    "per-layer": Path(
+        "DPPerLayerOptimizer, one step", lambda: _optimizer(DPPerLayerOptimizer, max_grad_norm=[0.6, 0.8])
+    ),
     "memory": Path("DPOptimizer, physical batches of 2", lambda: _optimizer(DPOptimizer, physical=2)),
     "adaptive": Path(
         "AdaClipDPOptimizer and its clip norm, unclipped_num_std=0.6", lambda: _adaptive(0.6), found=REFUTED

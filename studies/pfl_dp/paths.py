@@ -30,7 +30,6 @@ from table import REFUTED, Outcome, Path, claim_scores, compared, private, priva
 from coalmine.stats import sigma_gaussian
 
 CLIP, NOISE, DIM = 1.0, 2.0, 2000
-_seeds = np.random.default_rng(0)
 
 
 def _statistics(*parts: Any) -> MappedVectorStatistics:
@@ -60,7 +59,7 @@ def _noisy(mechanism: Any, parts: int = 1, seeded: bool = True) -> Callable[[Any
     """Return a mechanism's noise as a function of the sum. pfl draws a new seed for each round, as done here."""
 
     def noisy_sum(total: Any) -> Any:
-        seed = int(_seeds.integers(1, 2**31)) if seeded else None
+        seed = int(np.random.randint(1, 2**31 - 1)) if seeded else None
         return _vector(mechanism.add_noise(_statistics(*np.split(total, parts)), cohort_size=10, seed=seed)[0])
 
     return noisy_sum
@@ -179,7 +178,7 @@ def _local(epsilon: float, claim: float) -> Outcome:
     mechanism = LaplaceMechanism(CLIP, epsilon)
 
     def report(gradient: Any) -> Any:
-        return _vector(mechanism.privatize(_statistics(gradient), seed=int(_seeds.integers(1, 2**31)))[0])
+        return _vector(mechanism.privatize(_statistics(gradient), seed=int(np.random.randint(1, 2**31 - 1)))[0])
 
     return private_reports(report, epsilon=claim, dim=1, norm=CLIP, trials=4000)
 
@@ -200,8 +199,8 @@ PATHS = {
     "nan": Path("the same, a user who sends a NaN", lambda: _central(hostile=True), found=REFUTED),
     "adaptive": Path("AdaptiveClippingGaussianMechanism, with the clip norm that users receive", _adaptive),
     "laplace": Path("LaplaceMechanism, noise", lambda: _laplace_coordinates(1.0, 1.0)),
-    "local": Path("LaplaceMechanism as local DP: ε of leaving out one's data", lambda: _local(1.0, 2.0)),
-    "local-replace": Path("the same: ε of exchanging one's data", lambda: _local(1.0, 1.0), found="not claimed"),
+    "local": Path("LaplaceMechanism as local DP, 2 ε for exchanging one's data", lambda: _local(1.0, 2.0)),
+    "local-replace": Path("the same, ε for exchanging one's data", lambda: _local(1.0, 1.0), found="not claimed"),
     "joint": Path("JointMechanism of two GaussianMechanisms", lambda: _joint(seeded=True), found=REFUTED),
     "joint-unseeded": Path("the same without a seed", lambda: _joint(seeded=False)),
     "banded": Path(
