@@ -57,8 +57,8 @@ class Path:
     found: str = ""
 
 
-def replayed(release: Callable[..., Any], clients: Sequence[Any], **settings: Any) -> Outcome:
-    """Replay an aggregation with and without one client."""
+def replayed(release: Callable[..., Any], clients: Sequence[Any], *, who: str = "client", **settings: Any) -> Outcome:
+    """Replay an aggregation with and without one client, or whoever it is about."""
     result = replay(release, clients, **settings)
     if result.ok:
         return Outcome("replay", False, f"largest movement {result.worst:.2f} of what the noise covers")
@@ -67,10 +67,9 @@ def replayed(release: Callable[..., Any], clients: Sequence[Any], **settings: An
     if not moved:
         return Outcome(f"replay: {finding.check}", True, str(finding))
     most = max(moved, key=lambda row: row.excess)
-    sentence = f"{most.client}: moves the release by {_times(most.excess)} what the noise covers"
-    if not settings["noise_multiplier"]:
-        sentence = f"{most.client}: moves the release by {_times(most.excess)} the clip norm"
-    return Outcome(f"replay: {finding.check}", True, sentence)
+    covered = "what the noise covers" if settings["noise_multiplier"] else "the clip norm"
+    joining = most.client.replace("one client", f"one {who}")
+    return Outcome(f"replay: {finding.check}", True, f"{joining} moves the release by {_times(most.excess)} {covered}")
 
 
 def _times(factor: float) -> str:

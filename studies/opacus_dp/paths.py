@@ -35,7 +35,7 @@ def _noise(secure: bool = False) -> Outcome:
 
 
 def _optimizer(kind: Any, **settings: Any) -> Outcome:
-    return replayed(lambda batch: released(step(kind, batch, **settings)), examples(), **CLAIM)
+    return replayed(lambda batch: released(step(kind, batch, **settings)), examples(), who="example", **CLAIM)
 
 
 def _adaptive(deviation: float) -> Outcome:
@@ -52,13 +52,15 @@ def _adaptive(deviation: float) -> Outcome:
         return {"gradient": released(optimizer), "clip norm": count}
 
     claim = {"clip_norm": CLIP, "noise_multiplier": 1.0, "adjacency": "add-remove", "dropouts": False, "rounds": 1}
-    return replayed(release, examples(), **claim)
+    return replayed(release, examples(), who="example", **claim)
 
 
 def _engine(**settings: Any) -> Outcome:
     """Replay a step behind `make_private` with a fixed batch, so that the number of examples is public."""
     claim = {**CLAIM, "adjacency": "zero-out", "rounds": 1, "dropouts": False}
-    return replayed(lambda batch: engine_step(batch, poisson_sampling=False, **settings), examples(), **claim)
+    return replayed(
+        lambda batch: engine_step(batch, poisson_sampling=False, **settings), examples(), who="example", **claim
+    )
 
 
 def _participation(number: int = 100_000, epochs: int = 4) -> Outcome:
@@ -85,7 +87,7 @@ def _weighted() -> Outcome:
         return engine_step(batch, weights=weights, batch_size=10, poisson_sampling=False)
 
     claim = {**CLAIM, "adjacency": "zero-out", "rounds": 1, "dropouts": False}
-    return replayed(release, examples(20), **claim)
+    return replayed(release, examples(20), who="example", **claim)
 
 
 def _gradient_sizes(number: int, steps: int, dim: int) -> tuple[Any, float]:

@@ -94,7 +94,7 @@ def _users(dim: int = 200) -> list[Any]:
 def _central(hostile: bool = False) -> Outcome:
     mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIP, NOISE))
     settings = {"clip_norm": CLIP, "noise_multiplier": NOISE, "adjacency": "add-remove", "hostile": hostile}
-    return replayed(_round(mechanism), _users(), **settings)
+    return replayed(_round(mechanism), _users(), who="user", **settings)
 
 
 def _adaptive() -> Outcome:
@@ -106,7 +106,7 @@ def _adaptive() -> Outcome:
     # proportional.
     release = _round(mechanism, shown=lambda cohort: cohort * np.log(mechanism.mutable_clipping_bound.value()))
     settings = {"clip_norm": CLIP, "noise_multiplier": 1.0, "adjacency": "add-remove", "dropouts": False, "rounds": 1}
-    return replayed(release, _users(), **settings)
+    return replayed(release, _users(), who="user", **settings)
 
 
 def _joint(seeded: bool) -> Outcome:
@@ -171,7 +171,7 @@ def _norm_clipping(order: float) -> Outcome:
     def release(clients: Sequence[Any]) -> Any:
         return sum(_vector(mechanism.constrain_sensitivity(_statistics(update))[0]) for update in clients)
 
-    return replayed(release, [np.array([0.5])] * 3, clip_norm=CLIP, noise_multiplier=None)
+    return replayed(release, [np.array([0.5])] * 3, who="user", clip_norm=CLIP, noise_multiplier=None)
 
 
 def _local(epsilon: float, claim: float) -> Outcome:
