@@ -96,15 +96,19 @@ def replay(
     noise = 0.0 if noise_multiplier is None else check_nonnegative("noise_multiplier", noise_multiplier)
     if not math.isfinite(noise):
         raise InputError(f"noise_multiplier must be finite, got {noise_multiplier}")
-    search = Search(
-        Runner(release, seed=check_count("seed", seed, least=0)),
-        Extras(list(clients), clip_norm=check_positive("clip_norm", clip_norm), seed=seed),
-        noise_multiplier=noise,
-        adjacency=adjacency,
-        hostile=hostile,
-    )
+    check_count("rounds", rounds)
+    runner = Runner(release, seed=check_count("seed", seed, least=0))
+    extras = Extras(list(clients), clip_norm=check_positive("clip_norm", clip_norm), seed=seed)
+    with runner.leaves_no_trace():
+        search = Search(runner, extras, noise_multiplier=noise, adjacency=adjacency, hostile=hostile)
+        _try_all(search, _users_own(extra, clients), dropouts=dropouts, rounds=rounds)
+        return search.result(seed)
+
+
+def _try_all(search: Search, users_own: Sequence[Extra], *, dropouts: bool, rounds: int) -> None:
+    """Let one client after another join."""
     search.check_noise()
-    for joining in _users_own(extra, clients):
+    for joining in users_own:
         search.try_extra(joining)
     first, *others = search.extras.all()
     exact = search.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
@@ -112,7 +116,7 @@ def replay(
         others = [joining for check in _MATTER_MOST for joining in [o for o in others if o.check == check][:3]]
     for joining in others:
         search.try_extra(joining)
-    if check_count("rounds", rounds) > 1:
+    if rounds > 1:
         search.try_rounds(rounds)
     for setting in search.extras.settings(dropouts=dropouts):
         if exact or setting.words in ("beside clients whose updates are all clipped", "and all others dropped out"):
@@ -122,7 +126,6 @@ def replay(
         if exact:
             search.try_replacement()
         search.try_presence(probes=3 if exact else 1)
-    return search.result(seed)
 
 
 def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
@@ -181,7 +184,9 @@ class Search:
         again = runner.run([members]).vector
         self.reproducible = again is not None and np.array_equal(outcome.vector, again)
         self._draws = int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _LEAST_DRAWS, _MOST_DRAWS))
-        if not self.reproducible:
+        if self.reproducible:
+            runner.remember()
+        else:
             self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
         self._names = outcome.names
         self.base = self._round([members])
