@@ -19,7 +19,6 @@ from coalmine.replaying.clients import leaves, numbers_of, precision, words
 from coalmine.replaying.isolation import Isolated
 from coalmine.replaying.randomness import kept, set_to
 
-
 # Numbers of earlier releases that are kept (32 MB).
 _MOST_REMEMBERED = 1 << 22
 

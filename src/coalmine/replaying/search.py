@@ -244,16 +244,14 @@ class Search:
 
     def try_replacement(self) -> None:
         """Replace a client by its opposite, which may move the release twice as far."""
+        twice = Scale(noise_multiplier=self.scale.noise_multiplier / 2, sensitivity=2 * self.scale.sensitivity)
         for magnitude in (1.0, 1000.0):
             first, second = (self.extras.along(sign * self.extras.direction, magnitude) for sign in (1, -1))
             around = self._round([[*self.extras.clients, first]], like=self.base, trust=True)
             if around.outcome(0).vector is None:
                 continue
-            movement = around.compare([[*self.extras.clients, second]], self.scale, doubt=2.04)
-            halved = replace(
-                movement, excess=movement.excess / 2, deviations=movement.deviations / 2, length=movement.length / 2,
-                p_value=around.noise.p_value(movement.excess / 2) if 2 < movement.excess < math.inf else 0.0,
-            )  # fmt: skip
+            movement = around.compare([[*self.extras.clients, second]], twice)
+            halved = replace(movement, deviations=movement.deviations / 2, length=movement.length / 2)
             extra = Extra(
                 check="replaced", words="was replaced by its opposite (half of the movement counts)",
                 code="C * v instead of -C * v", build=partial(_always, second), magnitude=magnitude,

@@ -125,7 +125,9 @@ class Judge:
         unprotected = set[str]()
         for observation in _worst_per_check(self._observations):
             movement, extra = observation.movement, observation.extra
-            if not detected(movement, extra.tolerance):
+            if not detected(movement, extra.tolerance) or (extra.check == "memory" and not movement.exact):
+                # Later rounds may depend on what earlier ones released, such as an adaptive clip norm, and that is no
+                # leak of theirs: it only looks like a movement if it differs from draw to draw.
                 continue
             refutes = (self._hostile or not extra.hostile) and extra.check != "number of clients"
             bare = set(self._arrays(movement.unprotected))
