@@ -81,7 +81,7 @@ def set_to(seed: tuple[int, ...], owned: list[Any]) -> Iterator[None]:
     if torch is not None and _has_accelerator():
         torch.manual_seed(int(words[2]))
     elif torch is not None:
-        # Without an accelerator, torch.manual_seed would do no more, but it formats the stack for a call that never comes.
+        # torch.manual_seed also formats the stack, for a call to an accelerator that never comes.
         torch.default_generator.manual_seed(int(words[2]))
     with _entropy_from(random.Random(int(words[0]) + 1)), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

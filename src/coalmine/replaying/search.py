@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
-from coalmine.replaying.clients import precision
+from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.replaying.clients import check_alike, precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.movement import Movement, Round, Scale
 from coalmine.replaying.result import Moved, Replay
@@ -75,7 +75,8 @@ def replay(
         The findings, and how far each client moved the release.
 
     Raises:
-        InputError: If the clients hold no floating-point arrays, or the aggregation fails on the clients as they are.
+        InputError: If the clients hold no floating-point arrays or differ in their shapes, or if the aggregation fails
+            on the clients as they are.
 
     Example:
         >>> from coalmine.replaying import Client
@@ -93,12 +94,14 @@ def replay(
         raise InputError(f"clients must be a list of at least one client, got {clients!r:.60}")
     if adjacency not in ("zero-out", "add-remove"):
         raise InputError(f'adjacency must be "zero-out" or "add-remove", got {adjacency!r}')
-    noise = 0.0 if noise_multiplier is None else check_nonnegative("noise_multiplier", noise_multiplier)
-    if not math.isfinite(noise):
-        raise InputError(f"noise_multiplier must be finite, got {noise_multiplier}")
+    noise = 0.0 if noise_multiplier is None else _number("noise_multiplier", noise_multiplier)
+    if not (math.isfinite(noise) and noise >= 0):
+        raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
+    clip = check_positive("clip_norm", _number("clip_norm", clip_norm))
     check_count("rounds", rounds)
     runner = Runner(release, seed=check_count("seed", seed, least=0))
-    extras = Extras(list(clients), clip_norm=check_positive("clip_norm", clip_norm), seed=seed)
+    extras = Extras(list(clients), clip_norm=clip, seed=seed)
+    check_alike(extras.clients)
     with runner.leaves_no_trace():
         search = Search(runner, extras, noise_multiplier=noise, adjacency=adjacency, hostile=hostile)
         _try_all(search, _users_own(extra, clients), dropouts=dropouts, rounds=rounds)
@@ -126,6 +129,13 @@ def _try_all(search: Search, users_own: Sequence[Extra], *, dropouts: bool, roun
         if exact:
             search.try_replacement()
         search.try_presence(probes=3 if exact else 1)
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number or an array of one number as a float."""
+    if isinstance(value, bool) or np.size(value) != 1 or isinstance(value, list | tuple):
+        raise InputError(f"{name} must be a number, got {value!r:.60}")
+    return check_number(name, value)
 
 
 def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
