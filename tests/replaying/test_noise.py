@@ -34,7 +34,7 @@ def test_the_true_noise_is_rarely_above_its_upper_limit(shape, runs, dim):
 
 
 def test_the_kurtosis_of_residuals_is_corrected():
-    """Of Laplace noise it is 3. The standard error of the mean of x⁴ is √(8!/16 − 36) / √300,000 = 0.092: 0.6 is 6.5."""
+    """Of Laplace noise it is 3. The standard error of the mean of x⁴ is √(8!/16 − 36) / √300,000 = 0.09, so 0.6 is 6."""
     noise = np.random.default_rng(0).laplace(0, np.sqrt(0.5), (6, 50_000))
     residuals = (noise - noise.mean(axis=0)) * np.sqrt(6 / 5)
     assert _excess_kurtosis(residuals) == pytest.approx(3.0, abs=0.6)

@@ -189,7 +189,7 @@ def _by_position(people, rng):
     for person in people:
         scaled = [part * rate for part, rate in zip(person.values(), (1.0, 0.01), strict=True)]
         factor = 1 / max(1.0, float(np.sqrt(scaled[0] @ scaled[0] + scaled[1] @ scaled[1])) / C)
-        for key, part, rate in zip(person, scaled, (1.0, 0.01), strict=True):
+        for key, part in zip(person, scaled, strict=True):
             total[key] = total.get(key, 0.0) + part * factor
     # "b" is small, so its noise is.
     return {"a": total["a"] + _noise(rng, size=60), "b": total["b"] + _noise(rng, 0.01 * Z * C, size=60)}

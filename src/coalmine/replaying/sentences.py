@@ -132,7 +132,7 @@ class Judge:
             refutes = (self._hostile or not extra.hostile) and extra.check != "number of clients"
             bare = set(self._arrays(movement.unprotected))
             if movement.unprotected:
-                if refutes and bare <= unprotected:
+                if bare <= unprotected:
                     continue
                 unprotected |= bare if refutes else set()
             elif extra.check != "clipping" and movement.excess <= _NEW * self._plain(extra.magnitude):
