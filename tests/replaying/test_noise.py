@@ -16,25 +16,25 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("runs", "dim"), [(6, 1), (6, 40), (128, 1)])
 def test_the_true_noise_is_rarely_above_its_upper_limit(shape, runs, dim):
-    """At a rate of 5%, in 1,000 measurements; 5 binomial errors are 3.4%, so the test fails by chance once in 10⁶.
+    """At a rate of 5%, in 400 measurements; 5 binomial errors are 5.4%, so the test fails by chance once in 10⁶.
 
     With 6 runs there is another array: replay measures at least 1,000 numbers with 6 runs, and the kurtosis is that of
     all noise together. With 128 runs the array is alone.
     """
     rng, exceeded = np.random.default_rng([runs, dim]), 0
-    noise = SHAPES[shape](rng, (1000, runs, dim if runs == 128 else dim + 200))
+    noise = SHAPES[shape](rng, (400, runs, dim if runs == 128 else dim + 200))
     residuals = (noise - noise.mean(axis=1, keepdims=True)) * np.sqrt(runs / (runs - 1))
     for one in residuals:
         excess = _excess_kurtosis(one / np.sqrt(np.mean(one**2)))
         level = float(np.sqrt(np.mean(one[:, :dim] ** 2)))
         exceeded += level * _factors(np.array([(runs - 1.0) * dim]), excess, 0.05)[0] < 1
-    assert exceeded / 1000 < 0.05 + 5 * np.sqrt(0.05 * 0.95 / 1000)
+    assert exceeded / 400 < 0.05 + 5 * np.sqrt(0.05 * 0.95 / 400)
     if shape == "gaussian" and dim > 1:  # the χ² limit is exact, and only widened where the kurtosis seems high
-        assert exceeded / 1000 > 0.01
+        assert exceeded / 400 > 0.01
 
 
 def test_the_kurtosis_of_residuals_is_corrected():
-    """Of Laplace noise it is 3. The standard error of the mean of x⁴ is √(8!/16 − 36) / √300,000 = 0.09, so 0.6 is 6."""
+    """Of Laplace noise it is 3. The mean of x⁴ has the standard error √(8!/16 − 36) / √300,000 = 0.09."""
     noise = np.random.default_rng(0).laplace(0, np.sqrt(0.5), (6, 50_000))
     residuals = (noise - noise.mean(axis=0)) * np.sqrt(6 / 5)
     assert _excess_kurtosis(residuals) == pytest.approx(3.0, abs=0.6)
