@@ -27,13 +27,13 @@ ROOT = Path(__file__).parents[1]
         ("secret-sharer", 12),
         ("bring-your-own", 8),
         ("ci", 6),
-        ("replay", 7),
+        ("replay", 16),
         ("mechanism", 5),
         ("opacus", 12),
     ],
 )
 def test_pages_show_real_output(page, least, tmp_path, monkeypatch):
-    if page == "opacus":
+    if page in ("opacus", "replay"):
         pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(str(ROOT / "docs" / f"{page}.md"), module_relative=False, encoding="utf-8")

@@ -163,7 +163,7 @@ def _batch_norm(people, rng):
     return {**total, "steps": np.sum([p["steps"] for p in people])}
 
 
-def _remembers(rng, noise_after):
+def _remembers(rng):
     momentum = np.zeros(DIM)
 
     def release(updates):
@@ -184,14 +184,15 @@ def _same_noise_each_round(rng):
 
 
 def _by_position(people, rng):
-    """Clips against a model by position and adds up by key."""
+    """Weights arrays by position, as a list of learning rates would, and adds them up by key."""
     total = {}
     for person in people:
-        first, second = list(person.values())
-        norm = np.sqrt(np.sum((first - 5.0) ** 2) + np.sum((second + 5.0) ** 2))
-        for (key, part), base in zip(person.items(), (5.0, -5.0), strict=True):
-            total[key] = total.get(key, 0.0) + base + (part - base) / max(1.0, norm / C)
-    return {key: total[key] + _noise(rng, size=8) for key in sorted(total)}
+        scaled = [part * rate for part, rate in zip(person.values(), (1.0, 0.01), strict=True)]
+        factor = 1 / max(1.0, float(np.sqrt(scaled[0] @ scaled[0] + scaled[1] @ scaled[1])) / C)
+        for key, part in zip(person, scaled, strict=True):
+            total[key] = total.get(key, 0.0) + part * factor
+    # "b" is small, so its noise is.
+    return {"a": total["a"] + _noise(rng, size=60), "b": total["b"] + _noise(rng, 0.01 * Z * C, size=60)}
 
 
 BUGS = {
@@ -224,7 +225,7 @@ BUGS = {
     "noise from the data": (
         lambda rng: lambda us: sum(clip(u) for u in us)
         + _noise(rng, Z * np.median([np.linalg.norm(clip(u)) for u in us])), "other clients"),
-    "momentum before noise": (lambda rng: _remembers(rng, False), "memory"),
+    "momentum before noise": (_remembers, "memory"),
     "the same noise in every round": (_same_noise_each_round, "memory"),
     "clips one update only once": (
         lambda rng: lambda us: sum(u if i == len(us) - 1 else clip(u) for i, u in enumerate(us)) + _noise(rng),
@@ -294,10 +295,12 @@ def test_what_only_hostile_clients_send_is_a_warning_unless_clients_are_hostile(
 
 def test_arrays_in_another_order_are_found():
     rng = np.random.default_rng(0)
-    people = [{"a": np.full(8, 5.0) + rng.normal(0, 0.1, 8), "b": np.full(8, -5.0)} for _ in range(4)]
-    # Updates are relative to a model, which replay does not know: its clients are models near zero.
-    result = run(lambda p: _by_position(p, rng), people, hostile=True)
-    assert not result.ok
+    people = [{"a": rng.normal(0, 0.1, 60), "b": rng.normal(0, 0.1, 60)} for _ in range(4)]
+    honest, hostile = (run(lambda p: _by_position(p, rng), people, hostile=hostile) for hostile in (False, True))
+    assert "order" not in checks(honest)
+    finding = next(finding for finding in hostile.findings if finding.check == "order")
+    assert finding.refutes
+    assert "whose arrays come in another order" in finding.sentence
 
 
 def test_without_noise_movements_are_compared_with_the_clip_norm():
@@ -470,7 +473,16 @@ def test_assert_sensitivity_raises_with_the_findings():
         ({"rounds": 0}, "rounds must be a whole number"),
         ({"release": 3}, "release must be a function"),
         ({"release": lambda us: "text"}, "release must return"),
-        ({"release": lambda us: 1 / 0}, "ZeroDivisionError"),
+        ({"release": lambda us: 1 / 0}, "fails on the clients as they are: ZeroDivisionError"),
+        ({"people": iter([1.0])}, "clients must be a list"),
+        ({"people": [np.zeros(3), np.zeros(4)]}, r"clients\[1\] is \(4,\), that of clients\[0\] is \(3,\)"),
+        ({"people": [{"a": np.zeros(3)}, {"b": np.zeros(3)}]}, r"'a' of clients\[1\] is missing"),
+        ({"clip_norm": "1"}, "clip_norm must be a number, got '1'"),
+        ({"clip_norm": [1.0]}, r"clip_norm must be a number, got \[1.0\]"),
+        ({"clip_norm": None}, "clip_norm must be a number, got None"),
+        ({"noise_multiplier": "2"}, "noise_multiplier must be a number"),
+        ({"noise_multiplier": (1.0, 2.0)}, "noise_multiplier must be a number"),
+        ({"noise_multiplier": float("inf")}, "finite"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments, says):

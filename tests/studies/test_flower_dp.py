@@ -75,11 +75,12 @@ def test_replay_does_not_flag_fedavg_with_equal_weights():
 @pytest.mark.parametrize(
     "array", [np.float32(0.3), np.zeros((0, 3)), np.arange(6).reshape(2, 3), np.ones(4, np.float16)]
 )
-def test_arrays_are_decoded_as_flower_does(array):
+def test_arrays_are_decoded_and_encoded_as_flower_does(array):
     from flwr.app import Array
 
-    from coalmine.integrations.flower.replay import decoded
+    from coalmine.integrations.flower.replay import decoded, encoded
 
     sent = Array(np.asarray(array))
+    assert vars(encoded(np.asarray(array))) == vars(sent)
     assert decoded(sent).dtype == sent.numpy().dtype
     np.testing.assert_array_equal(decoded(sent), sent.numpy())

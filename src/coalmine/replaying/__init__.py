@@ -4,7 +4,8 @@
 """
 
 from coalmine.replaying.clients import Client
+from coalmine.replaying.mechanisms import replay_mechanism
 from coalmine.replaying.result import Moved, Replay
 from coalmine.replaying.search import replay
 
-__all__ = ["Client", "Moved", "Replay", "replay"]
+__all__ = ["Client", "Moved", "Replay", "replay", "replay_mechanism"]

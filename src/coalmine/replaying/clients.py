@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -190,6 +190,26 @@ class Template:
             return (reported or {}).get(path, leaf)
 
         return mapped(self.client if base is None else base, change)
+
+
+def check_alike(clients: Sequence[Any]) -> None:
+    """Raise `InputError` unless all clients hold arrays of the same names and shapes."""
+    first = _shapes(clients[0])
+    for index, client in enumerate(clients[1:], start=1):
+        shapes = _shapes(client)
+        if shapes == first:
+            continue
+        path = next(path for path in [*first, *shapes] if first.get(path) != shapes.get(path))
+        name = f"{words(path)!r} of " if path else ""
+        here, there = (part.get(path, "missing") for part in (shapes, first))
+        raise InputError(
+            f"clients must hold arrays of the same names and shapes: {name}clients[{index}] is {here}, that of "
+            f"clients[0] is {there}"
+        )
+
+
+def _shapes(client: Any) -> dict[Path, tuple[int, ...]]:
+    return {p: numbers_of(leaf).shape for p, leaf in leaves(client).items() if _kind(p, leaf) in ("update", "whole")}
 
 
 def precision(leaf: Any) -> float:

@@ -159,8 +159,8 @@ class Round:
         excess = math.inf if bare.any() else deviations * scale.noise_multiplier
         return Movement(
             length=length, deviations=deviations, allowed=1 / scale.noise_multiplier, excess=excess,
-            margin=noise.margin, unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
-            p_value=0.0 if bare.any() else noise.p_value(excess) if excess > 1 else 1.0,
+            margin=noise.margin(moved), unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
+            p_value=0.0 if bare.any() else noise.p_value(moved, scale.noise_multiplier) if excess > 1 else 1.0,
         )  # fmt: skip
 
     def _statistics(
@@ -201,10 +201,11 @@ class Round:
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
         by_scale = math.sqrt(2 * dim) * max(0.0, spread)
         excess = math.hypot(low, by_scale) * scale.noise_multiplier
+        margin = noise.margin(np.where(usable, mean, 0.0))
         return Movement(
             length=length, deviations=math.sqrt(max(float(np.sum(standard**2) - np.sum(errors**2)), 0.0)),
-            allowed=1 / scale.noise_multiplier, excess=excess, margin=noise.margin, exact=False, scale=ratio,
-            not_finite=bad, p_value=CHECK_RATE if excess * noise.margin > 1 else 1.0,
+            allowed=1 / scale.noise_multiplier, excess=excess, margin=margin, exact=False, scale=ratio,
+            not_finite=bad, p_value=CHECK_RATE if excess * margin > 1 else 1.0,
         )  # fmt: skip
 
     def _ratio_error(self, with_client: Floats, without: Floats, usable: Bools, degrees: int) -> float:

@@ -3,7 +3,7 @@
 The movement that one client may cause is judged against this noise. All limits are for Gaussian noise: the squared
 scale of ``n`` residuals is χ² distributed, which also holds for movements across rounds whose noise is correlated
 (1 / aᵀS⁻¹a is χ² with n − T + 1 degrees of freedom for a Wishart matrix S of T rounds; Muirhead 1982, Theorem 3.2.12).
-Limits for other noise are wider, by its kurtosis.
+Limits for other noise are wider, by its kurtosis. Each array of a release has noise of one size, but arrays may differ.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Bools, Floats
+from coalmine.arrays import Bools, Floats, Ints
 from coalmine.results.finding import CHECK_RATE
 
 # Measured noise levels per replay, at most: each may be too low by chance, and they share half of the rate.
@@ -33,13 +33,20 @@ class Noise:
         std: Standard deviation of each coordinate, pooled over the array it belongs to, (dim,). 0 where there is none.
         rounds: Inverse correlation of the rounds' noise, (rounds, rounds).
         singular: Directions across rounds that carry no noise, (k, rounds).
-        degrees: Degrees of freedom of ``std``.
+        upper: Upper limit on the standard deviation of each coordinate, (dim,): exceeded in any array with a
+            probability of at most 1 in 40,000.
+        arrays: Which array each coordinate belongs to, (dim,).
+        array_degrees: Degrees of freedom of the measured noise of each array.
+        degrees: Degrees of freedom of all noise together.
         excess: Kurtosis above that of Gaussian noise, at least 0.
         rank: Dimension of the space that the noise vectors span, if smaller than their number; otherwise None.
     """
 
     mean: Floats
     std: Floats
+    upper: Floats
+    arrays: Ints
+    array_degrees: Floats
     rounds: Floats
     singular: Floats
     degrees: int
@@ -57,27 +64,43 @@ class Noise:
         noisy = self.std[~self.bare]
         return float(np.sqrt(np.mean(noisy**2))) if noisy.size else 0.0
 
-    @property
-    def margin(self) -> float:
-        """A factor below 1: the true deviation is at most the measured one over it, but for 1 case of 40,000."""
-        exact = math.sqrt(_chi_square_quantile(_RATE, self.degrees) / self.degrees)
-        quantile = float(-special.ndtri(_RATE))
-        wide = 1 - quantile * math.sqrt((2 + self.excess) / (4 * self.degrees))
-        return max(min(exact, wide), 0.1)
+    def deviations(self, moved: Floats, *, at_least: bool = False) -> float:
+        """Return the length of a movement, (rounds, dim), in standard deviations of the noise where there is any.
 
-    def deviations(self, moved: Floats) -> float:
-        """Return the length of a movement, (rounds, dim), in standard deviations of the noise where there is any."""
-        standard = moved[:, ~self.bare] / self.std[~self.bare]
+        Args:
+            moved: The movement.
+            at_least: Whether to return a lower limit, which holds for any measurement error within ``upper``.
+        """
+        scale = self.upper if at_least else self.std
+        standard = moved[:, ~self.bare] / scale[~self.bare]
         if self.singular.size and np.max(np.abs(self.singular @ standard), initial=0.0) > 1e-6:
             return math.inf  # a combination of rounds shows the movement without noise
         return math.sqrt(max(float(np.sum(standard * (self.rounds @ standard))), 0.0))
 
-    def p_value(self, excess_ratio: float) -> float:
-        """Return the chance, over all levels of a replay, that noise is measured this many times too low."""
-        if not math.isfinite(excess_ratio):
-            return 0.0
-        n = self.degrees / (1 + self.excess / 2)
-        return min(1.0, _LEVELS * float(special.gammainc(n / 2, n / 2 / excess_ratio**2)))
+    def margin(self, moved: Floats) -> float:
+        """Return a factor of at most 1: a movement is at least this share of what was measured."""
+        measured = self.deviations(moved)
+        return self.deviations(moved, at_least=True) / measured if 0 < measured < math.inf else 1.0
+
+    def p_value(self, moved: Floats, noise_multiplier: float) -> float:
+        """Return a p-value of the claim that a movement is covered: that some array's noise was measured too low.
+
+        A part of a movement is no longer than all of it. So arrays of few numbers, whose noise is uncertain, may be
+        left out: the best of these choices counts, times their number.
+        """
+        order = np.argsort(-self.array_degrees, kind="stable")
+        order = order[self.array_degrees[order] > 0]
+        best, total = 1.0, np.zeros_like(moved)
+        for count, array in enumerate(order, start=1):
+            here = self.arrays == array
+            total[:, here] = moved[:, here]
+            ratio = self.deviations(total) * noise_multiplier
+            if math.isinf(ratio):
+                return 0.0
+            if ratio > 1:
+                n = self.array_degrees[order[:count]] / (1 + self.excess / 2)
+                best = min(best, float(np.sum(special.gammainc(n / 2, n / 2 / ratio**2))))
+        return min(1.0, _LEVELS * len(order) * best)
 
 
 def measure(runs: Floats, sizes: list[int]) -> Noise:
@@ -96,29 +119,61 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     # A coordinate's own scale, since its rounding error is relative to its own size.
     noisy = own > np.maximum(_NOTHING * largest, 1e-12 * np.abs(mean[0]))
     noisy &= np.ptp(runs[:, 0], axis=0) > 0
-    std = np.where(noisy, _pooled(own, noisy, sizes, count), 0.0)
+    places = np.repeat(np.arange(len(sizes)), sizes)
+    numbers = np.bincount(places[noisy], minlength=len(sizes))
     if not noisy.any():
-        return Noise(mean, std, np.eye(rounds), np.empty((0, rounds)), 1, 0.0, None)
+        nothing = np.zeros_like(own)
+        eye, none = np.eye(rounds), np.empty((0, rounds))
+        return Noise(mean, nothing, nothing, places, np.zeros(len(sizes)), eye, none, 1, 0.0, None)
+    levels = np.sqrt(np.bincount(places[noisy], own[noisy] ** 2, minlength=len(sizes)) / np.maximum(numbers, 1))
+    array_degrees = np.maximum((count - 1) * numbers - rounds + 1, numbers > 0).astype(float)
+    std = np.where(noisy, _pooled(levels, numbers, count)[places], 0.0)
     standard = residuals[:, :, noisy] / std[noisy]
     samples = (count - 1) * int(noisy.sum())
     inverse, singular = _inverse(np.einsum("ktc,kuc->tu", standard, standard) / (count * int(noisy.sum())))
-    excess = max(0.0, float(np.mean((first[:, noisy] / std[noisy]) ** 4)) - 3.0)
-    return Noise(mean, std, inverse, singular, max(1, samples - rounds + 1), excess, _rank(standard[:, 0]))
+    excess = _excess_kurtosis(first[:, noisy] / std[noisy])
+    upper = np.where(noisy, np.maximum(std, (levels * _factors(array_degrees, excess))[places]), 0.0)
+    degrees = max(1, samples - rounds + 1)
+    return Noise(
+        mean, std, upper, places, array_degrees, inverse, singular, degrees, excess, _rank(standard[:, 0])
+    )  # fmt: skip
 
 
-def _pooled(own: Floats, noisy: Bools, sizes: list[int], count: int) -> Floats:
-    """Return one standard deviation per array, or one for all arrays if they do not differ beyond chance."""
-    std, common = np.zeros_like(own), math.sqrt(float(np.mean(own[noisy] ** 2))) if noisy.any() else 0.0
-    start = 0
-    for size in sizes:
-        part = slice(start, start + size)
-        mask, start = noisy[part], start + size
-        if not mask.any():
-            continue
-        level, degrees = math.sqrt(float(np.mean(own[part][mask] ** 2))), (count - 1) * int(mask.sum())
-        low, high = (_chi_square_quantile(rate, degrees) / degrees for rate in (1e-4, 1 - 1e-4))
-        std[part] = common if low <= (level / common) ** 2 <= high else level
-    return std
+def _pooled(levels: Floats, numbers: Ints, count: int) -> Floats:
+    """Return one standard deviation per array, or one for all arrays if they do not differ beyond chance.
+
+    Args:
+        levels: Measured standard deviation of each array.
+        numbers: Number of coordinates with noise in each array.
+        count: Number of runs.
+    """
+    common = math.sqrt(float(np.sum(numbers * levels**2) / np.sum(numbers)))
+    degrees = np.maximum((count - 1) * numbers, 1)
+    low, high = (_chi_square_quantile(rate, degrees) / degrees for rate in (1e-4, 1 - 1e-4))
+    square = (levels / common) ** 2
+    return np.where((low <= square) & (square <= high), common, levels)
+
+
+def _factors(degrees: Floats, excess: float, rate: float = _RATE) -> Floats:
+    """Return how many times the measured standard deviation of each array the true one may be.
+
+    All limits hold together with probability 1 − ``rate`` if the noise is Gaussian (χ², union bound over arrays). For
+    noise with heavier tails the mean square of n numbers has the variance (2 + excess)/n, that of a χ² variable with
+    n / (1 + excess/2) degrees of freedom, whose lower tail is used: an approximation.
+    """
+    share = rate / max(1, int(np.sum(degrees > 0)))
+    n = np.maximum(degrees, 1.0) / (1 + excess / 2)
+    return np.asarray(1 / np.sqrt(np.maximum(_chi_square_quantile(share, n) / n, 1e-6)))
+
+
+def _excess_kurtosis(standard: Floats) -> float:
+    """Return the excess kurtosis of noise, (runs, numbers), from residuals of unit variance; at least 0.
+
+    A residual x − mean of n runs is a weighted sum of all of them, which has ((n−1)³ + 1) / (n²(n−1)) of the excess.
+    """
+    n = len(standard)
+    share = ((n - 1) ** 3 + 1) / (n**2 * (n - 1))
+    return max(0.0, (float(np.mean(standard**4)) - 3.0) / share)
 
 
 def _inverse(correlation: Floats) -> tuple[Floats, Floats]:
@@ -139,5 +194,5 @@ def _rank(standard: Floats) -> int | None:
     return rank if rank < len(values) else None
 
 
-def _chi_square_quantile(probability: float, degrees: float) -> float:
-    return 2 * float(special.gammaincinv(degrees / 2, probability))
+def _chi_square_quantile(probability: float, degrees: Floats | Ints) -> Floats:
+    return np.asarray(2 * special.gammaincinv(degrees / 2, probability))

@@ -14,9 +14,8 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -79,30 +78,45 @@ def set_to(seed: tuple[int, ...], owned: list[Any]) -> Iterator[None]:
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))  # noqa: NPY002 the user's code may draw from it
     torch = sys.modules.get("torch")
-    if torch is not None:
+    if torch is not None and _has_accelerator():
         torch.manual_seed(int(words[2]))
-    with ExitStack() as stack:
-        _patch_entropy(stack, random.Random(int(words[0]) + 1))
-        stack.enter_context(warnings.catch_warnings())
+    elif torch is not None:
+        # torch.manual_seed also formats the stack, for a call to an accelerator that never comes.
+        torch.default_generator.manual_seed(int(words[2]))
+    with _entropy_from(random.Random(int(words[0]) + 1)), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        stack.enter_context(np.errstate(all="ignore"))
         yield
 
 
-def _patch_entropy(stack: ExitStack, stream: random.Random) -> None:
-    """Let generators that are created without a seed take one from a stream, until the stack is closed."""
-    # Also for `from numpy.random import default_rng`: the entropy of every unseeded SeedSequence comes from here.
-    bit_generator = np.random.bit_generator
-    if hasattr(bit_generator, "randbits"):
-        stack.enter_context(mock.patch.object(bit_generator, "randbits", stream.getrandbits))
-    stack.enter_context(mock.patch.object(os, "urandom", stream.randbytes))
-    stack.enter_context(mock.patch.object(random, "_urandom", stream.randbytes))  # SystemRandom and secrets
+@contextmanager
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Set attributes for a while: (owner, name, value). It runs around every call, and `unittest.mock` is slow."""
+    before = [(owner, name, vars(owner)[name]) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def _entropy_from(stream: random.Random) -> AbstractContextManager[None]:
+    """Let generators that are created without a seed take one from a stream."""
     seed = random.Random.seed
 
     def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
         seed(self, stream.getrandbits(64) if a is None else a, version)
 
-    stack.enter_context(mock.patch.object(random.Random, "seed", seeded))
+    changes = [
+        (os, "urandom", stream.randbytes),
+        (random, "_urandom", stream.randbytes),  # SystemRandom and secrets
+        (random.Random, "seed", seeded),
+    ]
+    # Also for `from numpy.random import default_rng`: the entropy of every unseeded SeedSequence comes from here.
+    if hasattr(np.random.bit_generator, "randbits"):
+        changes.append((np.random.bit_generator, "randbits", stream.getrandbits))
+    return replaced(*changes)
 
 
 def _is_generator(value: object) -> bool:
@@ -155,9 +169,17 @@ def _reseed(generator: Any, seed: np.random.SeedSequence) -> None:
             generator.manual_seed(int(seed.generate_state(1)[0]))
 
 
+@functools.cache
+def _has_accelerator() -> bool:
+    """Whether torch has other generators than that of the CPU."""
+    import torch
+
+    return bool(torch.accelerator.is_available()) if hasattr(torch, "accelerator") else bool(torch.cuda.is_available())
+
+
 def _device_states(torch: Any) -> list[tuple[Callable[[Any], None], Any]]:
     """Return the states of torch's generators on accelerators, each with the function that restores it."""
-    if torch is None:
+    if torch is None or not _has_accelerator():
         return []
     states: list[tuple[Callable[[Any], None], Any]] = []
     if torch.cuda.is_available() and torch.cuda.is_initialized():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import inspect
+import pickle
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,9 @@ from coalmine.errors import InputError
 from coalmine.replaying.clients import leaves, numbers_of, precision, words
 from coalmine.replaying.isolation import Isolated
 from coalmine.replaying.randomness import kept, set_to
+
+# Numbers of earlier releases that are kept (32 MB).
+_MOST_REMEMBERED = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Outcome:
 class Runner:
     """Runs an aggregation with the randomness that belongs to a seed, without any trace of earlier runs.
 
+    Runs set the generators: use them inside ``leaves_no_trace``.
+
     Args:
         release: Function from a list of clients to what is released. Parameters without a default that are called
             ``seed`` or ``rng`` receive a seed or a NumPy generator.
@@ -48,7 +56,16 @@ class Runner:
             raise InputError(f"release must be a function of a list of clients, got {type(release).__name__}")
         self._isolated, self._seed = Isolated(release), seed
         self._asks = _asks(release)
+        self._memory: dict[bytes, Outcome] | None = None
         self.calls = 0
+
+    def leaves_no_trace(self) -> AbstractContextManager[None]:
+        """Leave all generators as they were, whatever runs in between."""
+        return kept(self._isolated.generators)
+
+    def remember(self) -> None:
+        """From now on, do not run again what ran before: only if equal randomness gives equal releases."""
+        self._memory = {}
 
     def run(self, rounds: Sequence[Sequence[Any]], draw: int = 0) -> Outcome:
         """Run one or more rounds.
@@ -57,7 +74,19 @@ class Runner:
             rounds: The clients of each round.
             draw: Number of the random draw: equal numbers mean equal randomness.
         """
-        with kept(self._isolated.generators), self._isolated.copied() as release:
+        key = None if self._memory is None else _digest(rounds, draw)
+        if self._memory is None or key is None:
+            return self._run(rounds, draw)
+        if key not in self._memory:
+            outcome = self._run(rounds, draw)
+            size = 0 if outcome.vector is None else outcome.vector.size
+            if len(self._memory) * size > _MOST_REMEMBERED:
+                self._memory.clear()
+            self._memory[key] = outcome
+        return self._memory[key]
+
+    def _run(self, rounds: Sequence[Sequence[Any]], draw: int) -> Outcome:
+        with self._isolated.copied() as release:
             # Copied before the generators are set: copying must not draw.
             clients = [copy.deepcopy(list(members)) for members in rounds]
             with set_to((self._seed, draw), self._isolated.generators):
@@ -78,9 +107,19 @@ class Runner:
         return Outcome(np.concatenate(vectors), outcomes[0].names, precision=coarsest)
 
     def _arguments(self, draw: int, number: int) -> dict[str, Any]:
+        if not self._asks:
+            return {}
         sequence = np.random.SeedSequence([self._seed, draw, number, 2])
         values = {"seed": int(sequence.generate_state(1)[0]), "rng": np.random.default_rng(sequence)}
         return {name: values[name] for name in self._asks}
+
+
+def _digest(rounds: Sequence[Sequence[Any]], draw: int) -> bytes | None:
+    """Return a key of clients and a draw; None for clients that cannot be written as bytes."""
+    try:
+        return hashlib.blake2b(pickle.dumps((draw, [list(members) for members in rounds]), protocol=5)).digest()
+    except Exception:  # pickle raises whatever the user's objects raise
+        return None
 
 
 def _asks(release: Callable[..., Any]) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError, check_count, check_nonnegative, check_positive
-from coalmine.replaying.clients import precision
+from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.replaying.clients import check_alike, precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.movement import Movement, Round, Scale
 from coalmine.replaying.result import Moved, Replay
@@ -75,7 +75,8 @@ def replay(
         The findings, and how far each client moved the release.
 
     Raises:
-        InputError: If the clients hold no floating-point arrays, or the aggregation fails on the clients as they are.
+        InputError: If the clients hold no floating-point arrays or differ in their shapes, or if the aggregation fails
+            on the clients as they are.
 
     Example:
         >>> from coalmine.replaying import Client
@@ -93,18 +94,24 @@ def replay(
         raise InputError(f"clients must be a list of at least one client, got {clients!r:.60}")
     if adjacency not in ("zero-out", "add-remove"):
         raise InputError(f'adjacency must be "zero-out" or "add-remove", got {adjacency!r}')
-    noise = 0.0 if noise_multiplier is None else check_nonnegative("noise_multiplier", noise_multiplier)
-    if not math.isfinite(noise):
-        raise InputError(f"noise_multiplier must be finite, got {noise_multiplier}")
-    search = Search(
-        Runner(release, seed=check_count("seed", seed, least=0)),
-        Extras(list(clients), clip_norm=check_positive("clip_norm", clip_norm), seed=seed),
-        noise_multiplier=noise,
-        adjacency=adjacency,
-        hostile=hostile,
-    )
+    noise = 0.0 if noise_multiplier is None else _number("noise_multiplier", noise_multiplier)
+    if not (math.isfinite(noise) and noise >= 0):
+        raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
+    clip = check_positive("clip_norm", _number("clip_norm", clip_norm))
+    check_count("rounds", rounds)
+    runner = Runner(release, seed=check_count("seed", seed, least=0))
+    extras = Extras(list(clients), clip_norm=clip, seed=seed)
+    check_alike(extras.clients)
+    with runner.leaves_no_trace():
+        search = Search(runner, extras, noise_multiplier=noise, adjacency=adjacency, hostile=hostile)
+        _try_all(search, _users_own(extra, clients), dropouts=dropouts, rounds=rounds)
+        return search.result(seed)
+
+
+def _try_all(search: Search, users_own: Sequence[Extra], *, dropouts: bool, rounds: int) -> None:
+    """Let one client after another join."""
     search.check_noise()
-    for joining in _users_own(extra, clients):
+    for joining in users_own:
         search.try_extra(joining)
     first, *others = search.extras.all()
     exact = search.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
@@ -112,7 +119,7 @@ def replay(
         others = [joining for check in _MATTER_MOST for joining in [o for o in others if o.check == check][:3]]
     for joining in others:
         search.try_extra(joining)
-    if check_count("rounds", rounds) > 1:
+    if rounds > 1:
         search.try_rounds(rounds)
     for setting in search.extras.settings(dropouts=dropouts):
         if exact or setting.words in ("beside clients whose updates are all clipped", "and all others dropped out"):
@@ -122,7 +129,13 @@ def replay(
         if exact:
             search.try_replacement()
         search.try_presence(probes=3 if exact else 1)
-    return search.result(seed)
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a number or an array of one number as a float."""
+    if isinstance(value, bool) or np.size(value) != 1 or isinstance(value, list | tuple):
+        raise InputError(f"{name} must be a number, got {value!r:.60}")
+    return check_number(name, value)
 
 
 def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
@@ -181,7 +194,9 @@ class Search:
         again = runner.run([members]).vector
         self.reproducible = again is not None and np.array_equal(outcome.vector, again)
         self._draws = int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _LEAST_DRAWS, _MOST_DRAWS))
-        if not self.reproducible:
+        if self.reproducible:
+            runner.remember()
+        else:
             self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
         self._names = outcome.names
         self.base = self._round([members])
@@ -239,16 +254,14 @@ class Search:
 
     def try_replacement(self) -> None:
         """Replace a client by its opposite, which may move the release twice as far."""
+        twice = Scale(noise_multiplier=self.scale.noise_multiplier / 2, sensitivity=2 * self.scale.sensitivity)
         for magnitude in (1.0, 1000.0):
             first, second = (self.extras.along(sign * self.extras.direction, magnitude) for sign in (1, -1))
             around = self._round([[*self.extras.clients, first]], like=self.base, trust=True)
             if around.outcome(0).vector is None:
                 continue
-            movement = around.compare([[*self.extras.clients, second]], self.scale, doubt=2.04)
-            halved = replace(
-                movement, excess=movement.excess / 2, deviations=movement.deviations / 2, length=movement.length / 2,
-                p_value=around.noise.p_value(movement.excess / 2) if 2 < movement.excess < math.inf else 0.0,
-            )  # fmt: skip
+            movement = around.compare([[*self.extras.clients, second]], twice)
+            halved = replace(movement, deviations=movement.deviations / 2, length=movement.length / 2)
             extra = Extra(
                 check="replaced", words="was replaced by its opposite (half of the movement counts)",
                 code="C * v instead of -C * v", build=partial(_always, second), magnitude=magnitude,

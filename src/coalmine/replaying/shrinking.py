@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coalmine.replaying.movement import Movement, Round, Scale
-from coalmine.results.finding import CHECK_RATE
 
 if TYPE_CHECKING:
     from coalmine.replaying.sentences import Observation
@@ -58,8 +57,7 @@ def shrunk(
 
 def detected(movement: Movement, tolerance: float) -> bool:
     """Whether a movement exceeds what is allowed, beyond rounding and the error of the measured noise."""
-    beyond = movement.excess * movement.margin > 1 + tolerance
-    return beyond and (movement.p_value <= CHECK_RATE or not movement.exact)
+    return movement.excess * movement.margin > 1 + tolerance
 
 
 def _smallest(shows: Callable[[float], bool], largest: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
+import io
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -18,6 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.local import _identify, copied
 from coalmine.replaying import Client, Replay, replay
+from coalmine.replaying.randomness import replaced
 
 
 def replay_strategy(
@@ -110,17 +112,17 @@ class StrategyRelease:
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
         self._number += 1
-        with _quiet(), mock.patch.object(Array, "numpy", decoded):
+        with _quiet(), replaced((Array, "numpy", decoded), (Array, "from_numpy_ndarray", staticmethod(encoded))):
             asked = list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
             ordered = [*clients[-1:], *clients[:-1]]
             replies = [self._reply(message, client) for message, client in zip(asked, ordered, strict=False)]
             before = getattr(self._strategy, "clipping_norm", None)
             arrays, _ = self._strategy.aggregate_train(self._number, replies)
-        if not arrays:
-            return None
+            if not arrays:
+                return None
+            released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted(arrays.items())}
         self._model = arrays
-        released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted(arrays.items())}
         after = getattr(self._strategy, "clipping_norm", None)
         if after != before and _sent(asked, before):  # adaptive clipping: its noise is Gaussian in the logarithm
             released["log clipping_norm"] = math.log(float(after or 0.0)) if after else -math.inf
@@ -179,7 +181,7 @@ def claimed_noise(strategy: Strategy) -> float | None:
     return float((noise**-2 + (2 * count) ** -2) ** -0.5)
 
 
-_load = Array.numpy
+_load, _save = Array.numpy, Array.from_numpy_ndarray
 
 
 def decoded(array: Array) -> Any:
@@ -197,6 +199,22 @@ def decoded(array: Array) -> Any:
         return _load(array)
     start = 10 + int.from_bytes(data[8:10], "little")
     return np.frombuffer(data, dtype=array.dtype, offset=start).reshape(array.shape).copy()
+
+
+def encoded(array: Any) -> Array:
+    """Return what ``Array.from_numpy_ndarray`` does, with headers that are written only once."""
+    if not array.flags.c_contiguous or array.dtype.kind not in "biuf":
+        return _save(array)
+    data = _header(array.dtype, array.shape) + array.tobytes()
+    return Array(dtype=str(array.dtype), shape=tuple(array.shape), stype="numpy.ndarray", data=data)
+
+
+@functools.cache
+def _header(dtype: Any, shape: tuple[int, ...]) -> bytes:
+    """Return what stands before the numbers in NumPy's format."""
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(shape, dtype), allow_pickle=False)
+    return buffer.getvalue()[: 10 + int.from_bytes(buffer.getvalue()[8:10], "little")]
 
 
 class _Encoded:
@@ -267,9 +285,8 @@ def _setting(strategy: Strategy, name: str, value: float | None, argument: str) 
 def _quiet() -> Iterator[None]:
     """Silence Flower's log for a while."""
     logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    before, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.disabled = before

@@ -7,7 +7,7 @@
         print(result.view, result.summary)
 
 `audit_opacus` inserts gradients, and looks for `SampleCanaries` in the data. `OpacusAudit` takes any other audits.
-docs/opacus.md explains both.
+docs/opacus.md explains both. `replay_optimizer` looks for sensitivity bugs without a training (docs/replay.md).
 """
 
 try:
@@ -16,6 +16,7 @@ except ImportError:
     raise ImportError("this integration needs Opacus, which is not installed: pip install 'coalmine[opacus]'") from None
 
 from coalmine.integrations.opacus.audit import OpacusAudit, audit_opacus
+from coalmine.integrations.opacus.replay import replay_optimizer
 from coalmine.methods.samples.canaries import SampleCanaries
 
-__all__ = ["OpacusAudit", "SampleCanaries", "audit_opacus"]
+__all__ = ["OpacusAudit", "SampleCanaries", "audit_opacus", "replay_optimizer"]

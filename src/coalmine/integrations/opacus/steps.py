@@ -71,7 +71,7 @@ class AuditedSteps:
         stepped: Callable[[int], None] = lambda batches: None,
         population: int | None = None,
     ) -> None:
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer)
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         if ghost and length not in (None, 1):
             raise InputError(
@@ -328,7 +328,8 @@ def _layer_scale(optimizer: DPOptimizer) -> Vector | None:
     return np.repeat(factors, sizes).astype(np.float32)
 
 
-def _check_optimizer(optimizer: DPOptimizer) -> None:
+def check_optimizer(optimizer: DPOptimizer) -> None:
+    """Raise `InputError` unless it is an optimizer of one process that clips."""
     check_kind("optimizer", optimizer, DPOptimizer, "the DPOptimizer that make_private returned")
     if isinstance(optimizer, _DISTRIBUTED):
         raise InputError(

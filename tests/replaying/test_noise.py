@@ -1,0 +1,52 @@
+"""The noise of a release, measured: its limits hold as often as they say."""
+
+import numpy as np
+import pytest
+
+from coalmine.replaying.noise import _excess_kurtosis, _factors, measure
+
+SHAPES = {
+    "gaussian": lambda rng, size: rng.standard_normal(size),
+    "laplace": lambda rng, size: rng.laplace(0, np.sqrt(0.5), size),
+    "discrete": lambda rng, size: np.rint(rng.normal(0, 2.0, size)) / np.sqrt(4 + 1 / 12),
+    "binomial": lambda rng, size: (rng.binomial(16, 0.5, size) - 8) / 2,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("runs", "dim"), [(6, 1), (6, 40), (128, 1)])
+def test_the_true_noise_is_rarely_above_its_upper_limit(shape, runs, dim):
+    """At a rate of 5%, in 400 measurements; 5 binomial errors are 5.4%, so the test fails by chance once in 10⁶.
+
+    With 6 runs there is another array: replay measures at least 1,000 numbers with 6 runs, and the kurtosis is that of
+    all noise together. With 128 runs the array is alone.
+    """
+    rng, exceeded = np.random.default_rng([runs, dim]), 0
+    noise = SHAPES[shape](rng, (400, runs, dim if runs == 128 else dim + 200))
+    residuals = (noise - noise.mean(axis=1, keepdims=True)) * np.sqrt(runs / (runs - 1))
+    for one in residuals:
+        excess = _excess_kurtosis(one / np.sqrt(np.mean(one**2)))
+        level = float(np.sqrt(np.mean(one[:, :dim] ** 2)))
+        exceeded += level * _factors(np.array([(runs - 1.0) * dim]), excess, 0.05)[0] < 1
+    assert exceeded / 400 < 0.05 + 5 * np.sqrt(0.05 * 0.95 / 400)
+    if shape == "gaussian" and dim > 1:  # the χ² limit is exact, and only widened where the kurtosis seems high
+        assert exceeded / 400 > 0.01
+
+
+def test_the_kurtosis_of_residuals_is_corrected():
+    """Of Laplace noise it is 3. The mean of x⁴ has the standard error √(8!/16 − 36) / √300,000 = 0.09."""
+    noise = np.random.default_rng(0).laplace(0, np.sqrt(0.5), (6, 50_000))
+    residuals = (noise - noise.mean(axis=0)) * np.sqrt(6 / 5)
+    assert _excess_kurtosis(residuals) == pytest.approx(3.0, abs=0.6)
+
+
+def test_a_movement_in_a_small_array_is_judged_by_the_error_of_its_own_noise():
+    runs = np.random.default_rng(0).normal(0, 1, (6, 1, 501))
+    noise = measure(runs, [500, 1])
+    large, small = np.zeros((1, 501)), np.zeros((1, 501))
+    large[0, 0], small[0, 500] = 1.0, 1.0
+    assert noise.margin(large) > 0.9
+    assert noise.margin(small) < 0.3
+    assert noise.p_value(3 * large, 1.0) < 1e-9
+    assert noise.p_value(3 * small, 1.0) > 1e-3
+    assert noise.p_value(3 * (large + small), 1.0) < 1e-9
