@@ -52,7 +52,7 @@ def _adaptive(deviation: float) -> Outcome:
         return {"gradient": released(optimizer), "clip norm": count}
 
     claim = {"clip_norm": CLIP, "noise_multiplier": 1.0, "adjacency": "add-remove", "dropouts": False, "rounds": 1}
-    return replayed(release, examples(), who="example", **claim)
+    return replayed(release, examples(), who="example", draws=128, **claim)  # many, since the count is one number
 
 
 def _engine(**settings: Any) -> Outcome:

@@ -42,6 +42,7 @@ def replay(
     hostile: bool = False,
     dropouts: bool = True,
     rounds: int = 3,
+    draws: int | None = None,
     seed: int = 0,
 ) -> Replay:
     """Run an aggregation with and without one client, with the same randomness, and compare.
@@ -69,6 +70,8 @@ def replay(
             arrays of the wrong shape. Findings about these then refute the claim; otherwise they are warnings.
         dropouts: Whether rounds with few clients happen, too.
         rounds: Number of rounds in which a client of the first one may still be seen; 1 turns this check off.
+        draws: Number of runs with other random numbers that measure the noise; by default from the size of the release.
+            More of them see a smaller excess in arrays of a few numbers.
         seed: Seed of all randomness.
 
     Returns:
@@ -99,11 +102,13 @@ def replay(
         raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
     clip = check_positive("clip_norm", _number("clip_norm", clip_norm))
     check_count("rounds", rounds)
+    if draws is not None:
+        check_count("draws", draws, least=_LEAST_DRAWS)
     runner = Runner(release, seed=check_count("seed", seed, least=0))
     extras = Extras(list(clients), clip_norm=clip, seed=seed)
     check_alike(extras.clients)
     with runner.leaves_no_trace():
-        search = Search(runner, extras, noise_multiplier=noise, adjacency=adjacency, hostile=hostile)
+        search = Search(runner, extras, noise_multiplier=noise, adjacency=adjacency, hostile=hostile, draws=draws)
         _try_all(search, _users_own(extra, clients), dropouts=dropouts, rounds=rounds)
         return search.result(seed)
 
@@ -178,10 +183,18 @@ class Search:
         noise_multiplier: The claimed noise multiplier.
         adjacency: ``"zero-out"`` or ``"add-remove"``.
         hostile: Whether findings about replies that no honest client sends refute the claim.
+        draws: Number of runs that measure the noise; from the size of the release if None.
     """
 
     def __init__(
-        self, runner: Runner, extras: Extras, *, noise_multiplier: float, adjacency: str, hostile: bool
+        self,
+        runner: Runner,
+        extras: Extras,
+        *,
+        noise_multiplier: float,
+        adjacency: str,
+        hostile: bool,
+        draws: int | None = None,
     ) -> None:
         self.runner, self.extras, self._adjacency = runner, extras, adjacency
         self._precision = max(precision(leaf) for leaf in extras.template.update.values())
@@ -193,7 +206,7 @@ class Search:
             raise InputError("release returned numbers that are not finite for the clients as they are")
         again = runner.run([members]).vector
         self.reproducible = again is not None and np.array_equal(outcome.vector, again)
-        self._draws = int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _LEAST_DRAWS, _MOST_DRAWS))
+        self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _LEAST_DRAWS, _MOST_DRAWS))
         if self.reproducible:
             runner.remember()
         else:
