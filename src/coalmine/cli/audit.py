@@ -140,7 +140,8 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
     with console.bars(quiet=bool(quiet or as_json)):
         finished = run(settings, out=out)
     (method_results,) = finished.methods
-    gate = judge(method_results.results, max_epsilon=values["max_epsilon"])
+    confidence = getattr(settings.methods[method.name], "confidence", 0.95)
+    gate = judge(method_results.results, max_epsilon=values["max_epsilon"], confidence=confidence)
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
