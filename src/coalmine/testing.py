@@ -54,7 +54,7 @@ def assert_private(
     the claim on the others: is there enough noise everywhere, fresh in every call, independent, of the right shape? The
     first failing check names the bug. docs/mechanism.md describes the attacks and proves their tests.
 
-    With probability δ an (ε, δ)-DP mechanism may reveal the whole sum at once, so no rate below δ can be promised.
+    With probability δ an (ε, δ)-DP mechanism may reveal the whole sum at once, so no rate below δ can be guaranteed.
 
     Args:
         mechanism: Function from the sum of updates, a float32 array of shape ``(dim,)``, to the noisy sum.

@@ -29,7 +29,7 @@ def test_a_bug_refutes_and_a_caution_does_not():
 def test_the_summary_names_the_bug_and_does_not_contradict_it():
     summary = checked(BUG, CAUTION).summary
     assert summary.startswith("Bug found (fresh noise): The noise of round 7 equals that of round 3 (p = 2e-09).")
-    assert "Be careful (weights): Clients have unequal weights." in summary
+    assert "Warning (weights): Clients have unequal weights." in summary
     assert "Refuted: the claimed ε = 8" in summary
     assert "Not refuted" not in summary
     assert "no evidence" not in summary

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coalmine.results.finding import Finding
+from coalmine.results.words import finding_sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class Replay:
         """A summary, the findings with their examples, and the noise that they were judged by."""
         lines = [self.summary]
         for finding in self.findings:
-            lines.append(f"- {'Bug found' if finding.refutes else 'Be careful'} ({finding.check}): {finding}")
+            lines.append(f"- {finding_sentence(finding)}")
             if finding.example:
                 lines.append(f"  Smallest example: {finding.example}")
         noise = f"{self.noise:.4g} ± {100 * self.noise_error:.1g}%" if self.noise else "none"

@@ -19,8 +19,8 @@ class Finding:
 
     Args:
         check: Name of the check, such as ``"fresh noise"``.
-        sentence: What is wrong, in plain words and with numbers, as a sentence.
-        refutes: Whether the claimed guarantee cannot hold, or one should just be careful.
+        sentence: What is wrong, in plain words and with numbers. The final full stop is optional.
+        refutes: True if this refutes the claimed guarantee; False for a warning.
         p_value: Probability that a correct training or mechanism shows such evidence, or an upper limit on it, all
             checks of the result taken into account; 0 for what was seen to happen and needs no statistics.
         example: The smallest input that shows it, in words or code.
@@ -41,9 +41,8 @@ class Finding:
         """The sentence, with the p-value if there is one."""
         from coalmine.results.words import p_value_text
 
-        if self.p_value == 0:
-            return self.sentence
-        return f"{self.sentence.rstrip('.')} ({p_value_text(self.p_value)})."
+        text = self.sentence.rstrip(".")
+        return f"{text}." if self.p_value == 0 else f"{text} ({p_value_text(self.p_value)})."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""

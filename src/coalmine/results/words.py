@@ -87,7 +87,7 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
 
 def finding_sentence(finding: Finding) -> str:
     """Say what a check found, and whether that refutes the claim."""
-    return f"{'Bug found' if finding.refutes else 'Be careful'} ({finding.check}): {finding}"
+    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}): {finding}"
 
 
 def unnoticed_sentence(theory: Theory | None) -> str:
@@ -126,7 +126,7 @@ def needed_sentence(test: ClaimTest) -> str:
 
 def p_value_text(p_value: float) -> str:
     """Format a p-value, such as ``p = 2e-07``."""
-    return "p < 1e-300" if p_value < 1e-300 else f"p = {p_value:.2g}"
+    return "p < 1e-300" if p_value <= 1e-300 else f"p = {p_value:.2g}"
 
 
 def guess(estimate: Estimate) -> str:

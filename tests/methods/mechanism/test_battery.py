@@ -116,7 +116,7 @@ def test_a_bare_coordinate_refutes_any_epsilon_by_its_exact_values():
 def test_tensors_are_called_by_their_names():
     sizes = {"fc1.weight": 500, "fc1.bias": 20, "fc2.weight": 80}
     (finding,) = findings(added(lambda noise: np.where(np.arange(DIM) // 20 == 25, 0, noise)), sizes=sizes)
-    assert finding.sentence == "Fc1.bias carries no noise."
+    assert finding.sentence == "fc1.bias carries no noise."
 
 
 def tree():

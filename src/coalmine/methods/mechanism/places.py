@@ -153,8 +153,10 @@ def _sentence(calls: Calls, columns: Bools, ratio: float, tensors: Tensors, what
         exact = columns  # a coordinate or two on the wrong side are due to chance
     where, several = describe(calls.coordinates, exact, tensors, what)
     verb = "carry" if several else "carries"
-    much = "no noise" if ratio < 1e-3 else f"{ratio:.2g} of the noise of the others"
-    return f"{where[:1].upper()}{where[1:]} {verb} {much}."
+    amount = "no noise" if ratio < 1e-3 else f"{ratio:.2g} of the noise of the others"
+    if where.startswith((what, "every")):  # but not the name of a tensor
+        where = f"{where[:1].upper()}{where[1:]}"
+    return f"{where} {verb} {amount}."
 
 
 def _parts(kept: Ints, chosen: Bools) -> int:
