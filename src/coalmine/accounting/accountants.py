@@ -86,10 +86,12 @@ def extent_of(event: Any, neighbors: Any, *, quickly: bool = False) -> float:
     """
     import dp_accounting as dp
 
+    from coalmine.accounting.rdp import RdpAccountant
+
     # dp-accounting's default orders begin at 1.1, too far from 1 for an ε of several hundred.
     orders = [1.02, 1.05, *dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS]
     with quiet():
-        accountant = dp.rdp.RdpAccountant(_WHOLE_ORDERS if quickly else orders, neighbors)
+        accountant = RdpAccountant(_WHOLE_ORDERS if quickly else orders, neighbors)
         return float(accountant.compose(event).get_epsilon(1e-15))
 
 
@@ -112,15 +114,16 @@ def pld_step(event: Any, extent: float, coarser: int) -> float:
 
 def new_accountant(name: str, neighbors: Any, extent: float, step: float) -> Any:
     """Return a new dp-accounting accountant; ``extent`` and ``step`` are those of `extent_of` and `pld_step`."""
-    import dp_accounting as dp
     import numpy as np
 
-    class MironovAccountant(dp.rdp.RdpAccountant):  # type: ignore[misc]
+    from coalmine.accounting.rdp import RdpAccountant
+
+    class MironovAccountant(RdpAccountant):
         def get_epsilon(self, target_delta: float) -> float:
             return float(np.min(self._rdp - math.log(target_delta) / (self._orders - 1)))
 
     if name == "rdp":
-        return dp.rdp.RdpAccountant(neighboring_relation=neighbors)
+        return RdpAccountant(neighboring_relation=neighbors)
     if name == "rdp-mironov":
         return MironovAccountant(neighboring_relation=neighbors)
     from coalmine.accounting.pld import PldAccountant
