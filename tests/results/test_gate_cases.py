@@ -65,7 +65,7 @@ def test_methods_and_views_choose_together():
     assert [(judgment.result.method, judgment.result.view) for judgment in chosen] == [("one-shot", "updates")]
     with pytest.raises(InputError, match="no result of exposure has the view updates"):
         judge(results, methods=["exposure"], views=["updates"])
-    with pytest.raises(InputError, match="unknown view 'rank'. This run has final, updates, ranks"):
+    with pytest.raises(InputError, match=r"unknown view 'rank'\. This run has final, updates, ranks"):
         judge(results, views=["rank"])
 
 
