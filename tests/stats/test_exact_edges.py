@@ -1,0 +1,133 @@
+"""Edges: levels that are met exactly, mirrored scores, and arguments of which only one is wrong."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from coalmine.errors import InputError
+from coalmine.stats import ApproximateDP, Estimate, GaussianDP, Scores, epsilon_between_gaussians
+from coalmine.stats.exposure import per_copy_epsilon
+from coalmine.stats.random_guessing import OrderStatistic
+from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.rates import binomial_cdf
+from coalmine.stats.sequential import EProcess, as_estimates
+from coalmine.stats.simultaneous_bound import joint_p_value, significance_levels
+from coalmine.stats.single_run import Guesses, GuessTests
+from coalmine.stats.skew_normal import SkewNormal
+from coalmine.stats.tradeoff import PrivacyProfile
+from coalmine.stats.trial_guesses import TrialGuesses
+from coalmine.stats.walk import Walk
+
+NOTHING = ApproximateDP(0.0, 0.0)
+
+
+def test_levels_that_are_met_exactly_reject():
+    # Five right guesses of five have probability 1/32, exactly.
+    assert TrialGuesses(5, 5).power(NOTHING, NOTHING, 1 / 32) == 1 / 32
+    assert TrialGuesses(5, 5).power(NOTHING, NOTHING, 1 / 33) == 0.0
+    walk = Walk.at(Scores(np.arange(20.0) + 30, np.arange(20.0)), "coin-flips", level=0.01, delta=0.0)
+    (index,) = np.flatnonzero(walk.p_values(NOTHING, np.arange(walk.thresholds.size)) < 1)[:1]
+    p_value = float(walk.p_values(NOTHING, np.array([index]))[0])
+    assert walk.rejects(NOTHING, np.array([index]), p_value).all()
+    assert not walk.rejects(NOTHING, np.array([index]), p_value * 0.999).any()
+
+
+@pytest.mark.parametrize("nonmembers", [None, 7])
+def test_the_power_against_the_claim_itself_counts_the_draws_beyond_the_threshold(nonmembers):
+    test, claim = RankSum(9, nonmembers, np.random.default_rng(0), draws=99), GaussianDP(1.0)
+    statistics = np.sort(test.drawn(claim))
+    for level in (0.01, 0.05, 0.2):
+        allowed = round(level * 100) - 1
+        expected = np.mean(statistics > statistics[-1 - allowed])
+        assert test.power(claim, claim, level) == expected <= level
+    assert test.power(claim, claim, 0.009) == 0.0
+
+
+def test_families_without_tests_get_no_significance():
+    tests, empty = GuessTests(np.zeros(4), [Guesses(20, 10, 5)] * 4, 3.0), GuessTests(np.zeros(0), [], 5.0)
+    other = GuessTests(np.zeros(1), [Guesses(20, 10, 5)], 1.0)
+    assert significance_levels([tests, empty, other], 0.1) == [
+        pytest.approx(0.1 * 3 / 4 / 4),
+        0.0,
+        pytest.approx(0.025),
+    ]
+    assert joint_p_value([tests, empty, other], ApproximateDP(5.0, 0.0)) == 1.0
+
+
+@pytest.mark.parametrize("references", [5, 6])
+def test_quantiles_of_exposures_are_the_least_that_reach_their_probability(references):
+    """Exact fractions: the number of references ahead of a canary is negative hypergeometric."""
+    canaries, position = 4, 2
+    ways = [
+        math.comb(k + position - 1, k) * math.comb(references - k + canaries - position, references - k)
+        for k in range(references + 1)
+    ]
+    chances = [Fraction(way, math.comb(references + canaries, canaries)) for way in ways]
+    law = OrderStatistic(references=references, canaries=canaries, position=position)
+    for ahead in range(references + 1):
+        # An exposure of at most log2(references) − log2(1 + ahead) means at least so many ahead.
+        reached = sum(chances[ahead:])
+        for probability, rank in ((reached, ahead), (reached - Fraction(1, 10**6), ahead)):
+            expected = math.log2(references) - math.log2(1 + rank)
+            if 0 < probability < 1:
+                assert law.quantile(float(probability)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_all_trials_are_certain_to_be_at_most_all():
+    assert binomial_cdf(np.array([-1, 3, 4]), 3, 0.5).tolist() == [0.0, 1.0, 1.0]
+    assert binomial_cdf(np.array([0, 1, 2]), 3, 0.5) == pytest.approx([1 / 8, 1 / 2, 7 / 8])
+
+
+@pytest.mark.parametrize("power", [2.5, 6.0])
+def test_mirrored_losses_have_the_mirrored_fit(power):
+    losses = np.arange(1.0, 40.0) ** power
+    fit, mirrored = SkewNormal.fit(losses), SkewNormal.fit(-losses)
+    assert mirrored.shape == pytest.approx(-fit.shape, rel=1e-3, abs=1e-3)
+    assert mirrored.location == pytest.approx(-fit.location, rel=1e-3, abs=1e-2 * losses.std())
+    assert mirrored.scale == pytest.approx(fit.scale, rel=1e-3)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [(0, 0, 1, 1), (0, 1, 1, 0), (0, 1, 1, -1), (0, math.inf, 1, 1), (0, 1, 1, math.inf), (math.nan, 1, 0, 1),
+     (0, 1, math.nan, 1), (0, math.nan, 0, 1), (0, 1, 0, math.nan)],
+)  # fmt: skip
+def test_each_moment_is_checked_by_itself(pair):
+    with pytest.raises(InputError, match="must be"):
+        epsilon_between_gaussians(*pair, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("coins", "shape"), [(np.ones(3), (3,)), (np.ones(2, bool), (3,)), (np.ones((1, 1, 1), bool), (1, 1, 1))]
+)
+def test_trials_need_one_boolean_for_each_score(coins, shape):
+    with pytest.raises(InputError, match="booleans"):
+        EProcess(np.ones((1, 1)), np.zeros((1, 1))).update(coins, np.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "deltas"), [([0.0, 1.0], [0.1, 0.2]), ([1.0, 1.0], [0.2, 0.1]), ([-0.1, 1.0], [0.2, 0.1])]
+)
+def test_profiles_fall_and_begin_at_zero_or_later(epsilons, deltas):
+    with pytest.raises(ValueError, match="privacy profile"):
+        PrivacyProfile(np.array(epsilons), np.array(deltas))
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, math.nan, -0.1])
+def test_an_epsilon_per_copy_is_finite(epsilon):
+    with pytest.raises(InputError):
+        per_copy_epsilon(epsilon, 2)
+
+
+def test_bounds_have_ten_stricter_values_and_lose_their_validity_with_a_reason():
+    bound = Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="").with_stricter(lambda level: level)
+    assert [level for level, _ in bound.stricter] == pytest.approx([1 - 0.1 / 2**k for k in range(1, 11)])
+    (mere,) = as_estimates([bound])
+    assert (mere.valid, mere.assumes) == (False, "the number of trials was fixed in advance, which does not hold here")
+    (named,) = as_estimates([Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="all is well")])
+    assert named.assumes.startswith("all is well; the number")
