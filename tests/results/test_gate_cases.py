@@ -45,6 +45,11 @@ def test_p_values_equal_to_their_share_refute():
         assert judge([with_p_value("updates", (1 - confidence) * 1.001)], confidence=confidence).failed is False
 
 
+def test_holms_method_begins_with_the_smallest_p_value():
+    assert judge([with_p_value("final", 0.04), with_p_value("updates", 0.01)]).sentence.startswith("2 of 2 results")
+    assert judge([with_p_value("final", 0.06), with_p_value("updates", 0.01)]).sentence.startswith("1 of 2 results")
+
+
 def test_bounds_stored_at_exactly_the_needed_confidence_are_used():
     gate = judge([result(view=f"every:{k}", bound=3.0) for k in (2, 3)], max_epsilon=2.85)
     assert [judgment.bound for judgment in gate.judgments] == [2.9, 2.9]

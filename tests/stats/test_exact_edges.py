@@ -5,20 +5,22 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.stats import ApproximateDP, Estimate, GaussianDP, Scores, epsilon_between_gaussians
 from coalmine.stats.exposure import per_copy_epsilon
 from coalmine.stats.random_guessing import OrderStatistic
 from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.ranks import both_tails
 from coalmine.stats.rates import binomial_cdf
-from coalmine.stats.sequential import EProcess, as_estimates
+from coalmine.stats.sequential import EProcess, _ranks, as_estimates
 from coalmine.stats.simultaneous_bound import joint_p_value, significance_levels
 from coalmine.stats.single_run import Guesses, GuessTests
 from coalmine.stats.skew_normal import SkewNormal
 from coalmine.stats.tradeoff import PrivacyProfile
 from coalmine.stats.trial_guesses import TrialGuesses
-from coalmine.stats.walk import Walk
+from coalmine.stats.walk import _RATIO, Walk
 
 NOTHING = ApproximateDP(0.0, 0.0)
 
@@ -43,6 +45,23 @@ def test_the_power_against_the_claim_itself_counts_the_draws_beyond_the_threshol
         expected = np.mean(statistics > statistics[-1 - allowed])
         assert test.power(claim, claim, level) == expected <= level
     assert test.power(claim, claim, 0.009) == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 50, 1000])
+def test_ranks_are_powers_of_one_and_a_half_up_to_all_scores(count):
+    powers = {int(1.5**k) for k in range(40)}
+    assert _ranks(count).tolist() == sorted({rank for rank in powers if rank < count} | {count})
+
+
+@pytest.mark.parametrize("level", [0.1, 1e-4])
+def test_walks_report_the_score_at_the_number_of_guesses_with_the_best_rate(level):
+    rng = np.random.default_rng(5)
+    scores = Scores(rng.normal(1.5, 1, 60), rng.normal(0, 1, 60))
+    thresholds, guesses, right = both_tails(scores.members, scores.observed, 60, _RATIO)
+    rates = stats.beta.ppf(level, right, guesses - right + 1)
+    assert len(set(rates)) > 2
+    walk = Walk.at(scores, "coin-flips", level=level, delta=0.0)
+    assert walk.thresholds.tolist() == [thresholds[np.argmax(rates)]]
 
 
 def test_families_without_tests_get_no_significance():
@@ -127,6 +146,8 @@ def test_an_epsilon_per_copy_is_finite(epsilon):
 def test_bounds_have_ten_stricter_values_and_lose_their_validity_with_a_reason():
     bound = Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="").with_stricter(lambda level: level)
     assert [level for level, _ in bound.stricter] == pytest.approx([1 - 0.1 / 2**k for k in range(1, 11)])
+    assert bound.to_dict()["stricter"] == [list(pair) for pair in bound.stricter]
+    assert {"stricter", "doubtful", "few_scores"}.isdisjoint(Estimate("split", 1.0).to_dict())
     (mere,) = as_estimates([bound])
     assert (mere.valid, mere.assumes) == (False, "the number of trials was fixed in advance, which does not hold here")
     (named,) = as_estimates([Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="all is well")])

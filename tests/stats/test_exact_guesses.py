@@ -19,7 +19,7 @@ from coalmine.stats.rank_tests import tail_probability
 from coalmine.stats.ranks import both_tails, top_ranks
 from coalmine.stats.simultaneous_bound import joint_p_value
 from coalmine.stats.single_run import Guesses, guesses_p_value
-from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
+from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, PrivacyProfile
 from coalmine.stats.trial_guesses import TrialGuesses, highest_accuracy
 from coalmine.stats.walk import Walk
 
@@ -196,3 +196,12 @@ def test_joint_p_values_divide_each_one_by_its_share():
             smallest.add((shares[0], int(np.argmin(parts))))
             assert guess_p_value(scores, inserted, claim) == pytest.approx(min(1.0, *parts), rel=1e-12)
     assert {(0.6, 0), (0.6, 2), (0.0, 2)} <= smallest
+
+
+def test_thresholds_share_the_significance_where_a_few_canaries_are_exposed():
+    scores, inserted = tied_scores(7, 1000, 0.0)
+    scores[:60] = np.where(inserted[:60], 9.0, -9.0)
+    for claim, share in ((GaussianDP(0.2), 0.5), (PrivacyProfile(np.array([0.1]), np.array([0.0])), 0.5)):
+        threshold, accuracy = (test(scores, inserted, claim) for test in (threshold_p_value, accuracy_p_value))
+        assert threshold < accuracy
+        assert guess_p_value(scores, inserted, claim) == pytest.approx(threshold / share, rel=1e-12)
