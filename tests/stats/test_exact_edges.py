@@ -8,14 +8,23 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.stats import ApproximateDP, Estimate, GaussianDP, Scores, epsilon_between_gaussians
+from coalmine.stats import (
+    ApproximateDP,
+    Estimate,
+    GaussianDP,
+    Scores,
+    epsilon_between_gaussians,
+    epsilon_gdp,
+    estimate,
+)
 from coalmine.stats.exposure import per_copy_epsilon
 from coalmine.stats.random_guessing import OrderStatistic
 from coalmine.stats.rank_sum import RankSum
 from coalmine.stats.ranks import both_tails
 from coalmine.stats.rates import binomial_cdf
+from coalmine.stats.search import largest
 from coalmine.stats.sequential import EProcess, _ranks, as_estimates
-from coalmine.stats.simultaneous_bound import joint_p_value, significance_levels
+from coalmine.stats.simultaneous_bound import _curve_families, any_rejects, gdp, joint_p_value, significance_levels
 from coalmine.stats.single_run import Guesses, GuessTests
 from coalmine.stats.skew_normal import SkewNormal
 from coalmine.stats.tradeoff import PrivacyProfile
@@ -152,3 +161,24 @@ def test_bounds_have_ten_stricter_values_and_lose_their_validity_with_a_reason()
     assert (mere.valid, mere.assumes) == (False, "the number of trials was fixed in advance, which does not hold here")
     (named,) = as_estimates([Estimate.bound("split", 1.0, delta=0.0, confidence=0.9, assumes="all is well")])
     assert named.assumes.startswith("all is well; the number")
+
+
+@pytest.mark.parametrize("threshold", [None, 2.5])
+def test_losses_are_scores_with_the_other_sign(threshold):
+    members, nonmembers = np.array([0.0, 1.0, 2.0, 3.0, 5.0, 2.5]), np.array([1.0, 2.0, 4.0, 6.0, 7.0, 8.0])
+    methods = ["best-threshold", *(["clopper-pearson"] if threshold else [])]
+    plain = estimate(-members, -nonmembers, threshold=None if threshold is None else -threshold, methods=methods)
+    mirrored = estimate(members, nonmembers, threshold=threshold, methods=methods, lower_is_member=True)
+    assert [(e.method, e.epsilon, -e.threshold) for e in plain] == [
+        (e.method, e.epsilon, e.threshold) for e in mirrored
+    ]
+
+
+def test_the_gdp_bound_is_where_the_tests_stop_to_reject():
+    scores = Scores(np.arange(30.0) + 24.5, np.arange(30.0))
+    bound = gdp(scores, delta=1e-3, confidence=0.9).lower
+    mu = largest(lambda mu: float(epsilon_gdp(mu, 1e-3)) <= bound)
+    families = _curve_families(scores, "fixed")
+    assert bound > 0.5
+    assert any_rejects(families, 0.1, GaussianDP(mu * 0.999))
+    assert not any_rejects(families, 0.1, GaussianDP(mu * 1.001))
