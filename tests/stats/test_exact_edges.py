@@ -25,7 +25,7 @@ from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.search import largest
 from coalmine.stats.sequential import EProcess, _ranks, as_estimates
 from coalmine.stats.simultaneous_bound import _curve_families, any_rejects, gdp, joint_p_value, significance_levels
-from coalmine.stats.single_run import Guesses, GuessTests
+from coalmine.stats.single_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value
 from coalmine.stats.skew_normal import SkewNormal
 from coalmine.stats.tradeoff import PrivacyProfile
 from coalmine.stats.trial_guesses import TrialGuesses
@@ -71,6 +71,13 @@ def test_walks_report_the_score_at_the_number_of_guesses_with_the_best_rate(leve
     assert len(set(rates)) > 2
     walk = Walk.at(scores, "coin-flips", level=level, delta=0.0)
     assert walk.thresholds.tolist() == [thresholds[np.argmax(rates)]]
+
+
+def test_p_values_below_the_least_are_rounded_up_to_it():
+    assert one_run_curve_p_value(Guesses(40, 40, 40), NOTHING) == pytest.approx(_LEAST_P_VALUE)
+    for right in (20, 29):
+        p_value = one_run_curve_p_value(Guesses(right, right, right), NOTHING)
+        assert 0.5**right * (1 - 1e-9) <= p_value <= 0.5**right * 1.0051
 
 
 def test_families_without_tests_get_no_significance():
