@@ -89,6 +89,19 @@ def test_the_estimated_share_is_the_claimed_separation_over_the_observed_one(sep
     assert evidence(separation=separation).noise_estimate >= 2 / separation * 0.999
 
 
+def test_a_separation_as_claimed_is_all_of_the_noise():
+    assert evidence(separation=_separation(GaussianDP(2.0))).noise_estimate == 1.0
+
+
+def test_nothing_separates_scores_if_the_claim_allows_nothing():
+    truths = []
+    tests = SimpleNamespace(
+        separation=1.0, standard_error=0.0, power=lambda claim, truth, alpha, factor: truths.append(truth) or 0.1
+    )
+    assert _Evidence(tests, claimed(0.0, 0.0), 0.05, 1)._power(-20) == 0.1
+    assert truths == [GaussianDP(0.0)]
+
+
 def test_shares_beyond_the_range_are_not_estimated():
     assert evidence(separation=0.0).noise_estimate is None
     assert evidence(separation=1e9).noise_estimate is None
@@ -126,6 +139,7 @@ def test_needed_canaries_are_limited_and_have_two_digits():
     assert evidence(power=power, dependent=True).canaries_needed is None
     assert evidence(power=power, members=31, dependent=True).canaries_needed == 2900  # 31 · 64 · √2 = 2806
     assert evidence().canaries_needed is None
+    assert evidence(power=power, members=34, dependent=True).canaries_needed is None  # 34 · 128 is above 4,000
     assert evidence(members=3, power=lambda *_: 1.0).canaries_needed == 5  # 3 · √2 = 4.2
 
 
@@ -158,6 +172,8 @@ def test_estimates_count_if_the_scores_are_normal_and_the_claim_has_a_delta():
     few = Scores(scores.members[1:], scores.observed)
     assert not _estimate_exceeds(few, claimed(2.0, 1e-5), 0.95, 1)
     assert _estimate_exceeds(few, CLAIM, 0.95, 1)
+    alike = Scores(scores.observed, scores.observed)
+    assert not _estimate_exceeds(alike, claimed(0.5, 1e-5), 0.95, 1)
     outliers = Scores(np.append(scores.members, 40.0), scores.observed)
     assert not _estimate_exceeds(outliers, CLAIM, 0.95, 1)
     assert not _estimate_exceeds(Scores(np.full(40, 9.0), np.zeros(40)), CLAIM, 0.95, 1)
