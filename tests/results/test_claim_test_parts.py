@@ -32,6 +32,8 @@ from coalmine.results.claim_test import (
 from coalmine.results.finding import Finding
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
+from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.planned_guesses import most_powerful_guesses
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
 CLAIM = theory(noise_multiplier=0.5, sampling=EveryRound(), rounds=1, delta=1e-5)  # 2-GDP
@@ -184,6 +186,16 @@ def test_sides_are_standardized_by_themselves():
     sides = _standardized(Scores(members, nonmembers))
     assert [(side.mean(), side.std(ddof=1)) for side in sides] == [(pytest.approx(0, abs=1e-15), pytest.approx(1))] * 2
     assert len(_standardized(Scores(members, null=NormalNull()))) == 1
+
+
+def test_dependent_scores_are_tested_by_the_number_of_guesses_that_detects_half_the_noise():
+    rng = np.random.default_rng(1)
+    scores = Scores(rng.normal(6, 1, 20), rng.normal(0, 1, 20))
+    guesses = most_powerful_guesses(40, GaussianDP(2.0), GaussianDP(4.0), 0.05)
+    assert guesses != 20
+    expected = ClaimTests(scores, design="coin-flips", dependent=True, guesses=guesses).p_value(GaussianDP(2.0))
+    test = check_claim(scores.members, scores.observed, CLAIM, design="coin-flips", dependent=True)
+    assert test.p_value == pytest.approx(expected)
 
 
 def test_infinite_claims_are_no_claims():

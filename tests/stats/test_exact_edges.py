@@ -20,7 +20,7 @@ from coalmine.stats import (
 from coalmine.stats.exposure import per_copy_epsilon
 from coalmine.stats.random_guessing import OrderStatistic
 from coalmine.stats.rank_sum import RankSum
-from coalmine.stats.ranks import both_tails
+from coalmine.stats.ranks import _MIN_MEMBERS, both_tails, member_ranks
 from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.search import largest
 from coalmine.stats.sequential import EProcess, _ranks, as_estimates
@@ -60,6 +60,12 @@ def test_the_power_against_the_claim_itself_counts_the_draws_beyond_the_threshol
 def test_ranks_are_powers_of_one_and_a_half_up_to_all_scores(count):
     powers = {int(1.5**k) for k in range(40)}
     assert _ranks(count).tolist() == sorted({rank for rank in powers if rank < count} | {count})
+
+
+@pytest.mark.parametrize("members", [1, 5, 40, 1000])
+def test_ranks_of_members_are_halves_of_all_from_both_ends(members):
+    halves = {round(members / 2**i) for i in range(20) if members / 2**i >= _MIN_MEMBERS}
+    assert set(member_ranks(members)) == (halves | {members - half for half in halves} | {members}) - {0}
 
 
 @pytest.mark.parametrize("level", [0.1, 1e-4])
