@@ -61,7 +61,7 @@ AREAS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "participation": (["methods/one_shot/participation.py"], ["methods/one_shot"]),
     "evidence": (
-        ["methods/estimates.py", "results/claim_test.py", "results/verdict.py"],
+        ["methods/estimates.py", "results/claim_test.py", "results/verdict.py", "results/finding.py"],
         ["results", "stats/test_claim_tests.py", "methods/one_shot/test_audit.py", "methods/ldp/test_estimates.py"],
     ),
     "gate": (["results/gate.py"], ["results"]),

@@ -8,13 +8,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.stats import ApproximateDP, GaussianDP, Guesses, NormalNull, Scores, one_run, one_run_fdp, simultaneous
+from coalmine.stats import (
+    ApproximateDP,
+    Estimate,
+    GaussianDP,
+    Guesses,
+    NormalNull,
+    Scores,
+    gaussian_shift,
+    one_run,
+    one_run_fdp,
+    simultaneous,
+)
 from coalmine.stats.fit import _drawn_moments
 from coalmine.stats.gaussian import _log_between, _one_direction, epsilon_gdp
 from coalmine.stats.rank_sum import seem_inverted
 from coalmine.stats.rank_tests import guessing_scores, tail_probability, two_tailed_curve_test, two_tailed_tests
 from coalmine.stats.ranks import _in_top, _kth_largest, both_tails, top_ranks
-from coalmine.stats.sequential import SequentialBound, SequentialTest
+from coalmine.stats.sequential import EProcess, SequentialBound, SequentialTest, _Bets, supporting_intercepts
 from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value
 from coalmine.stats.walk import Walk, _convolve, _given_away_factor, _least_rejected, first_crossings
 
@@ -177,7 +188,45 @@ def test_a_curve_is_refuted_once_its_p_value_is_small_enough():
     assert not test.refuted(1 - test.p_value * 0.999)
 
 
+def test_a_curve_is_tested_by_25_lines_with_slopes_from_1_to_e_to_the_8th():
+    rng = np.random.default_rng(1)
+    test, slopes = SequentialTest(GaussianDP(1.0)), np.exp(np.arange(25) / 3)
+    process = EProcess(np.exp(-np.arange(25) / 3)[None], supporting_intercepts(GaussianDP(1.0), slopes)[None])
+    coins = rng.random(60) < 0.5
+    scores = rng.normal(2.2 * coins, 1.0)
+    test.update(coins, scores)
+    process.update(coins, scores)
+    assert test.p_value == pytest.approx(math.exp(-process.log_peak[0]), rel=1e-9)
+    assert 1e-6 < test.p_value < 0.3
+
+
+def test_no_bets_leave_the_wealth_as_it_is():
+    bets = _Bets.none(3)
+    assert (bets.thresholds.shape, bets.gains.shape) == ((2, 3), (8, 3))
+    assert not bets.log_factors(np.array([[True], [False]]), np.array([[1e300], [-1e300]])).any()
+
+
 # Normal distributions
+
+
+@pytest.mark.parametrize("shift", [0.4, -0.4, 3.0, -3.0])
+@pytest.mark.parametrize("events", ["any", "threshold"])
+def test_equal_standard_deviations_give_the_gaussian_mechanism_in_each_direction(shift, events):
+    epsilon = _one_direction(np.array(1.0), np.array(2.0), np.array(1.0 + 2.0 * shift), np.array(2.0), 1e-3, events)
+    assert float(epsilon) == pytest.approx(float(epsilon_gdp(abs(shift), 1e-3)), rel=1e-9)
+
+
+def test_the_shift_is_the_difference_of_means_in_units_of_the_non_members():
+    members, nonmembers = np.arange(12.0) + 7.0, 2 * np.arange(12.0)
+    shift = (members.mean() - nonmembers.mean()) / nonmembers.std(ddof=1)
+    assert gaussian_shift(Scores(members, nonmembers), delta=1e-3).epsilon == epsilon_gdp(shift, 1e-3)
+
+
+@pytest.mark.parametrize(("lower", "confidence"), [(None, 0.95), (1.0, None), (None, None), (0.9, 0.95)])
+def test_valid_bounds_have_a_lower_end_which_is_epsilon_and_a_confidence(lower, confidence):
+    with pytest.raises(ValueError, match="plug-in"):
+        Estimate("plug-in", 1.0, lower, confidence=confidence, valid=True)
+    assert Estimate("plug-in", 1.0, lower, confidence=confidence).lower == lower
 
 
 @pytest.mark.parametrize(

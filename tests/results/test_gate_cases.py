@@ -1,0 +1,194 @@
+"""The gate, case by case: who stops it, which failure it names, and the numbers that it states."""
+
+from dataclasses import replace
+
+import pytest
+
+from coalmine.errors import InputError
+from coalmine.results import units
+from coalmine.results.claim_test import ClaimTest
+from coalmine.results.finding import Finding
+from coalmine.results.gate import COLUMNS, judge
+from coalmine.results.verdict import Verdict
+from coalmine.stats import Estimate
+from gate_runs import result
+
+ABOVE = Estimate("gaussian-shift", 9.0, 8.5, 9.5, 0.95, 1e-5)
+
+
+def with_p_value(view, p_value, **more):
+    """Return a result whose claim has a test of its own."""
+    verdict = Verdict.REFUTED if p_value <= 0.05 else Verdict.NOT_REFUTED
+    return result(view=view, claim_test=ClaimTest(verdict=verdict, p_value=p_value, confidence=0.95), **more)
+
+
+def only_an_estimate(view="final"):
+    """Return a result without a bound, whose estimate lies above the claim."""
+    return replace(result(view=view), estimates=[ABOVE], claim_test=ClaimTest(verdict=Verdict.SUSPICIOUS))
+
+
+# Who stops the gate
+
+
+def test_a_suspicious_estimate_stops_a_strict_gate_unless_there_is_a_bound():
+    assert judge([only_an_estimate()]).failed is False
+    assert judge([only_an_estimate()], strict=True).failed is True
+    assert judge([only_an_estimate(), only_an_estimate("updates")], strict=True).failed is True
+    assert judge([only_an_estimate(), result(bound=5.0)], strict=True).failed is False
+
+
+def test_p_values_equal_to_their_share_refute():
+    # Shares are differences of rounded numbers, and so are not exactly what they should be.
+    for confidence in (0.95, 0.9, 0.99):
+        gate = judge([with_p_value("updates", round(1 - confidence, 9))], confidence=confidence)
+        assert gate.failed is True
+        assert judge([with_p_value("updates", (1 - confidence) * 1.001)], confidence=confidence).failed is False
+
+
+def test_holms_method_begins_with_the_smallest_p_value():
+    assert judge([with_p_value("final", 0.04), with_p_value("updates", 0.01)]).sentence.startswith("2 of 2 results")
+    assert judge([with_p_value("final", 0.06), with_p_value("updates", 0.01)]).sentence.startswith("1 of 2 results")
+
+
+def test_bounds_stored_at_exactly_the_needed_confidence_are_used():
+    gate = judge([result(view=f"every:{k}", bound=3.0) for k in (2, 3)], max_epsilon=2.85)
+    assert [judgment.bound for judgment in gate.judgments] == [2.9, 2.9]
+    assert [judgment.confidence for judgment in gate.judgments] == [pytest.approx(0.975)] * 2
+    assert gate.failed is True
+
+
+def test_a_limit_may_be_zero_and_must_be_exceeded():
+    assert judge([result(bound=0.0, claim=None)], max_epsilon=0.0).failed is False
+    assert judge([result(bound=0.1, claim=None)], max_epsilon=0.0).failed is True
+    with pytest.raises(InputError, match="max-epsilon"):
+        judge([result()], max_epsilon=-0.5)
+
+
+def test_methods_and_views_choose_together():
+    results = [result("one-shot", "final"), result("one-shot", "updates"), result("exposure", "ranks")]
+    chosen = judge(results, methods=["one-shot"], views=["updates"]).judgments
+    assert [(judgment.result.method, judgment.result.view) for judgment in chosen] == [("one-shot", "updates")]
+    with pytest.raises(InputError, match="no result of exposure has the view updates"):
+        judge(results, methods=["exposure"], views=["updates"])
+    with pytest.raises(InputError, match=r"unknown view 'rank'\. This run has final, updates, ranks"):
+        judge(results, views=["rank"])
+
+
+# Which failure is named
+
+
+def named(gate):
+    """Return the view of the failure that the sentence is about."""
+    return gate.sentence.split(", ")[1].split(":")[0]
+
+
+def test_the_sentence_names_the_bug_then_the_smallest_p_value_then_the_largest_bound():
+    bug = Finding(check="fresh noise", sentence="The noise repeats.", p_value=1e-9)
+    refuted = with_p_value("b", 1e-4), with_p_value("c", 1e-6)
+    exceeding = result(view="d", bound=9.0), result(view="e", bound=10.0)
+    broken = result(view="f", bound=1.0, checks=["fresh noise"], findings=[bug])
+    assert named(judge(exceeding)) == "e"
+    assert named(judge([*exceeding, *refuted])) == "c"
+    assert named(judge([*exceeding, *refuted, broken])) == "f"
+    assert named(judge([*refuted[::-1], *exceeding[::-1]])) == "c"
+    assert judge([*exceeding, *refuted, result(bound=5.0)]).sentence.startswith("4 of 5 results fail the gate. ")
+
+
+def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
+    gate = judge([result(bound=3.0, claim=None)], max_epsilon=2.0)
+    assert gate.reason(gate.judgments[0]) == "ε ≥ 3 at δ = 1e-05, above the limit of 2"
+    gate = judge([result(bound=9.0)])
+    assert gate.reason(gate.judgments[0]) == "ε ≥ 9 at δ = 1e-05 refutes the claim of 8"
+    gate = judge([with_p_value("final", 0.001)])
+    assert gate.reason(gate.judgments[0]) == "the claim of ε = 8 is refuted, p = 0.001"
+    noisy = ClaimTest(verdict=Verdict.REFUTED, p_value=0.001, confidence=0.95, noise_at_most=0.5)
+    gate = judge([result(claim_test=noisy)])
+    assert "is refuted, p = 0.001. " in gate.reason(gate.judgments[0])
+    gate = judge([only_an_estimate()], strict=True)
+    assert gate.reason(gate.judgments[0]) == "suspicious, and the gate is strict"
+
+
+# What a gate that passes says
+
+
+def test_the_sentence_counts_the_claims_that_were_tested():
+    one, none = result(bound=1.0), result(view="final", bound=1.0, claim=None)
+    assert judge([one]).sentence.startswith("The claim is not refuted. This is not a proof of privacy.")
+    assert judge([one, none]).sentence.startswith("The claim is not refuted. ")
+    both = judge([one, result(view="final")], max_epsilon=2.0).sentence
+    assert both.startswith("None of the 2 claims is refuted, and no lower bound exceeds the limit of 2. ")
+    assert judge([none], max_epsilon=2.0).sentence.startswith("No lower bound exceeds the limit of 2. ")
+    assert judge([none]).sentence.startswith("Nothing was tested: no claim was stated and no limit given. ")
+
+
+def test_the_sentence_says_if_the_limit_applies_to_nothing():
+    phrase = result("secret-sharer", "loss:phrase", bound=1.0, claim=None, unit=units.PHRASE)
+    assert "applies to none of these units" in judge([phrase], max_epsilon=2.0).sentence
+    for gate in (judge([phrase]), judge([phrase, result()], max_epsilon=2.0), judge([result()])):
+        assert "applies to none" not in gate.sentence
+
+
+def test_the_sentence_states_the_false_alarm_rate_and_who_shares_it():
+    assert judge([result()]).sentence.endswith(" False-alarm rate: at most 5%.")
+    assert judge([result(), only_an_estimate()]).sentence.endswith(" False-alarm rate: at most 5%.")
+    together = judge([result(), result(view="final")], confidence=0.9).sentence
+    assert together.endswith(" False-alarm rate: at most 10% for all results together.")
+    checked = result(checks=["weights"])
+    assert judge([checked]).sentence.endswith("at most 5%, and 0.1% for the checks of the result.")
+    assert "the checks of each result." in judge([checked, result(view="a", checks=["weights"])]).sentence
+    strict = judge([result(bound=5.0)], strict=True).sentence
+    assert strict.endswith(
+        "at most 5%, not counting the verdicts suspicious and too weak, which also fail a strict gate."
+    )
+
+
+def test_rates_above_the_requested_one_are_stated_and_never_above_one():
+    half_stored = judge([result(stricter=()), result(view="final")])
+    assert half_stored.false_alarm_rate == pytest.approx(0.075)
+    assert "above the requested 5%" in half_stored.sentence
+    assert "above the requested" not in judge([result(), result(view="final")]).sentence
+    many = judge([result(view=f"every:{k}", stricter=()) for k in range(2, 32)])
+    assert many.false_alarm_rate == pytest.approx(1.5)
+    assert many.to_dict()["false_alarm_rate"] == 1.0
+    assert "at most 100% for all" in many.sentence
+
+
+# Tables and files
+
+
+def test_rows_show_what_each_result_was_judged_by():
+    results = [
+        with_p_value("updates", 0.0123, bound=1.0),
+        only_an_estimate(),
+        result("canife", "frozen", bound=5.0, claim=None, unit=units.ROUND),
+        result("exposure", "ranks", bound=float("inf"), stricter=((0.999, float("inf")),)),
+    ]
+    gate = judge(results, max_epsilon=3.0)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in gate.rows()]
+    assert [row["lower bound"] for row in rows] == ["0.7", "-", "4.8", "∞"]
+    assert [row["judged at"] for row in rows] == ["99.375%", "-", "98.75%", "99.9%"]
+    assert [row["claim"] for row in rows] == ["8", "8", "-", "8"]
+    assert [row["p-value"] for row in rows] == ["0.012", "-", "-", "-"]
+    assert [row[""] for row in rows] == ["", "no lower bound", "limit does not apply to this unit", "ABOVE THE LIMIT"]
+    assert [row["unit"] for row in rows] == [shown.unit.name for shown in results]
+    without_limit = [dict(zip(COLUMNS, row, strict=True))[""] for row in judge(results).rows()]
+    assert without_limit == ["", "no lower bound", "", ""]
+
+
+def test_dictionaries_have_every_field():
+    gate = judge([with_p_value("updates", 0.2, bound=float("inf"), stricter=())], max_epsilon=3.0, strict=True)
+    content = gate.to_dict()
+    assert (content["failed"], content["max_epsilon"], content["strict"]) == (True, 3.0, True)
+    assert content["summary"] == gate.sentence
+    (judgment,) = content["judgments"]
+    assert judgment.pop("unit") == units.USER.name
+    assert judgment.pop("confidence") == pytest.approx(0.95)
+    assert judgment == {
+        "method": "one-shot",
+        "view": "updates",
+        "bound": "inf",
+        "p_value": 0.2,
+        "claim": 8.0,
+        "verdict": "not refuted",
+        "over_limit": True,
+    }
