@@ -156,7 +156,7 @@ def test_accounted_mode_works_with_two_views():
     for seen in (audit, final):
         result = seen.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
         assert not result.refuted
-        assert result.warnings == []
+        assert [w for w in result.warnings if "too few" not in w] == []
 
 
 def test_only_canaries_that_are_due_are_nodes_and_none_in_evaluation():
@@ -188,7 +188,8 @@ def test_observed_participation_is_accounted_as_sampling_without_replacement():
     sampled = [len(audit.participation.present(12, ROUNDS, 0, t)) for t in range(ROUNDS)]
     assert all(0 < count <= 8 for count in sampled)
     assert str(audit.sampling) == "fixed:8/16"
-    assert audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).warnings == []
+    warnings = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).warnings
+    assert [w for w in warnings if "too few" not in w] == []
 
 
 def test_a_strategy_that_leaves_out_due_canaries_raises():
