@@ -98,9 +98,11 @@ def unnoticed_sentence(theory: Theory | None) -> str:
 
 def noise_sentence(test: ClaimTest) -> str:
     """Say how much of the claimed noise the evidence allows, with a space before it; empty if that is unknown."""
-    if test.noise_at_most is None or test.confidence is None:
+    if test.noise_at_most is None or test.confidence is None or test.noise_at_most > 0.99:
         return ""
-    estimate = "" if test.noise_estimate is None else f"; best guess {test.noise_estimate:.2g}"
+    # Where all members are above all others, the estimate knows no more than that, and is too large.
+    unknown = test.noise_estimate is None or test.noise_estimate > test.noise_at_most
+    estimate = "" if unknown else f"; best guess {test.noise_estimate:.2g}"
     at_most = math.ceil(100 * test.noise_at_most) / 100  # rounded up, since it is an upper bound
     return f" At most {at_most:.3g} of the claimed noise is there ({100 * test.confidence:g}% confidence{estimate})."
 

@@ -122,9 +122,8 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
         Finding(
             check=SIZE,
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
-            sentence=f"{name} at most "
-            f"{noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2):.2g} of "
-            "the claimed noise",
+            sentence=f"{name} "
+            + _less(noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2)),
             p_value=float(by_block[a:b].max()),
         )
         for name, a, b in _ranges(record, low_blocks)
@@ -139,7 +138,7 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
         findings.append(
             Finding(
                 check=SIZE,
-                sentence=f"{_rounds(rounds[low_rounds])} {have} at most {share:.2g} of the claimed noise",
+                sentence=f"{_rounds(rounds[low_rounds])} {have} {_less(share)}",
                 p_value=float(by_round[low_rounds].max()),
             )
         )
@@ -187,6 +186,11 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
         )
         findings.append(Finding(check=SIZE, sentence=sentence, p_value=float(p_values[low].max())))
     return findings
+
+
+def _less(share: float) -> str:
+    """Say that there is less than the claimed noise, with the upper bound on its share if that says more."""
+    return "less than the claimed noise" if share > 0.99 else f"at most {share:.2g} of the claimed noise"
 
 
 def _ranges(record: NoiseRecord, low: Bools) -> list[tuple[str, int, int]]:
