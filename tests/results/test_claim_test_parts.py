@@ -190,11 +190,16 @@ def test_sides_are_standardized_by_themselves():
 
 def test_dependent_scores_are_tested_by_the_number_of_guesses_that_detects_half_the_noise():
     rng = np.random.default_rng(1)
-    scores = Scores(rng.normal(6, 1, 20), rng.normal(0, 1, 20))
-    guesses = most_powerful_guesses(40, GaussianDP(2.0), GaussianDP(4.0), 0.05)
+    scores = Scores(rng.normal(2, 1, 20), rng.normal(0, 1, 20))
+    guesses = most_powerful_guesses(40, GaussianDP(1.0), GaussianDP(2.0), 0.05)
     assert guesses != 20
-    expected = ClaimTests(scores, design="coin-flips", dependent=True, guesses=guesses).p_value(GaussianDP(2.0))
-    test = check_claim(scores.members, scores.observed, CLAIM, design="coin-flips", dependent=True)
+    tests = ClaimTests(scores, design="coin-flips", dependent=True, guesses=guesses)
+    expected = tests.p_value(GaussianDP(1.0))
+    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    test = check_claim(scores.members, scores.observed, claim, design="coin-flips", dependent=True)
+    assert 0 < expected < 1
+    assert test.noise_at_most == _Evidence(tests, claim, 0.05, 1).noise_at_most
+    assert test.noise_at_most is not None
     assert test.p_value == pytest.approx(expected)
 
 

@@ -25,7 +25,7 @@ from coalmine.stats.rates import binomial_cdf
 from coalmine.stats.search import largest
 from coalmine.stats.sequential import EProcess, _ranks, as_estimates
 from coalmine.stats.simultaneous_bound import _curve_families, any_rejects, gdp, joint_p_value, significance_levels
-from coalmine.stats.single_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value
+from coalmine.stats.single_run import _LEAST_P_VALUE, Guesses, GuessTests, one_run_curve_p_value, one_run_p_value
 from coalmine.stats.skew_normal import SkewNormal
 from coalmine.stats.tradeoff import PrivacyProfile
 from coalmine.stats.trial_guesses import TrialGuesses
@@ -195,3 +195,11 @@ def test_the_gdp_bound_is_where_the_tests_stop_to_reject():
     assert bound > 0.5
     assert any_rejects(families, 0.1, GaussianDP(mu * 0.999))
     assert not any_rejects(families, 0.1, GaussianDP(mu * 1.001))
+
+
+def test_one_run_p_values_look_back_to_the_likeliest_number_of_right_guesses():
+    # All 400 guesses are right, 20 standard deviations above the mean: canaries given away cost most near the mean.
+    law = stats.binom.pmf(np.arange(400), 400, 0.5)
+    means = np.cumsum(law[::-1]) / np.arange(1, 401)
+    expected = 0.5**400 + 2 * 400 * 1e-4 * means.max()
+    assert one_run_p_value(Guesses(400, 400, 400), 0.0, 1e-4) == pytest.approx(expected, rel=1e-9)

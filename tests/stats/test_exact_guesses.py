@@ -205,3 +205,9 @@ def test_thresholds_share_the_significance_where_a_few_canaries_are_exposed():
         threshold, accuracy = (test(scores, inserted, claim) for test in (threshold_p_value, accuracy_p_value))
         assert threshold < accuracy
         assert guess_p_value(scores, inserted, claim) == pytest.approx(threshold / share, rel=1e-12)
+    # Right guesses at the ends and wrong ones in the middle: too few for the walk, and of no use to the accuracy.
+    scores, inserted = tied_scores(8, 100, 0.0)
+    scores[:20], scores[20:60] = np.where(inserted[:20], 9.0, -9.0), np.where(inserted[20:60], -1.0, 1.0)
+    threshold = threshold_p_value(scores, inserted, ApproximateDP(0.1, 0.0))
+    assert threshold < 0.15
+    assert guess_p_value(scores, inserted, ApproximateDP(0.1, 0.0)) == pytest.approx(threshold / 0.2, rel=1e-12)
