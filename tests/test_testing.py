@@ -47,7 +47,7 @@ def test_a_tensor_without_noise_is_named():
         released[1000:1010] = total[1000:1010]
         return released
 
-    with pytest.raises(AssertionError, match=r"^Fc.bias carries no noise"):
+    with pytest.raises(AssertionError, match=r"^fc.bias carries no noise"):
         assert_private(forgetful, epsilon=8.0, sizes={"fc.weight": 1000, "fc.bias": 10, "out": 490}, calls=100)
 
 

@@ -117,8 +117,10 @@ def _deltas(pmf: Any, epsilons: Floats) -> Floats:
     """Return Σ (1 − e^(ε − loss))·P(loss) over the losses above each ε, and the mass at infinity."""
     dense = pmf.to_dense_pmf()
     losses = (np.arange(dense.size) + dense._lower_loss) * dense._discretization
+    matter = losses > epsilons.min()  # for the others e^−loss could overflow
+    losses, probabilities = losses[matter], dense._probs[matter]
     # Sums over the k largest losses, for every k.
-    masses = np.cumsum(np.append(dense._infinity_mass, dense._probs[::-1]))
-    weighed = np.cumsum(np.append(0.0, (dense._probs * np.exp(-losses))[::-1]))
-    above = dense.size - np.searchsorted(losses, epsilons, side="right")
+    masses = np.cumsum(np.append(dense._infinity_mass, probabilities[::-1]))
+    weighed = np.cumsum(np.append(0.0, (probabilities * np.exp(-losses))[::-1]))
+    above = losses.size - np.searchsorted(losses, epsilons, side="right")
     return np.asarray(masses[above] - np.exp(epsilons) * weighed[above])
