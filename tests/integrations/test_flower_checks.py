@@ -113,6 +113,11 @@ def test_a_scalar_that_is_not_clipped_is_named():
     assert "scale" in finding.sentence
 
 
+def test_an_empty_array_before_the_others_hides_nothing():
+    arrays = {"nothing": np.zeros((0, 3), np.float32), **model()}
+    assert "examples" in only_finding(audited(arrays, examples=lambda number: 10 + 200 * (number == 0))).sentence
+
+
 def test_an_integer_counter_of_batch_norm_is_named():
     finding = only_finding(audited(model(num_batches_tracked=np.array(7))))
     assert "num_batches_tracked" in finding.sentence

@@ -77,10 +77,6 @@ class Extras:
         """Return a client whose update has this direction, and a norm of so many clip norms."""
         return self.template.build(direction * (magnitude * self.clip), **more)
 
-    def zero(self) -> Any:
-        """Return a client whose update is zero: the stand-in for an absent client."""
-        return self.along(self.direction, 0.0)
-
     def probes(self) -> list[Extra]:
         """Return the simplest clients, for rounds with other clients than the given ones."""
         return [

@@ -28,7 +28,6 @@ class Movement:
     Args:
         length: Distance that the release moved, in its own units; infinite if it is not finite any more.
         deviations: The same in standard deviations of the noise.
-        allowed: Largest number of standard deviations that the claim allows, or the length if there is no noise.
         excess: How many times the movement exceeds what is allowed; the claim needs at most 1.
         margin: Factor for the error of the measured noise: exceeded for certain if ``excess · margin`` is above 1.
         exact: Whether the randomness was the same with and without the client. Otherwise ``excess`` is a lower bound.
@@ -36,11 +35,11 @@ class Movement:
         unprotected: Coordinates that carry no noise and moved.
         not_finite: Coordinates that became NaN or infinite.
         refusal: What was raised instead of a release.
+        p_value: Probability of such a movement if the noise covers it; 0 where that needs no statistics.
     """
 
     length: float = 0.0
     deviations: float = 0.0
-    allowed: float = 1.0
     excess: float = 0.0
     margin: float = 1.0
     exact: bool = True
@@ -153,12 +152,12 @@ class Round:
         bad = int(np.sum(~finite))
         if scale.noise_multiplier == 0 or noise.level == 0:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
-            return Movement(length=length, allowed=scale.sensitivity, excess=excess, not_finite=bad)
+            return Movement(length=length, excess=excess, not_finite=bad)
         deviations = beyond * noise.deviations(moved)
         bare = noise.bare & (np.abs(moved) > 8 * rounding + 1e-12).any(axis=0)
         excess = math.inf if bare.any() else deviations * scale.noise_multiplier
         return Movement(
-            length=length, deviations=deviations, allowed=1 / scale.noise_multiplier, excess=excess,
+            length=length, deviations=deviations, excess=excess,
             margin=noise.margin(moved), unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
             p_value=0.0 if bare.any() else noise.p_value(moved, scale.noise_multiplier) if excess > 1 else 1.0,
         )  # fmt: skip
@@ -189,7 +188,7 @@ class Round:
         usable = finite & ~noise.bare & ~here.bare & ~there.bare
         if scale.noise_multiplier == 0 or not usable.any():
             low = _lower_limit(mean / scale.sensitivity, error / scale.sensitivity) if scale.sensitivity else 0.0
-            return Movement(length=length, allowed=scale.sensitivity, excess=low, exact=False, not_finite=bad)
+            return Movement(length=length, excess=low, exact=False, not_finite=bad)
         values, vectors = np.linalg.eigh(noise.rounds)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # makes the noise of the rounds independent
         standard = root @ (mean[:, usable] / noise.std[usable])
@@ -204,7 +203,7 @@ class Round:
         margin = noise.margin(np.where(usable, mean, 0.0))
         return Movement(
             length=length, deviations=math.sqrt(max(float(np.sum(standard**2) - np.sum(errors**2)), 0.0)),
-            allowed=1 / scale.noise_multiplier, excess=excess, margin=margin, exact=False, scale=ratio,
+            excess=excess, margin=margin, exact=False, scale=ratio,
             not_finite=bad, p_value=CHECK_RATE if excess * margin > 1 else 1.0,
         )  # fmt: skip
 
@@ -222,14 +221,14 @@ class Round:
         """Return another round's noise if this one has the same: then both releases differ by the same in each draw."""
         if not (self.reproducible and other.reproducible) or other.outcome(0).vector is None:
             return None
-        own = [self._runner.run(self.members, draw) for draw in (0, 1)]
-        if any(o.vector is None or o.vector.size != other._matrix(other.outcome(0)).size for o in own):
+        outcomes = [self._runner.run(self.members, draw) for draw in (0, 1)]
+        if any(o.vector is None or o.vector.size != other._matrix(other.outcome(0)).size for o in outcomes):
             return None
-        self._outcomes.update(enumerate(own))
-        before = self._matrix(own[0])
+        self._outcomes.update(enumerate(outcomes))
+        before = self._matrix(outcomes[0])
         difference = before - self._matrix(other.outcome(0))
         finite = np.asarray(np.isfinite(difference).all(axis=0))
-        moved = self._matrix(own[1]) - self._matrix(other.outcome(1))
+        moved = self._matrix(outcomes[1]) - self._matrix(other.outcome(1))
         close = np.linalg.norm(difference - moved) <= np.linalg.norm(self._rounding(before, moved, finite)) + 1e-4 * (
             other.noise.level
         )

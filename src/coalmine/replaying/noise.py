@@ -114,18 +114,18 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     mean = runs.mean(axis=0)
     residuals = (runs - mean) * math.sqrt(count / (count - 1))
     first = residuals[:, 0]
-    own = np.sqrt(np.mean(first**2, axis=0))
-    largest = float(own.max(initial=0.0))
+    deviations = np.sqrt(np.mean(first**2, axis=0))
+    largest = float(deviations.max(initial=0.0))
     # A coordinate's own scale, since its rounding error is relative to its own size.
-    noisy = own > np.maximum(_NOTHING * largest, 1e-12 * np.abs(mean[0]))
+    noisy = deviations > np.maximum(_NOTHING * largest, 1e-12 * np.abs(mean[0]))
     noisy &= np.ptp(runs[:, 0], axis=0) > 0
     places = np.repeat(np.arange(len(sizes)), sizes)
     numbers = np.bincount(places[noisy], minlength=len(sizes))
     if not noisy.any():
-        nothing = np.zeros_like(own)
+        nothing = np.zeros_like(deviations)
         eye, none = np.eye(rounds), np.empty((0, rounds))
         return Noise(mean, nothing, nothing, places, np.zeros(len(sizes)), eye, none, 1, 0.0, None)
-    levels = np.sqrt(np.bincount(places[noisy], own[noisy] ** 2, minlength=len(sizes)) / np.maximum(numbers, 1))
+    levels = np.sqrt(np.bincount(places[noisy], deviations[noisy] ** 2, minlength=len(sizes)) / np.maximum(numbers, 1))
     array_degrees = np.maximum((count - 1) * numbers - rounds + 1, numbers > 0).astype(float)
     std = np.where(noisy, _pooled(levels, numbers, count)[places], 0.0)
     standard = residuals[:, :, noisy] / std[noisy]

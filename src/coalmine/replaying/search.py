@@ -216,7 +216,7 @@ class Search:
         self.scale = Scale(noise_multiplier=noise_multiplier, sensitivity=self._sensitivity())
         self.judge = Judge(
             hostile=hostile, names=self._names, clip_norm=extras.clip, sensitivity=self.scale.sensitivity,
-            noise_multiplier=noise_multiplier, clients=len(members),
+            noise_multiplier=noise_multiplier,
         )  # fmt: skip
 
     def check_noise(self) -> None:

@@ -57,15 +57,14 @@ class Judge:
         clip_norm: The clip norm.
         sensitivity: How far a client at the clip norm moves the release.
         noise_multiplier: The claimed noise multiplier.
-        clients: Number of clients in a round.
     """
 
     def __init__(
         self, *, hostile: bool, names: Sequence[tuple[str, int]], clip_norm: float, sensitivity: float,
-        noise_multiplier: float, clients: int,
+        noise_multiplier: float,
     ) -> None:  # fmt: skip
         self._hostile, self._names, self._clip, self._unit = hostile, names, clip_norm, sensitivity
-        self._noise_multiplier, self._clients = noise_multiplier, clients
+        self._noise_multiplier = noise_multiplier
         self.rows: list[Moved] = []
         self._general: list[Finding] = []
         self._observations: list[Observation] = []

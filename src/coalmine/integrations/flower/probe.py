@@ -78,9 +78,7 @@ class Probe:
 
     def findings(self) -> list[Finding]:
         """Return every kind of client that moves the model further than the noise covers."""
-        first = next(
-            key for key, array in self.arrays.items() if np.dtype(array.dtype).kind == "f" and np.prod(array.shape)
-        )
+        first = next(iter(self._floats()))
         probes: list[tuple[str, Callable[[], float]]] = [
             ("joined", lambda: self._moved(self._dense(1.0))),
             ("joined, and clients are of two minds", lambda: self._moved(self._along(first, 1.0), apart=first)),
@@ -155,7 +153,12 @@ class Probe:
         return {**arrays, key: Array(values)}
 
     def _floats(self) -> dict[str, Array]:
-        return {key: array for key, array in self.arrays.items() if np.dtype(array.dtype).kind == "f"}
+        """Return the arrays that an update can move: empty ones have nowhere to go."""
+        return {
+            key: array
+            for key, array in self.arrays.items()
+            if np.dtype(array.dtype).kind == "f" and np.prod(array.shape)
+        }
 
     def _plus(self, steps: Mapping[str, Floats]) -> dict[str, Array]:
         moved = dict(self.arrays)

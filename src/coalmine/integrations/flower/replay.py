@@ -258,8 +258,8 @@ class _Nodes(Grid):
         return None
 
     def create_message(self, *_: Any, **__: Any) -> Message:
-        """Not available."""
-        raise NotImplementedError
+        """Refuse: aggregating replies takes no messages to nodes."""
+        raise NotImplementedError("a replayed strategy has no nodes to send messages to")
 
     push_messages = pull_messages = send_and_receive = create_message
 
