@@ -24,12 +24,12 @@ from coalmine.results.claim_test import (
     _curve,
     _estimate_exceeds,
     _Evidence,
-    _first,
     _separation,
     _standardized,
     check_claim,
 )
 from coalmine.results.finding import Finding
+from coalmine.results.noise_shares import first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_p_value import ClaimTests
@@ -47,9 +47,9 @@ SHARES = 1.03 ** np.arange(-130, 81)
 @pytest.mark.parametrize("start", [-131, -130, -129, -40, -1, 0, 3, 79, 80, 81])
 def test_the_first_exponent_is_that_of_a_loop(near, start):
     expected = next((i for i in range(-130, 81) if i >= start), None)
-    assert _first(lambda i: i >= start, near=near) == expected
+    assert first_exponent(lambda i: i >= start, near=near) == expected
     expected = next((i for i in range(-130, 1) if i >= start), None)
-    assert _first(lambda i: i >= start, near=near, most=0) == expected
+    assert first_exponent(lambda i: i >= start, near=near, most=0) == expected
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])

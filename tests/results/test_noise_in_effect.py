@@ -13,11 +13,11 @@ from coalmine.results.claim_test import (
     ClaimTest,
     _estimate_exceeds,
     _Evidence,
-    _first,
     _separation,
     _standardized,
     check_claim,
 )
+from coalmine.results.noise_shares import first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import ApproximateDP, GaussianDP, NormalNull, Scores
 from coalmine.stats.tradeoff import GroupCurve
@@ -55,13 +55,13 @@ def evidence(**settings):
 @pytest.mark.parametrize("near", [-130, -20, 0, 7, 80])
 @pytest.mark.parametrize("edge", [-130, -129, -31, 0, 6, 80])
 def test_the_first_exponent_is_found_from_any_start(near, edge):
-    assert _first(lambda i: i >= edge, near=near) == edge
-    assert _first(lambda i: i >= edge, near=near, most=5) == (edge if edge <= 5 else None)
+    assert first_exponent(lambda i: i >= edge, near=near) == edge
+    assert first_exponent(lambda i: i >= edge, near=near, most=5) == (edge if edge <= 5 else None)
 
 
 def test_no_exponent_is_found_where_the_condition_never_holds():
-    assert _first(lambda i: False, near=0) is None
-    assert _first(lambda i: False, near=0, most=0) is None
+    assert first_exponent(lambda i: False, near=0) is None
+    assert first_exponent(lambda i: False, near=0, most=0) is None
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 4.0])

@@ -6,9 +6,9 @@ docs/claim-test.md explains the test and proves it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,17 @@ from scipy import special
 from coalmine.accounting import Theory
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_kind
+from coalmine.results.noise_shares import (
+    HALF_THE_NOISE,
+    LEAST,
+    MOST,
+    RATIO,
+    detectable_share,
+    exponent_of,
+    first_exponent,
+    number_needed,
+    rejected_share,
+)
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
 from coalmine.stats.claim_p_value import ClaimTests
@@ -25,15 +36,6 @@ from coalmine.stats.planned_guesses import most_powerful_guesses
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
 
-POWER = 0.8
-"""The power at which an audit counts as able to detect something."""
-
-HALF_THE_NOISE = 0.5
-"""An audit that could not have detected this share of the claimed noise is too weak."""
-
-# Shares of the claimed noise that are looked at: 3% apart, so that searches for different things share their curves.
-_RATIO = 1.03
-_LEAST, _MOST = -130, 80  # exponents: from 0.02 to 11 times the claimed noise
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
 _MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 4_000  # the latter since power for dependent scores is slow to compute
 
@@ -163,48 +165,37 @@ def check_claim(
 
 
 class _Evidence:
-    """What the scores say about the share of the claimed noise: `_RATIO` to an exponent, of which 0 is the claim."""
+    """What the scores say about the share of the claimed noise: `RATIO` to an exponent, of which 0 is the claim."""
 
     def __init__(self, tests: ClaimTests, theory: Theory, alpha: float, copies: int) -> None:
         self._tests, self._theory, self._alpha, self._copies = tests, theory, alpha, copies
 
     def curve(self, exponent: int) -> Curve:
         """Return the curve for a share of the claimed noise."""
-        return _curve(self._theory, _RATIO**exponent, self._copies)
+        return _curve(self._theory, RATIO**exponent, self._copies)
 
     @property
     def noise_at_most(self) -> float | None:
-        """The smallest share that is rejected: every larger one claims more, so it is rejected too."""
-        exponent = _first(lambda i: self._tests.p_value(self.curve(i)) <= self._alpha, near=self._likeliest)
-        return None if exponent is None else _RATIO**exponent
+        """The smallest share that is rejected."""
+        return rejected_share(lambda i: self._tests.p_value(self.curve(i)), self._alpha, near=self._likeliest)
 
     @property
     def noise_estimate(self) -> float | None:
         """The share whose curve has as much area as the observed ROC curve."""
-        return _RATIO**self._likeliest if _LEAST < self._likeliest < _MOST else None
+        return RATIO**self._likeliest if LEAST < self._likeliest < MOST else None
 
     @property
     def detectable_noise(self) -> float | None:
         """The largest share, at most 1, that the test tells from the claim with the wanted power."""
-        missed = _first(lambda i: self._power(i) < POWER, near=round(math.log(0.7, _RATIO)), most=0)
-        return None if missed == _LEAST else _RATIO ** ((0 if missed is None else missed) - 1)
+        return detectable_share(self._power)
 
     @property
     def canaries_needed(self) -> int | None:
         """The number of members that detects half the noise with the wanted power, rounded up to two digits."""
-        half = round(math.log(HALF_THE_NOISE, _RATIO))
-        most = _MOST_DEPENDENT if self._tests.dependent else _MOST_CANARIES
-        factor = 2.0
-        while self._tests.members * factor <= most:
-            if self._power(half, factor, benefit_of_doubt=2.0) >= POWER:
-                smaller = factor / math.sqrt(2)
-                if self._power(half, smaller, benefit_of_doubt=2.0) >= POWER:
-                    factor = smaller
-                needed = self._tests.members * factor
-                digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
-                return math.ceil(needed / digits) * digits
-            factor *= 2
-        return None
+        half, most = exponent_of(HALF_THE_NOISE), _MOST_DEPENDENT if self._tests.dependent else _MOST_CANARIES
+        return number_needed(
+            self._tests.members, lambda factor: self._power(half, factor, benefit_of_doubt=2.0), most=most
+        )
 
     def _power(self, exponent: int, factor: float = 1.0, benefit_of_doubt: float = 0.0) -> float:
         """Return the probability to detect a share with this attack, on ``factor`` times as many canaries.
@@ -221,8 +212,8 @@ class _Evidence:
     @cached_property
     def _likeliest(self) -> int:
         observed = self._tests.separation
-        exponent = _first(lambda i: _separation(self.curve(i)) <= observed, near=0)
-        return _MOST if exponent is None else exponent
+        exponent = first_exponent(lambda i: _separation(self.curve(i)) <= observed)
+        return MOST if exponent is None else exponent
 
 
 def _curve(theory: Theory, share: float, copies: int) -> Curve:
@@ -239,28 +230,6 @@ def _planned_guesses(scores: Scores, theory: Theory, alpha: float, copies: int) 
     """
     claim, half = (_curve(theory, share, copies) for share in (1.0, HALF_THE_NOISE))
     return most_powerful_guesses(scores.members.size + scores.observed.size, claim, half, alpha)
-
-
-def _first(holds: Callable[[int], bool], *, near: int, most: int = _MOST) -> int | None:
-    """Return the smallest exponent for which a condition holds that holds for all larger ones too; None if for none.
-
-    The search starts at a guess and widens from there, since curves of shares far from the claim are the slow ones.
-    """
-    holds = cache(holds)
-    low = high = min(near, most)
-    step = 4
-    while holds(low):
-        if low == _LEAST:
-            return _LEAST
-        high, low, step = low, max(_LEAST, low - step), 2 * step
-    while not holds(high):
-        if high == most:
-            return None
-        low, high, step = high, min(most, high + step), 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def _separation(curve: Curve) -> float:

@@ -13,6 +13,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.stats.scores import Scores
 from coalmine.stats.simultaneous_bound import joint_p_value
 from coalmine.stats.tradeoff import ApproximateDP, Curve
+from coalmine.stats.trial_guesses import TrialGuesses
 from coalmine.stats.walk import Walk
 
 THRESHOLDS = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0])
@@ -38,8 +39,7 @@ def accuracy_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
         >>> accuracy_p_value(scores, scores > 0, ApproximateDP(0.0, 0.0)) == 0.5**40
         True
     """
-    right, total = int(np.sum((scores > 0) == inserted)), scores.size
-    return float(special.betainc(right, total - right + 1, 1 - claim.kink)) if right else 1.0
+    return TrialGuesses(guesses=scores.size, right=int(np.sum((scores > 0) == inserted))).p_value(claim)
 
 
 def threshold_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:

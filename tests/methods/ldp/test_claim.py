@@ -9,9 +9,11 @@ from scipy import special, stats
 from coalmine.accounting import EveryRound, claimed, local_theory, theory
 from coalmine.methods.ldp.claim import LocalClaimTest, _rates_p_value
 from coalmine.methods.ldp.trials import Trials
+from coalmine.results.noise_shares import POWER
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.mechanisms.user import OwnMechanism
-from coalmine.stats import epsilon_from_counts
+from coalmine.stats import SequentialBound, epsilon_from_counts
+from coalmine.stats.sequential_power import reaches_power
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 from coalmine.stats.trial_guesses import TrialGuesses, highest_accuracy
 
@@ -141,3 +143,34 @@ def test_abstaining_from_weak_evidence_does_not_refute_a_claim_for_several_repor
         trials = Trials(np.where(coins, evidence, -evidence), coins, upper=1.5, lower=-1.4)
         refuted += LocalClaimTest([trials], claim).p_value(1.0) <= 0.05
     assert refuted <= 8
+
+
+@pytest.mark.parametrize(
+    ("trials", "epsilon", "verdict"),
+    [(400, 1.0, Verdict.NOT_REFUTED), (25, 1.0, Verdict.TOO_WEAK), (400, 2.0, Verdict.REFUTED)],
+)
+def test_a_bound_that_allows_an_early_stop_decides_with_its_own_power(trials, epsilon, verdict):
+    played = randomized_response(np.random.default_rng(6), trials, epsilon)
+    bound = SequentialBound(claim=1.0)
+    bound.update(played.sent_first, played.scores)
+    test = LocalClaimTest([played], claimed(1.0, 0.0)).result_at_any_time(bound, confidence=0.95)
+    assert test.verdict is verdict
+    assert test.p_value == bound.p_value
+    assert test.refuted == (test.p_value <= 0.05)
+
+
+@pytest.mark.parametrize(("trials", "strong"), [(30, False), (150, True)])
+def test_power_by_simulation_is_that_of_other_audits(trials, strong):
+    """The power of 60 other audits is 30 percentage points, 5 standard errors, below or 12 above the wanted one."""
+
+    def scores(coins, rng):
+        return (coins == (rng.random(coins.size) < special.expit(2.0))).astype(float)
+
+    rng, refuted = np.random.default_rng(7), []
+    for _ in range(60):
+        coins, bound = rng.random(trials) < 0.5, SequentialBound(claim=1.0)
+        bound.update(coins, scores(coins, rng))
+        refuted.append(bound.refuted(0.95))
+    assert np.mean(refuted) > POWER + 0.12 if strong else np.mean(refuted) < POWER - 0.3
+    settings = {"trials": trials, "power": POWER, "confidence": 0.95}
+    assert reaches_power(lambda: SequentialBound(claim=1.0), scores, **settings) == strong

@@ -13,12 +13,12 @@ import numpy as np
 from coalmine.accounting import Theory
 from coalmine.arrays import Bools, Floats
 from coalmine.methods.canife.round_estimates import Period
-from coalmine.results.claim_test import HALF_THE_NOISE, POWER, ClaimTest
+from coalmine.results.claim_test import ClaimTest
+from coalmine.results.noise_shares import HALF_THE_NOISE, POWER
 from coalmine.results.verdict import Verdict
 from coalmine.stats import GaussianDP, Scores, SequentialBound, SequentialTest
 from coalmine.stats.claim_p_value import ClaimTests
-
-_DRAWS = 50  # simulated audits for the power
+from coalmine.stats.sequential_power import reaches_power
 
 
 class AnytimeEvidence:
@@ -62,22 +62,22 @@ class AnytimeEvidence:
         if self.test.refuted(confidence):
             verdict = Verdict.REFUTED
         else:
-            strong = self._power(theory, scores, confidence) >= POWER
-            verdict = Verdict.NOT_REFUTED if strong else Verdict.TOO_WEAK
+            verdict = Verdict.NOT_REFUTED if self._is_strong(theory, scores, confidence) else Verdict.TOO_WEAK
         return ClaimTest(verdict=verdict, p_value=self.test.p_value, confidence=confidence)
 
-    def _power(self, theory: Theory, scores: Scores, confidence: float) -> float:
-        """Return the share of simulated audits that refute the claim with this attack at half of the claimed noise."""
+    def _is_strong(self, theory: Theory, scores: Scores, confidence: float) -> bool:
+        """Return whether this attack would have refuted the claim at half of the claimed noise."""
         assert theory.noise_multiplier is not None
         allowed = 1 / theory.noise_multiplier
         # The attack would separate scores by the same fraction of what the noise allows as it does now.
-        efficiency = min(1.0, ClaimTests(scores).separation / allowed)
-        rng, refuted = np.random.default_rng(0), 0
-        for _ in range(_DRAWS):
-            test, coins = SequentialTest(GaussianDP(allowed)), rng.random(self.bound.trials) < 0.5
-            test.update(coins, rng.normal(efficiency * allowed / HALF_THE_NOISE * coins, 1.0))
-            refuted += test.refuted(confidence)
-        return refuted / _DRAWS
+        separation = min(allowed, ClaimTests(scores).separation) / HALF_THE_NOISE
+        return reaches_power(
+            lambda: SequentialTest(GaussianDP(allowed)),
+            lambda coins, rng: rng.normal(separation * coins, 1.0),
+            trials=self.bound.trials,
+            power=POWER,
+            confidence=confidence,
+        )
 
 
 def ceiling(periods: Sequence[Period], *, delta: float, confidence: float) -> float:

@@ -11,15 +11,25 @@ from coalmine.accounting import Theory
 from coalmine.errors import InputError
 from coalmine.methods.ldp.estimates import ASSUMES, SHARES, split_scores, total_counts, total_guesses
 from coalmine.methods.ldp.trials import Trials
-from coalmine.results.claim_test import HALF_THE_NOISE, POWER, ClaimTest
+from coalmine.results.claim_test import ClaimTest
+from coalmine.results.noise_shares import (
+    HALF_THE_NOISE,
+    POWER,
+    RATIO,
+    detectable_share,
+    exponent_of,
+    number_needed,
+    rejected_share,
+)
 from coalmine.results.verdict import Verdict
-from coalmine.stats import Counts, epsilon_from_counts, p_value
+from coalmine.stats import Counts, SequentialBound, epsilon_from_counts, p_value
+from coalmine.stats.sequential import ANYTIME
+from coalmine.stats.sequential_power import reaches_power
 from coalmine.stats.simultaneous_bound import joint_p_value
 from coalmine.stats.single_run import guess_families
 from coalmine.stats.tradeoff import ApproximateDP, Curve
 from coalmine.stats.trial_guesses import TrialGuesses
 
-_RATIO, _LEAST, _MOST = 1.03, -100, 40  # shares of the claimed noise that are looked at: 3% apart, from 0.05 to 3.3
 _LEAST_P_VALUE = 1e-15
 _MOST_TRIALS = 10**8
 
@@ -52,7 +62,7 @@ class LocalClaimTest:
         if theory.epsilon == math.inf:
             return ClaimTest(verdict=Verdict.NO_CLAIM, theory=theory)
         p = self.p_value(1.0)
-        detectable = self._detectable(alpha)
+        detectable = detectable_share(lambda exponent: self._power(exponent, alpha))
         if p <= alpha:
             verdict = Verdict.REFUTED
         elif detectable is None or detectable < HALF_THE_NOISE:
@@ -64,10 +74,27 @@ class LocalClaimTest:
             p_value=p,
             confidence=confidence,
             assumes=ASSUMES,
-            noise_at_most=self._noise_at_most(alpha) if theory.has_noise else None,
+            noise_at_most=rejected_share(lambda i: self.p_value(RATIO**i), alpha) if theory.has_noise else None,
             detectable_noise=detectable,
             theory=theory,
         )
+
+    def result_at_any_time(self, bound: SequentialBound, *, confidence: float) -> ClaimTest:
+        """Return the verdict by a bound that held at every moment, for trials that could stop at any time."""
+        theory = self._theory
+        if bound.refuted(confidence):
+            verdict = Verdict.REFUTED
+        else:
+            accuracy = self._guesses.accuracy_under(theory.curve(HALF_THE_NOISE), theory.curve())
+            strong = reaches_power(
+                lambda: SequentialBound(delta=theory.delta, claim=theory.epsilon),
+                lambda coins, rng: (coins == (rng.random(coins.size) < accuracy)).astype(np.float64),
+                trials=bound.trials,
+                power=POWER,
+                confidence=confidence,
+            )
+            verdict = Verdict.NOT_REFUTED if strong else Verdict.TOO_WEAK
+        return ClaimTest(verdict=verdict, p_value=bound.p_value, confidence=confidence, assumes=ANYTIME, theory=theory)
 
     def p_value(self, share: float) -> float:
         """Return the p-value of the claim for a share of its noise."""
@@ -82,39 +109,13 @@ class LocalClaimTest:
 
     def trials_needed(self, confidence: float) -> int | None:
         """Return how many trials detect half of the noise with 80% power, to two digits; None if far too many."""
-        trials, factor, alpha = sum(t.scores.size for t in self._trials), 1.0, 1 - confidence
-        while trials * factor <= _MOST_TRIALS:
-            if self._power(HALF_THE_NOISE, alpha, factor) >= POWER:
-                needed = math.ceil(trials * factor)
-                digits: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
-                return math.ceil(needed / digits) * digits
-            factor *= 1.1
-        return None
+        half, trials = exponent_of(HALF_THE_NOISE), sum(t.scores.size for t in self._trials)
+        return number_needed(trials, lambda factor: self._power(half, 1 - confidence, factor), most=_MOST_TRIALS)
 
-    def _power(self, share: float, alpha: float, factor: float = 1.0) -> float:
+    def _power(self, exponent: int, alpha: float, factor: float = 1.0) -> float:
         """Return the probability to detect a share of the noise by the number of right guesses."""
-        claim, truth = self._theory.curve(), self._theory.curve(share)
+        claim, truth = self._theory.curve(), self._theory.curve(RATIO**exponent)
         return self._guesses.power(claim, truth, alpha * SHARES["one-run"], factor)
-
-    def _detectable(self, alpha: float) -> float | None:
-        """Return the largest share of the noise, at most 1, that is detected with the wanted power."""
-        low, high = _LEAST, 0
-        if self._power(_RATIO**low, alpha) < POWER:
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._power(_RATIO**middle, alpha) >= POWER else (low, middle)
-        return float(_RATIO**low)
-
-    def _noise_at_most(self, alpha: float) -> float | None:
-        """Return the smallest share of the noise that is rejected: every larger one claims more."""
-        low, high = _LEAST, _MOST
-        if self.p_value(_RATIO**high) > alpha:
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.p_value(_RATIO**middle) <= alpha else (middle, high)
-        return float(_RATIO**high)
 
     def _ranks_p_value(self, curve: Curve) -> float:
         """Return the p-value of the highest and lowest scores; measurements may differ (docs/claim-test.md)."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from coalmine.methods.ldp.claim import LocalClaimTest
 from coalmine.methods.ldp.trials import Trials, is_memoryless
+from coalmine.results.claim_test import ClaimTest
 from coalmine.results.result import AuditResult
 from coalmine.simulation.mechanisms.local import LocalMechanism
 from coalmine.stats import SequentialBound
@@ -48,7 +51,7 @@ class WatchedGame:
             result,
             estimates=[self.bound.estimate(confidence), *as_estimates(result.estimates)],
             joint_bound=self.bound.lower(joint),
-            claim_test=None,  # decided again, by the new bound
+            claim_test=self._claim_test(result, joint),
             warnings=list(notes),
             metrics={**result.metrics, "trials": float(self.bound.trials)},
             config={
@@ -58,6 +61,13 @@ class WatchedGame:
                 "measurements": len(self.measurements),
             },
         )
+
+    def _claim_test(self, result: AuditResult, confidence: float) -> ClaimTest | None:
+        """Return the test of the claim by the bound, which decides instead of those for a fixed number of trials."""
+        theory = result.theory
+        if theory is None or theory.epsilon == math.inf:
+            return result.claim_test
+        return LocalClaimTest(self.measurements, theory).result_at_any_time(self.bound, confidence=confidence)
 
 
 def closest_to_claim(games: Iterable[WatchedGame], confidence: float) -> str:
