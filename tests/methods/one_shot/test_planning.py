@@ -10,14 +10,9 @@ from scipy import special, stats
 import coalmine
 from coalmine.accounting import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson, theory
 from coalmine.errors import InputError
+from coalmine.methods.one_shot.audit_power import AuditPower, participation_rate, secret_rounds_curve
 from coalmine.methods.one_shot.job import build_audits
-from coalmine.methods.one_shot.planning import (
-    AuditPower,
-    default_canaries,
-    participation_rate,
-    plan,
-    secret_rounds_curve,
-)
+from coalmine.methods.one_shot.planning import default_canaries, plan
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.simulation.settings import TrainingSettings
 from coalmine.stats import NormalNull, Scores

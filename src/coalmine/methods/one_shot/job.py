@@ -14,8 +14,9 @@ from coalmine.accounting import theory
 from coalmine.errors import InputError
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.one_shot.audit import OneShot
+from coalmine.methods.one_shot.audit_power import AuditPower
 from coalmine.methods.one_shot.participation import PARTICIPATIONS, parse_participation
-from coalmine.methods.one_shot.planning import AuditPower, default_canaries
+from coalmine.methods.one_shot.planning import default_canaries
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Audit

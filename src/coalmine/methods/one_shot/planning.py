@@ -6,35 +6,22 @@ docs/one-shot.md explains the numbers.
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from coalmine import accounting
-from coalmine.accounting import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling, Theory, parse_sampling
-from coalmine.arrays import Floats
-from coalmine.errors import check_confidence, check_count, check_kind, check_positive, check_probability
+from coalmine.accounting import Sampling, Theory, parse_sampling
+from coalmine.errors import check_count, check_kind, check_positive
+from coalmine.methods.one_shot.audit_power import MOST_TRIED, AuditPower, participation_rate
 from coalmine.methods.one_shot.costs import extra_noise, step_left
 from coalmine.methods.one_shot.views import parse_view
-from coalmine.stats.claim_p_value import RANK_SUM_SHARE
-from coalmine.stats.rank_sum import RankSum
-from coalmine.stats.tradeoff import Curve, GaussianDP
 
 NOISES, POWERS = (0.9, 0.8, 0.5), (0.8, 0.95)
 """Shares of the claimed noise, and powers, that a plan is made for."""
 
-# Numbers of canaries that are tried: a tenth apart, which is about as exact as the simulated power is.
-_DIGITS = (10, 11, 12, 13, 15, 16, 18, 20, 22, 24, 27, 30, 33, 36, 39, 43, 47, 51, 56, 62, 68, 75, 82, 91)
-_TRIED: tuple[int, ...] = (5, 6, 7, 8, 9, *(digits * 10**decade for decade in range(4) for digits in _DIGITS))
 _DRAWN = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-_DRAWS = 1_999
-_FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
 
 # The default number of canaries is a quarter of a round's average: up to a half cost no accuracy where it was measured
 # (docs/one-shot.md), and a step three quarters as long is within what learning rates are tuned to.
@@ -102,7 +89,7 @@ class Plan:
         row = next(row for row in self.rows if row.noise == min(NOISES) and row.power == min(POWERS))
         claim = f"The claim is ε = {self.theory.epsilon:.3g} at δ = {self.theory.delta:g}."
         if row.canaries is None:
-            needed = f"{_TRIED[-1]:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
+            needed = f"{MOST_TRIED:,} canaries are not known to detect half of its noise with {row.power:.0%} power."
         else:
             needed = f"{row.canaries:,} canaries detect half of its noise with {row.power:.0%} power."
         parts = [claim, needed]
@@ -234,183 +221,6 @@ def plan(
     )
 
 
-def participation_rate(sampling: Sampling, rounds: int) -> float:
-    """Return the share of the rounds that a client takes part in.
-
-    Example:
-        >>> participation_rate(accounting.AtMost(5), rounds=20)
-        0.25
-    """
-    match sampling:
-        case OncePerEpoch():
-            return 1 / min(sampling.rounds_per_epoch, rounds)
-        case AtMost():
-            return min(1.0, sampling.times / rounds)
-        case _:
-            return 1.0 if sampling.rate is None else sampling.rate
-
-
-class AuditPower:
-    """The power of an audit's test of a claim, by share of the noise and number of canaries.
-
-    Args:
-        theory: The claim, with a noise multiplier.
-        view: What the adversary sees.
-        rate: Share of the rounds that a canary takes part in.
-        confidence: One minus the false-alarm rate of the test.
-
-    Example:
-        >>> claim = accounting.theory(noise_multiplier=3.0, sampling=accounting.EveryRound(), rounds=10, delta=1e-5)
-        >>> power = AuditPower(theory=claim, view="updates", rate=1.0)
-        >>> power.exact_null(0.5, 50) > 0.95, power.exact_null(1.0, 50) < 0.05
-        (True, True)
-    """
-
-    def __init__(self, *, theory: Theory, view: str, rate: float, confidence: float = 0.95) -> None:
-        self.theory, self.view, self.rate = theory, view, rate
-        self._alpha, self._sampling = 1 - check_confidence(confidence), parse_sampling(theory.sampling)
-        self._curve = cache(theory.curve)
-        self.exact_null, self.counted = cache(self._exact_null), cache(self._counted)
-        self._secret_rounds = cache(
-            lambda noise: secret_rounds_curve(noise * (theory.noise_multiplier or 0.0), rate, theory.rounds)
-        )
-        self._rank_sum = cache(_rank_sum)
-
-    @property
-    def due(self) -> float:
-        """Expected share of the canaries in a round that has any: all of them, if they share a few rounds."""
-        return 1.0 if isinstance(self._sampling, AtMost) else self.rate
-
-    @property
-    def test(self) -> str:
-        """Whether `OneShot` knows the null distribution: not where canaries have several rounds of their own."""
-        match self._sampling:
-            case Poisson() | FixedSize():
-                secret = True
-            case OncePerEpoch():
-                secret = self._sampling.rounds_per_epoch < self.theory.rounds
-            case _:
-                secret = False
-        return "counted" if self.view == "updates" and secret else "exact-null"
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences on what the power does not cover."""
-        notes = []
-        if self.view == "updates" and isinstance(self._sampling, OncePerEpoch):
-            notes.append('This is for an adversary who knows the rounds of each canary: use score "sum".')
-        if self.view.startswith(("every", "rounds")):
-            notes.append(
-                f"The numbers are for final-change; {self.view} is scored by its largest cosine, and needs more."
-            )
-        if self.view == "final":
-            notes.append("The initial weights hide canaries in the final model: final-change needs fewer.")
-        return tuple(notes)
-
-    def truth(self, noise: float) -> Curve:
-        """Return the trade-off curve that the attack reaches if this share of the noise is there."""
-        if self.view == "updates" and isinstance(self._sampling, Poisson | FixedSize):
-            # The accountant's curve covers both directions of adding or removing a client, and the attack has only one.
-            return self._secret_rounds(noise)
-        if self.view == "updates":
-            return self._curve(noise)
-        # The model's change holds a canary's updates of K rounds and the noise of all of them: its score is shifted by
-        # K / (σ √rounds) standard deviations. With Poisson sampling K varies by rounds · q · (1 − q), which widens the
-        # members' scores; √(2 / (2 + variance)) keeps the area under the ROC curve.
-        sigma, variance = noise * (self.theory.noise_multiplier or 0.0), 0.0
-        if isinstance(self._sampling, Poisson):
-            variance = self.rate * (1 - self.rate) / sigma**2
-        return GaussianDP(self.rate * math.sqrt(self.theory.rounds) / sigma * math.sqrt(2 / (2 + variance)))
-
-    def needed(self, of: Callable[[float, int], float], noise: float, power: float) -> int | None:
-        """Return the number of canaries from which on ``of`` reaches a power, or None if none does."""
-        check_probability("power", power)
-        if of(noise, _TRIED[-1]) < power:
-            return None
-        low, high = -1, len(_TRIED) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if of(noise, _TRIED[middle]) >= power else (middle, high)
-        return _TRIED[high]
-
-    def _exact_null(self, noise: float, canaries: int) -> float:
-        test = self._rank_sum(canaries, None)
-        return test.power(self._curve(1.0), self.truth(noise), self._alpha * RANK_SUM_SHARE)
-
-    def _counted(self, noise: float, canaries: int) -> float:
-        test = self._rank_sum(canaries, canaries)
-        return test.power(self._curve(1.0), self.truth(noise), self._alpha * RANK_SUM_SHARE)
-
-
-@dataclass(frozen=True, eq=False)
-class SimulatedCurve:
-    """The trade-off curve of an attack, from simulated scores.
-
-    Args:
-        members: Scores of inserted canaries, shape (m,).
-        nonmembers: Scores of held-out canaries, shape (n,).
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> curve = SimulatedCurve(rng.normal(1, 1, 10_000), rng.normal(0, 1, 10_000))
-        >>> round(float(curve.tpr(np.array(0.1))), 1), round(float(curve.fpr(np.array(0.5))), 2)
-        (0.4, 0.16)
-    """
-
-    members: Floats
-    nonmembers: Floats
-
-    @cached_property
-    def _points(self) -> tuple[Floats, Floats]:
-        """TPR and FPR at the score of each member, ascending."""
-        size = self.members.size
-        above = np.searchsorted(np.sort(self.nonmembers), np.sort(self.members), side="left")[::-1]
-        return (np.arange(size) + 0.5) / size, 1 - above / self.nonmembers.size
-
-    def tpr(self, fpr: Floats) -> Floats:
-        """Return the TPR at each ``fpr``."""
-        tprs, fprs = self._points
-        return np.asarray(np.interp(fpr, fprs, tprs))
-
-    def tpr_at_tails(self, log_fpr: Floats, log_tnr: Floats) -> Floats:
-        """Return the TPR from ln FPR."""
-        return self.tpr(np.exp(log_fpr))
-
-    def fpr(self, tpr: Floats) -> Floats:
-        """Return the FPR at each ``tpr``."""
-        return np.asarray(np.interp(tpr, *self._points))
-
-    @property
-    def kink(self) -> float:
-        """FPR of the median member."""
-        return float(self.fpr(np.array(0.5)))
-
-
-def secret_rounds_curve(noise_multiplier: float, rate: float, rounds: int) -> SimulatedCurve:
-    """Return the curve of the likelihood-ratio score for canaries that take part in each round with a probability.
-
-    Args:
-        noise_multiplier: Noise standard deviation on the sum over the clip norm.
-        rate: The probability.
-        rounds: Number of rounds, all of which the adversary sees.
-
-    Example:
-        >>> curve = secret_rounds_curve(1.0, rate=1.0, rounds=1)  # the Gaussian mechanism: Φ(−1) = 0.1587
-        >>> round(float(curve.fpr(np.array(0.5))), 2)
-        0.16
-    """
-    rng = np.random.default_rng(0)
-    draws = int(np.clip(_MOST_NUMBERS / rounds, _FEWEST_SCORES, _MOST_SCORES))
-    sides = np.zeros((2, draws))
-    # Seen from one canary, a round releases N(0, σ²), or N(1, σ²) if it takes part (`LikelihoodRatio`).
-    for _ in range(rounds):
-        observed = rng.normal(0.0, noise_multiplier, (2, draws))
-        observed[0] += rng.random(draws) < rate
-        with np.errstate(divide="ignore"):
-            sides += np.logaddexp(np.log1p(-rate), np.log(rate) + (observed - 0.5) / noise_multiplier**2)
-    return SimulatedCurve(*sides)
-
-
 def default_canaries(power: AuditPower | None, *, clients: float, rate: float, dim: int | None = None) -> int:
     """Return the number of canaries to insert if none is set.
 
@@ -437,10 +247,6 @@ def default_canaries(power: AuditPower | None, *, clients: float, rate: float, d
         needed = 0
     count = int(min(_MOST, max(_FEWEST, affordable, needed)))
     return count if dim is None else max(1, min(count, dim // 4))
-
-
-def _rank_sum(members: int, nonmembers: int | None) -> RankSum:
-    return RankSum(members, nonmembers, np.random.default_rng(0), draws=_DRAWS)
 
 
 def _row(power: AuditPower, noise: float, wanted: float, clients: float | None, dim: int | None) -> PlannedNumber:
@@ -471,4 +277,4 @@ def _short(number: float | None) -> str:
 
 
 def _whole(count: int | None) -> str:
-    return f">{_TRIED[-1]:,}" if count is None else f"{count:,}"
+    return f">{MOST_TRIED:,}" if count is None else f"{count:,}"
