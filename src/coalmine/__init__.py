@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
     from coalmine.results.result import AuditResult as AuditResult
+    from coalmine.results.saved import load as load
+    from coalmine.results.showing import Results as Results
+    from coalmine.runs.comparison import compare as compare
     from coalmine.runs.running import run as run
     from coalmine.stats import CosineNull as CosineNull
     from coalmine.stats import Estimate as Estimate
@@ -106,6 +109,9 @@ __getattr__, __all__ = lazy_names(
         "coalmine.replaying.search": ("replay",),
         "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
         "coalmine.results.result": ("AuditResult",),
+        "coalmine.results.saved": ("load",),
+        "coalmine.results.showing": ("Results",),
+        "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
         "coalmine.stats": (
             "CosineNull",

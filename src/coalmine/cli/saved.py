@@ -57,6 +57,9 @@ def compare(
         typer.Argument(help="Two run directories or more; all are compared with the first.", show_default=False),
     ],
     html: Annotated[Path | None, typer.Option(help="Also write an HTML page.", show_default=False)] = None,
+    png: Annotated[Path | None, typer.Option(help="Also draw all runs, as PNG.", show_default=False)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Also draw all runs, as SVG.", show_default=False)] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
     from coalmine.results.saved import read_run_directory
@@ -65,18 +68,28 @@ def compare(
     from coalmine.runs.comparison import compare as compare_all
 
     comparison = compare_all([read_run_directory(path, scores=True) for path in directories])
+    written = []
+    if html is not None:
+        from coalmine.files import write_text
+        from coalmine.runs.comparison_page import comparison_page
+
+        written.append(write_text(html, comparison_page(comparison)))
+    for path, ending in ((png, ".png"), (svg, ".svg")):
+        if path is not None:
+            from coalmine.drawing.files import save
+
+            written.append(save(comparison.plot(), path if path.suffix == ending else path.with_suffix(ending)))
+    if as_json:
+        console.print_json(comparison.to_dict())
+        return
     if comparison.settings:
         columns = [*SETTINGS_COLUMNS, *comparison.runs]
         console.print_table(Table("settings that differ", columns, comparison.settings))
         print()
     console.print_table(Table("results", COLUMNS, [row.cells() for row in comparison.rows]))
     console.print_sentence(comparison.sentence)
-    if html is not None:
-        from coalmine.files import write_text
-        from coalmine.runs.comparison_page import comparison_page
-
-        write_text(html, comparison_page(comparison))
-        print(f"\nwritten to {html}")
+    for path in written:
+        print(f"\nwritten to {path}")
 
 
 def serve(

@@ -7,6 +7,7 @@ nothing is drawn twice. A PNG gets the light colors.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,12 +166,42 @@ def write_png(figure: Figure, directory: Path) -> Path:
     """Write the figure as ``NAME.png`` on white and return the path."""
     import vl_convert  # loaded only to draw
 
-    spec = {"background": "#ffffff", "padding": 12, "title": figure.title, **figure.spec}
-    if spec.get("width") == "container":
-        spec |= {"width": _PNG_WIDTH, "autosize": {"type": "pad"}}
-    text, settings = _on_paper(spec), _on_paper(theme())
-    png = vl_convert.vegalite_to_png(json.loads(text), scale=2, config=json.loads(settings))
+    png = vl_convert.vegalite_to_png(standalone([figure]), scale=2)
     return write_whole(directory / f"{figure.name}.png", lambda beside: beside.write_bytes(png))
+
+
+def standalone(figures: Sequence[Figure]) -> dict[str, Any]:
+    """Return the Vega-Lite specification of figures below one another, on white and with nothing to move."""
+    parts = [_still({"title": figure.title, **figure.spec}) for figure in figures]
+    settings = dict(theme())
+    for part in parts:
+        for name, style in part.pop("config", {}).items():
+            settings[name] = {**settings.get(name, {}), **style}
+        if part.get("width") == "container":
+            part["width"] = _PNG_WIDTH
+        part.pop("autosize", None)
+    spec = parts[0] if len(parts) == 1 else {"vconcat": parts}
+    # The theme's background is that of the page.
+    whole = {"padding": 12, **spec, "config": {**settings, "background": "#ffffff"}}
+    on_paper: dict[str, Any] = json.loads(_on_paper(whole))
+    return on_paper
+
+
+def _still(spec: Spec) -> dict[str, Any]:
+    """Return a specification with the first values of its parameters in place of their names."""
+
+    def fixed(transform: Mapping[str, Any]) -> dict[str, Any]:
+        filled = dict(transform)
+        for name in ("calculate", "filter"):
+            for parameter in spec.get("params", ()):
+                if isinstance(filled.get(name), str):
+                    filled[name] = re.sub(rf"\b{parameter['name']}\b", repr(parameter["value"]), filled[name])
+        return filled
+
+    layers = [{**layer, "transform": [fixed(t) for t in layer["transform"]]} if "transform" in layer else layer
+              for layer in spec.get("layer", ())]  # fmt: skip
+    kept = {key: value for key, value in spec.items() if key != "params"}
+    return {**kept, "layer": layers} if layers else kept
 
 
 def _on_paper(content: Spec) -> str:

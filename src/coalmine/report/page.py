@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -15,12 +16,14 @@ from coalmine import __version__
 from coalmine.drawing.charts import COLORS, Figure, theme, write_png
 from coalmine.drawing.html import Html, data, definitions, folded, joined, table, tag
 from coalmine.drawing.sections import Section, plain_section
+from coalmine.errors import InputError
 from coalmine.files import write_text
 from coalmine.methods import registry
 from coalmine.report.first_screen import answer
 from coalmine.report.glossary import GLOSSARY
 from coalmine.report.training import training_section
 from coalmine.results.groups import grouped
+from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
 from coalmine.results.tables import score_counts
 from coalmine.stats.estimators import CAVEATS
@@ -34,6 +37,20 @@ def write_report(directory: Path) -> Path:
         run = read_run_directory(directory, scores=True)
         page = report(run)
     return write_text(run.path / NAME, page)
+
+
+def write_results(results: Sequence[AuditResult], path: Path, title: str = "") -> Path:
+    """Write the report of results that belong to no run directory, and return its path.
+
+    Args:
+        results: The results.
+        path: The HTML file.
+        title: Title of the report; the file's name by default.
+    """
+    if not results:
+        raise InputError("there are no results to report")
+    run = SavedRun(path=path.parent, content={"title": title or path.stem, "coalmine": __version__}, results=results)
+    return write_text(path, report(run))
 
 
 def write_figures(directory: Path, out: Path) -> list[Path]:
@@ -96,7 +113,7 @@ def _sections(run: SavedRun) -> list[Section]:
     alone = len(run.trainings) == 1
     return [
         Section(key="answer", title="How private is it?", short="Answer", body=first, figures=[picture]),
-        *(_method_section(run, name) for name in run.methods),
+        *(section_of(run.of(name, registry.find(name).extras)) for name in run.methods),
         *(training_section(name, training, alone=alone) for name, training in run.trainings.items()),
         Section(key="method", title="How it was measured", short="Method", body=_method(run)),
         Section(key="caveats", title="How far to trust each number", short="Caveats", body=_caveats(run)),
@@ -105,10 +122,9 @@ def _sections(run: SavedRun) -> list[Section]:
     ]
 
 
-def _method_section(run: SavedRun, name: str) -> Section:
+def section_of(results: MethodResults) -> Section:
     """Return a method's section; a method that is not installed gets the plain one."""
-    method = registry.find(name)
-    results = run.of(name, method.extras)
+    method = registry.find(results.method)
     return plain_section(method, results) if method.section is None else method.section(results)
 
 

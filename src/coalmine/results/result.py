@@ -19,6 +19,7 @@ from coalmine.errors import InputError, check_kind
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.finding import Finding
+from coalmine.results.showing import Showable
 from coalmine.results.units import Unit, unit_named
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate, Scores
@@ -37,8 +38,8 @@ def _environment() -> dict[str, str]:
     return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AuditResult(Showable):
     """Evidence about ε from one method and one adversary, beside the claimed guarantee.
 
     Args:
@@ -127,8 +128,15 @@ class AuditResult:
         object.__setattr__(self, "claim_test", test)
 
     def __str__(self) -> str:
-        """The method, the label and the summary."""
-        return f"{self.method}, {self.label}: {self.summary}"
+        """The verdict, the three numbers, and what was found or should be known, on a line each."""
+        return "\n".join(words.in_lines(self))
+
+    def __repr__(self) -> str:
+        """The verdict and the numbers in one line."""
+        return f"<{type(self).__name__} {words.in_one_line(self)}>"
+
+    def _shown(self) -> Sequence[AuditResult]:
+        return (self,)
 
     @property
     def label(self) -> str:
@@ -230,13 +238,7 @@ class AuditResult:
             evidence += f" Best guess ({self.best_guess.method}): {words.guess(self.best_guess)}."
         elif any(e.few_scores for e in self.estimates):
             evidence += " There are too few scores for a best guess."
-        unnoticed = bool(self.bugs) and self.claim_test is not None and not self.claim_test.refuted
-        claim = (
-            words.unnoticed_sentence(self.theory)
-            if unnoticed
-            else words.claim_sentence(self.theory, self.claim_test, self.best_guess)
-        )
-        return " ".join([*map(words.finding_sentence, self.findings), claim, evidence])
+        return " ".join([*map(words.finding_sentence, self.findings), words.verdict_sentence(self), evidence])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""

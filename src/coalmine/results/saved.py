@@ -14,6 +14,7 @@ from coalmine.results.directory import RunDirectory
 from coalmine.results.files import RESULT, SCHEMA, arrays_path, scores_path
 from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.showing import Results
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
 
@@ -98,11 +99,31 @@ def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
     return SavedRun(path=directory.path, content=content, results=results)
 
 
-def read_results(results: Sequence[Mapping[str, Any]], directory: Path | None) -> list[AuditResult]:
+def load(path: Path | str) -> Results:
+    """Read the results of a run directory, or of one that `save` wrote, with their scores.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        InputError: If the directory holds no results yet, or they cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> from coalmine import audit_mechanism
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     audit_mechanism(lambda total: total, dim=500, canaries=100).save(directory)
+        ...     load(directory)
+        Results([<AuditResult mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
+    """
+    return Results(read_run_directory(path, scores=True).results)
+
+
+def read_results(results: Sequence[Mapping[str, Any]], directory: Path | None) -> Results:
     """Return results from their JSON, with scores and arrays if their ``directory`` is given."""
     with refusing_damage(directory or Path()):
         read = [AuditResult.from_dict(result) for result in results]
-        return read if directory is None else [_with_arrays(result, directory) for result in read]
+        return Results(read if directory is None else [_with_arrays(result, directory) for result in read])
 
 
 def read_extras(directory: Path | None, names: Sequence[str]) -> dict[str, Any]:

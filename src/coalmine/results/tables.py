@@ -43,9 +43,36 @@ class Table:
         rows = [[r.method, r.label, r.unit.name, *evidence_cells(r)] for r in shown_results(results)]
         return cls(title, ["method", "view", "unit", *EVIDENCE], rows)
 
+    def to_text(self) -> str:
+        """Return the cells in columns, without the title."""
+        widths = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (self.columns, *self.rows)]
+        return "\n".join(lines)
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, without the title."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
 
 EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 """Columns of `evidence_cells`."""
+
+
+def results_text(results: Sequence[AuditResult]) -> str:
+    """Return results in columns, and below them what was found."""
+    return "\n".join([Table.of_results(results, "").to_text(), *_remarks(results)])
+
+
+def results_markdown(results: Sequence[AuditResult]) -> str:
+    """Return results as a Markdown table, and below it what was found."""
+    remarks = [f"- {remark}" for remark in _remarks(results)]
+    return "\n".join([Table.of_results(results, "").to_markdown(), *([""] if remarks else []), *remarks])
+
+
+def _remarks(results: Sequence[AuditResult]) -> list[str]:
+    """Return all findings, each once."""
+    return list(dict.fromkeys(words.finding_sentence(finding) for result in results for finding in result.findings))
 
 
 def evidence_cells(result: AuditResult) -> list[str]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from coalmine.accounting import Theory
     from coalmine.results.claim_test import ClaimTest
     from coalmine.results.finding import Finding
+    from coalmine.results.result import AuditResult
     from coalmine.stats import Estimate
 
 FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
@@ -83,6 +84,41 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
                 f"Not refuted: we found no evidence against {claim.rstrip(',')}.{power_sentence(test)} This is not a "
                 "proof of privacy."
             )
+
+
+def in_one_line(result: AuditResult) -> str:
+    """Return the method, the verdict and the numbers: ``one-shot, updates: refuted, claimed ε ≤ 8, ε ≥ 3.21``."""
+    numbers = [] if result.theory is None else [f"claimed ε ≤ {number(result.theory.epsilon)}"]
+    numbers += [] if result.decisive is None else [f"ε ≥ {number(result.decisive.epsilon)}"]
+    numbers += [] if result.best_guess is None else [f"ε ≈ {guess(result.best_guess)}"]
+    return f"{result.method}, {result.label}: {', '.join([result.verdict.value, *numbers])}"
+
+
+def in_lines(result: AuditResult) -> list[str]:
+    """Return the verdict, what is claimed, proven and guessed, and what was found, on a line each."""
+    theory, bound, best = result.theory, result.decisive, result.best_guess
+    claimed = "nothing" if theory is None else f"ε ≤ {number(theory.epsilon)} at δ = {theory.delta:g}"
+    proven = "nothing: there are only estimates"
+    if bound is not None and bound.confidence is not None:
+        proven = f"ε ≥ {number(bound.epsilon)} at δ = {bound.delta:g} ({100 * bound.confidence:g}%, {bound.method})"
+        if result.ceiling is not None and bound.method == "simultaneous":
+            proven += f"; more than {result.ceiling:.3g} cannot be shown with this many scores"
+    return [
+        f"{result.method}, {result.label}: {result.verdict.value}",
+        f"claimed     {claimed}",
+        f"proven      {proven}",
+        f"best guess  {'none' if best is None else f'ε ≈ {guess(best)} ({best.method})'}",
+        *map(finding_sentence, result.findings),
+        verdict_sentence(result),
+    ]
+
+
+def verdict_sentence(result: AuditResult) -> str:
+    """Describe the verdict on the claim: by its test, or by a bug that the test did not notice."""
+    test = result.claim_test
+    if result.bugs and test is not None and not test.refuted:
+        return unnoticed_sentence(result.theory)
+    return claim_sentence(result.theory, test, result.best_guess)
 
 
 def finding_sentence(finding: Finding) -> str:

@@ -5,22 +5,29 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import special
 
 from coalmine.arrays import Floats
-from coalmine.errors import InputError
-from coalmine.results.result import AuditResult
-from coalmine.results.saved import SavedRun
-from coalmine.results.tables import EVIDENCE, evidence_cells
+from coalmine.drawing.charts import standalone
+from coalmine.errors import InputError, check_kind
+from coalmine.results.frames import as_frame
+from coalmine.results.groups import Group
+from coalmine.results.result import AuditResult, in_json
+from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.results.tables import EVIDENCE, Table, epsilons, evidence_cells
 from coalmine.stats import Estimate
 
 SETTINGS_COLUMNS = ["setting"]
 COLUMNS = ["method", "view", "run", *EVIDENCE, "against the first run"]
 DIFFERS, WITHIN = "differs beyond noise (95%)", "within noise"
+
+Comparable = SavedRun | Path | str | AuditResult | Sequence[AuditResult]
+"""What can be compared."""
 
 _CONFIDENCE = 0.95
 _LARGEST = 1e150  # its square is still a float
@@ -92,10 +99,27 @@ class Row:
         result = self.result
         return [result.method, result.label, self.run, *evidence_cells(result), self.difference]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row, ready for JSON."""
+        result, best = self.result, self.result.best_guess
+        claim, bound, guess = epsilons(result)
+        return {
+            "method": result.method,
+            "view": result.label,
+            "run": self.run,
+            "claimed_epsilon": in_json(claim),
+            "lower_bound": in_json(bound),
+            "best_guess": in_json(guess),
+            "best_guess_lower": None if best is None else in_json(best.lower),
+            "best_guess_upper": None if best is None else in_json(best.upper),
+            "verdict": result.verdict.value,
+            "difference": self.difference,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several runs side by side.
+    """Several runs side by side. ``print`` shows it as a table.
 
     Args:
         runs: Names of the runs.
@@ -120,19 +144,84 @@ class Comparison:
             "that of the canaries' scores, not of another training. Estimates are compared, not bounds."
         )
 
+    def plot(self) -> Any:
+        """Return an altair chart: claim, lower bound and best guess of every run, grouped by method and view."""
+        import altair  # loaded only to draw
 
-def compare(runs: Sequence[SavedRun]) -> Comparison:
+        from coalmine.report.picture import picture
+
+        groups: dict[str, list[AuditResult]] = {}
+        for row in self.rows:
+            title = f"{row.result.method}, {row.result.label} ({row.result.unit.name})"
+            groups.setdefault(title, []).append(replace(row.result, adversary=row.run))
+        figure = picture([Group(title=title, results=results) for title, results in groups.items()])
+        return altair.Chart.from_dict(standalone([replace(figure, title="ε of runs, by method and view.")]))
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row per result of a run.
+
+        Raises:
+            InputError: If pandas is not installed.
+        """
+        return as_frame(self.to_dict()["rows"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison, ready for JSON."""
+        return {
+            "runs": self.runs,
+            "sentence": self.sentence,
+            "settings": [
+                {"setting": name, **dict(zip(self.runs, values, strict=True))} for name, *values in self.settings
+            ],
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        """The results as a table, and what they say together."""
+        return f"{Table('', COLUMNS, [row.cells() for row in self.rows]).to_text()}\n{self.sentence}"
+
+
+def compare(runs: Sequence[Comparable] | Mapping[str, Comparable]) -> Comparison:
     """Compare runs with the first of them.
 
     Args:
-        runs: Two runs or more, read with their scores.
+        runs: Two runs or more: run directories, results, lists of results, or `SavedRun` objects with scores. A
+            mapping names them.
 
     Raises:
         InputError: If there are fewer than two, or one is given twice.
+
+    Example:
+        >>> import numpy as np
+        >>> from coalmine import audit_mechanism
+        >>> def noisy(noise):
+        ...     rng = np.random.default_rng(0)
+        ...     return audit_mechanism(lambda total: total + rng.normal(0, noise, total.shape), dim=500, canaries=100)
+        >>> comparison = compare({"σ = 1": noisy(1.0), "σ = 10": noisy(10.0)})
+        >>> [row.difference for row in comparison.rows]
+        ['', 'differs beyond noise (95%)']
     """
     if len(runs) < 2:
         raise InputError(f"comparing takes two runs or more, got {len(runs)}")
-    names = _names(runs)
+    named = isinstance(runs, Mapping)
+    saved = [_saved(run, number) for number, run in enumerate(runs.values() if isinstance(runs, Mapping) else runs, 1)]
+    names = list(map(str, runs)) if named else _names(saved)
+    return _compared(saved, names)
+
+
+def _saved(run: Comparable, number: int) -> SavedRun:
+    """Return a run to compare; results that were never saved have a number instead of a path."""
+    if isinstance(run, SavedRun):
+        return run
+    if isinstance(run, str | Path):
+        return read_run_directory(run, scores=True)
+    results = [run] if isinstance(run, AuditResult) else list(run)
+    for result in results:
+        check_kind("a run", result, AuditResult, "a run directory, a result or a list of results")
+    return SavedRun(path=Path(f"run {number}"), content={}, results=results)
+
+
+def _compared(runs: Sequence[SavedRun], names: list[str]) -> Comparison:
     labeled = [_by_label(run) for run in runs]
     rows = []
     for key in dict.fromkeys(key for results in labeled for key in results):

@@ -16,8 +16,9 @@ from coalmine.methods.job import Job, JobContext
 from coalmine.progress import reporting
 from coalmine.results.directory import RunDirectory
 from coalmine.results.files import envelope, write_content, write_method_results
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import MethodResults
 from coalmine.results.saved import read_extras, read_part, read_results, read_run_directory, read_training_part
+from coalmine.results.showing import Results
 from coalmine.runs.settings import TRAINING, RunSettings, read_run
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class Finished:
     directory: Path | None = None
 
     @property
-    def results(self) -> list[AuditResult]:
+    def results(self) -> Results:
         """The results of all methods."""
-        return [result for method in self.methods for result in method.results]
+        return Results(result for method in self.methods for result in method.results)
 
     def report(self, path: Path | str) -> Path:
         """Write the run's report as one HTML file.

@@ -25,7 +25,7 @@ from coalmine.stats.sequential import as_estimates
 _ODDS = "an attacker can be {times} likelier to say that the canary took part if it did than if it did not"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CanifeResult(AuditResult):
     """ε of a single round, for a client known to take part in it.
 

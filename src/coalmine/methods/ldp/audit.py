@@ -34,6 +34,7 @@ from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
 from coalmine.progress import reporting
 from coalmine.results.result import AuditResult, refutes
+from coalmine.results.showing import Results
 from coalmine.results.units import REPORT
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.client import loss_of, tensors
@@ -133,7 +134,7 @@ class LDPAudit:
                 f"{self.clients} clients need data with at least {1 + self.clients} examples, got {len(self._examples)}"
             )
 
-    def run(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> list[AuditResult]:
+    def run(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Results:
         """Play all trials.
 
         Args:
@@ -159,9 +160,9 @@ class LDPAudit:
                 trials[key].append(played)
         seconds = time.perf_counter() - began
         variants = self._variants()
-        return [self._result(key, variants[key[:2]], played, seconds) for key, played in trials.items()]
+        return Results(self._result(key, variants[key[:2]], played, seconds) for key, played in trials.items())
 
-    def _run_until_refuted(self) -> list[AuditResult]:
+    def _run_until_refuted(self) -> Results:
         """Play all games in blocks of trials until a bound exceeds its claim, jointly with all others."""
         began, joint = time.perf_counter(), self._joint_confidence
         games = {key: WatchedGame(self.mechanisms[key[1]]) for key in self._keys()}
@@ -186,7 +187,7 @@ class LDPAudit:
                     break
         seconds, variants = time.perf_counter() - began, self._variants()
         note = f"the audit stopped after {done:,} of {planned:,} blocks of trials, since they refute a claim"
-        return [
+        return Results(
             game.judged(
                 self._result(key, variants[key[:2]], game.measurements, seconds),
                 confidence=self.confidence,
@@ -194,7 +195,7 @@ class LDPAudit:
                 notes=[note] * stopped,
             )
             for key, game in games.items()
-        ]
+        )
 
     def _blocks(self, stream: np.random.SeedSequence, blocks: int) -> Iterator[Mapping[Key, Trials]]:
         """Yield the trials of one measurement in blocks of about equal size, all games together."""

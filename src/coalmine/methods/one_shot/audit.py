@@ -450,7 +450,15 @@ class OneShot(Audit):
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             timing={"audit_s": self._seconds},
             config=self._config(),
+            arrays=self._canaries_by_score(),
         )
+
+    def _canaries_by_score(self) -> dict[str, Ints]:
+        """Return the numbers of the inserted and of the held-out canaries, in the ascending order of their scores."""
+        order = np.argsort(self._evidence.scores(), kind="stable")
+        ranked = order[~np.isnan(self._evidence.scores()[order])]
+        inserted = self.members[ranked]
+        return {"inserted_canaries": ranked[inserted], "held_out_canaries": ranked[~inserted]}
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
         """Return the result compared with the claim for canaries that take part as these do; for integrations."""

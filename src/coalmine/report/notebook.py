@@ -1,0 +1,47 @@
+"""Results in a notebook: the verdict in color, and one row per result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coalmine.drawing.charts import COLORS
+from coalmine.drawing.html import Html, joined, tag
+from coalmine.results import words
+from coalmine.results.result import AuditResult
+from coalmine.results.tables import Table
+from coalmine.results.verdict import Verdict, overall
+
+_COLORS = {
+    Verdict.REFUTED: COLORS["refuted"][0],
+    Verdict.SUSPICIOUS: COLORS["estimate"][0],
+    Verdict.TOO_WEAK: COLORS["muted"][0],
+    Verdict.NOT_REFUTED: COLORS["inserted"][0],
+    Verdict.NO_CLAIM: COLORS["muted"][0],
+}
+_CELL = "text-align: left; padding: 0.2em 0.8em"
+
+
+def as_html(results: Sequence[AuditResult]) -> str:
+    """Return results as HTML without scripts.
+
+    Args:
+        results: One result or more.
+    """
+    if not results:
+        return tag("p", None, "No results.")
+    verdict = overall(result.verdict for result in results)
+    style = f"background: {_COLORS[verdict]}; color: #fff; padding: 0.15em 0.6em; border-radius: 0.3em"
+    shown = Table.of_results(results, "")
+    bugs = dict.fromkeys(str(bug) for result in results for bug in result.bugs)
+    return joined(
+        [
+            tag("p", None, tag("strong", {"style": style}, verdict.value)),
+            tag("ul", None, *(tag("li", None, bug) for bug in bugs)) if bugs else Html(""),
+            tag("table", None, _row("th", shown.columns), *(_row("td", row) for row in shown.rows)),
+            tag("p", None, words.verdict_sentence(results[0])) if len(results) == 1 else Html(""),
+        ]
+    )
+
+
+def _row(name: str, cells: Sequence[str]) -> Html:
+    return tag("tr", None, *(tag(name, {"style": _CELL}, cell) for cell in cells))
