@@ -1,0 +1,78 @@
+"""Small pieces of the tests, against closed forms: steps of distributions, sums of walks, bets of several canaries."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from coalmine.stats import Counts
+from coalmine.stats.planned_guesses import _BOTH_TAILS_SHARE, guess_power, right_guesses_needed
+from coalmine.stats.rank_tests import binomial_steps, curve_tail_probability
+from coalmine.stats.rates import _katz_log
+from coalmine.stats.search import largest
+from coalmine.stats.sequential import EProcess
+from coalmine.stats.tradeoff import GaussianDP
+from coalmine.stats.walk import _added
+
+
+@pytest.mark.parametrize(("trials", "rate"), [(100_000, 0.5), (100_000, 0.01), (3_000, 0.9), (20, 0.3)])
+def test_steps_of_a_binomial_are_rounded_up_by_less_than_a_step(trials, rate):
+    values, weights = binomial_steps(trials, rate)
+    mean, spread = trials * rate, np.sqrt(trials * rate * (1 - rate))
+    step = 1 + min(trials, 18 * spread + 80) / 127
+    assert weights.sum() == pytest.approx(1)
+    assert -1e-6 * trials <= values @ weights - mean <= step
+    assert values[-1] == trials or weights[values == trials].sum() == 0
+
+
+@pytest.mark.parametrize("cells", [(0, 10, 10, 0), (1, 9, 9, 1)])
+def test_rates_within_delta_show_nothing(cells):
+    assert _katz_log(Counts(*cells), 0.2, 0.05) == (0.0, 0.0)
+
+
+def test_power_of_guesses_has_the_significance_of_both_tails():
+    claim, truth, told_apart = GaussianDP(1.0), GaussianDP(2.0), 0
+    for alpha in np.linspace(0.01, 0.2, 12):
+        levels = [share * _BOTH_TAILS_SHARE * alpha for share in (1.0, 0.9)]
+        needed, fewer = (right_guesses_needed(60, 30, claim, level) for level in levels)
+        told_apart += needed != fewer
+        expected = curve_tail_probability(np.array([30]), np.array([needed]), 60, truth)[0]
+        assert guess_power(60, 30, claim, truth, alpha) == pytest.approx(float(expected))
+    assert told_apart >= 1  # a slightly smaller significance would have been noticed
+
+
+@pytest.mark.parametrize("canaries", [2, 3])
+def test_canaries_of_one_trial_make_one_bet(canaries):
+    """The wealth after trials of several canaries is a product of means of factors."""
+    rng = np.random.default_rng(canaries)
+    coins = rng.random((40, canaries)) < 0.5
+    scores = rng.normal(3.0 * coins)
+    process = EProcess(np.exp(-np.array([[0.5], [2.0]])), np.zeros((2, 1)))
+    process.update(coins[:20], scores[:20])
+    bets, before = process._bets, np.array(process.log_wealth)
+    assert process._refit_at > 20  # the next trial has the same bets
+    process.update(coins[20:21], scores[20:21])
+    for claim in range(2):
+        factors = []
+        for coin, score in zip(coins[20], scores[20], strict=True):
+            outcome = (score >= bets.thresholds[0, claim]) + 2 * (score <= -bets.thresholds[1, claim]) + 4 * coin
+            factors.append(np.exp(bets.gains[outcome, claim]))
+        assert process.log_wealth[claim] == pytest.approx(before[claim] + np.log(np.mean(factors)))
+
+
+def test_walks_that_start_anywhere_are_added_value_by_value():
+    walk, other = np.array([0.1, 0.2, 0.3]), np.array([0.05, 0.15])
+    for low, other_low in itertools.product(range(-3, 4), repeat=2):
+        start, total = _added(low, walk, other_low, other)
+        expected = dict.fromkeys(range(start, start + total.size), 0.0)
+        for first, parts in ((low, walk), (other_low, other)):
+            for value, part in enumerate(parts, first):
+                expected[value] += part
+        assert start == min(low, other_low)
+        np.testing.assert_allclose(total, [expected[value] for value in sorted(expected)])
+        assert total.size == max(low + 3, other_low + 2) - start
+
+
+@pytest.mark.parametrize("edge", [1e-7, 3e-4, 0.02, 5.0])
+def test_the_largest_value_is_exact_to_ten_digits_down_to_a_thousandth(edge):
+    assert edge - 1.1e-10 * max(edge, 1e-3) <= largest(lambda x: x <= edge) <= edge
