@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
         ("theory", 8),
         ("one-shot", 10),
         ("checks", 8),
+        ("results", 8),
         ("ldp", 8),
         ("secret-sharer", 12),
         ("bring-your-own", 8),
