@@ -14,6 +14,7 @@ from coalmine.accounting import (
     OncePerEpoch,
     Poisson,
     compose_rounds,
+    local_theory,
     noise_for,
     noise_from_round_epsilon,
     parse_sampling,
@@ -242,3 +243,15 @@ def test_grids_of_privacy_losses_reach_far_enough_and_are_fine_enough(noise, rou
     assert extent / 2e6 <= step <= max(math.sqrt(2e-3 * extent / rounds), extent / 1e6)
     assert math.log2(step / 1e-4) == round(math.log2(step / 1e-4))
     assert step <= pld_step(event, extent, 8) <= 16 * step
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 2.0])
+def test_a_share_of_local_noise_divides_epsilon(share):
+    """Two reports of ε each compose to four outcomes: privacy loss 2ε, 0 twice, and −2ε."""
+    claim, epsilon = local_theory(epsilon=1.0, rounds=2, delta=1e-3), 1.0 / share
+    right = 1 / (1 + np.exp(-epsilon))
+    members = np.array([right**2, 2 * right * (1 - right), (1 - right) ** 2])
+    others = members[::-1]
+    fpr, tpr = np.append(0.0, np.cumsum(others)), np.append(0.0, np.cumsum(members))
+    grid = np.linspace(0, 1, 11)
+    np.testing.assert_allclose(claim.curve(share).tpr(grid), np.interp(grid, fpr, tpr), atol=2e-3)
