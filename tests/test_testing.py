@@ -29,7 +29,7 @@ def test_a_right_mechanism_passes_and_its_bound_is_given():
 def test_a_mechanism_with_a_bug_fails_with_what_it_means():
     with pytest.raises(AssertionError) as raised:
         assert_private(noisy(SIGMA / 8), epsilon=1.0, dim=4000, canaries=200, calls=50)
-    for part in ("deviation of 0.46", "takes 3.73", "ε = 1 at δ = 1e-05 is refuted", "at most 1 case of 1,000"):
+    for part in ("deviation is 0.46", "0.13 of the 3.73", "ε = 1 at δ = 1e-05 is refuted", "at most 1 case of 1,000"):
         assert part in str(raised.value)
 
 
@@ -48,7 +48,7 @@ def test_a_tensor_without_noise_is_named():
         return released
 
     with pytest.raises(AssertionError, match=r"^fc.bias carries no noise"):
-        assert_private(forgetful, epsilon=8.0, sizes={"fc.weight": 1000, "fc.bias": 10, "out": 490}, calls=100)
+        assert_private(forgetful, epsilon=8.0, layers={"fc.weight": 1000, "fc.bias": 10, "out": 490}, calls=100)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_a_tensor_without_noise_is_named():
         ({"noise_multiplier": 1.0}, "state one of them"),
         ({"noise_multiplier": 0.0}, "must be positive, got 0"),
         ({"calls": 3}, "calls .* at least 16"),
-        ({"sizes": {"a": 3}, "dim": 4}, "add up to dim = 4, got 3"),
+        ({"layers": {"a": 3}, "dim": 4}, "layers have 3 parameters, but the audit is for 4"),
     ],
 )
-def test_claims_and_sizes_that_do_not_fit_are_refused(wrong, message):
+def test_claims_and_layers_that_do_not_fit_are_refused(wrong, message):
     with pytest.raises(InputError, match=message):
         assert_private(noisy(SIGMA), **({"epsilon": 1.0} | wrong))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from coalmine.arrays import Bools
 from coalmine.errors import InputError, check_count, check_delta, check_number
+from coalmine.layers import Layers, LayerSpec
 from coalmine.protocol import Vector
 from coalmine.results import words
 from coalmine.stats import Estimate, Scores, SequentialBound, ceiling, sigma_gaussian, simultaneous
@@ -41,7 +42,7 @@ def assert_private(
     delta: float = 1e-5,
     noise_multiplier: float | None = None,
     dim: int | None = None,
-    sizes: Mapping[str, int] | None = None,
+    layers: LayerSpec | None = None,
     canaries: int | None = None,
     calls: int | None = None,
     false_alarm_rate: float = FALSE_ALARM_RATE,
@@ -62,8 +63,9 @@ def assert_private(
         delta: Claimed δ, at most ``false_alarm_rate``.
         noise_multiplier: Claimed standard deviation of Gaussian noise. The claim is then the whole trade-off curve of
             the Gaussian mechanism, which takes far less evidence to refute than a pair of ε and δ.
-        dim: Number of coordinates; by default the sum of ``sizes``, or else 10,000.
-        sizes: Names and sizes of the tensors that make up the vector, in order, to name them in messages.
+        dim: Number of coordinates; by default that of ``layers``, or else 10,000.
+        layers: The tensors that make up the vector, to name them in messages: sizes or shapes by name, a list of sizes,
+            a module or a state dict.
         canaries: Number of canaries in the sum of the first call. By default a fifth of ``dim``, at most 2,000.
         calls: Number of further calls, at least 16; by default 400 for 10,000 coordinates, and 16 for 10 million.
         false_alarm_rate: Largest probability that a correct mechanism fails, if its noise is independent.
@@ -91,7 +93,7 @@ def assert_private(
         ...
     """
     __tracebackhide__ = True
-    from coalmine.methods.mechanism.audit import applied, audit_mechanism, check_sizes, checked_calls
+    from coalmine.methods.mechanism.audit import applied, audit_mechanism, checked_calls
     from coalmine.methods.mechanism.battery import check_noise
 
     curve, claim, sigma = _claim(epsilon, delta, noise_multiplier)
@@ -101,8 +103,9 @@ def assert_private(
             f"delta must be at most the false-alarm rate, {false_alarm_rate:g}, got {delta:g}: a correct mechanism may "
             "reveal everything with probability delta, and would then fail; raise false_alarm_rate"
         )
+    tensors = None if layers is None else Layers.of(layers)
     if dim is None:
-        dim = sum(sizes.values()) if sizes else 10_000
+        dim = 10_000 if tensors is None else tensors.dim
     if canaries is None:
         canaries = min(2000, max(1, check_count("dim", dim) // 5))
     number = checked_calls(calls, dim)
@@ -116,7 +119,7 @@ def assert_private(
         calls=number,
         rate=(1 - _FIRST_CALL) * false_alarm_rate,
         noise_multiplier=sigma,
-        sizes=check_sizes(sizes, dim),
+        layers=None if tensors is None else tensors.check(dim),
         seed=seed,
         before=1,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 CHECK_RATE = 1e-3
@@ -13,12 +14,52 @@ The checks look for bugs that are plain once one looks at the right place, so th
 """
 
 
+class Check(StrEnum):
+    """Names of checks: the same question has the same name in the battery, in trainings and in replay.
+
+    A method of your own may have checks of other names.
+
+    Example:
+        >>> str(Check.FRESH)
+        'fresh noise'
+    """
+
+    SIZE = "size of the noise"
+    """Is there enough noise on the whole?"""
+    PLACES = "noise on every tensor"
+    """Is there enough noise on every tensor, block and coordinate?"""
+    CALLS = "noise in every call"
+    """Is there enough noise in every call of a mechanism?"""
+    FRESH = "fresh noise"
+    """Is the noise drawn anew in every round or call?"""
+    INDEPENDENT = "independent noise"
+    """Is it independent between coordinates?"""
+    DIRECTIONS = "noise in every direction"
+    """Is there enough noise in directions that mix all coordinates?"""
+    SHAPE = "shape of the noise"
+    """Does its distribution protect, whatever its size?"""
+    VALUES = "values of the noise"
+    """Does it avoid exact values that occurred before?"""
+    CANARIES = "canaries in each tensor"
+    """Do canaries of single tensors keep the claim?"""
+    CANARIES_SHOW = "canaries in the releases"
+    """Do the releases contain the canaries that were inserted?"""
+    UNITS = "divisor of the releases"
+    """Do the releases have the size that their divisor says?"""
+    PARTICIPATION = "participation"
+    """Do the clients that take part agree with the claimed sampling?"""
+    SENSITIVITY = "sensitivity"
+    """Does no client move a release by more than the noise covers?"""
+    CLIPPING = "clipping"
+    """Are updates of every size and form clipped to the clip norm?"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """A bug that a check found.
 
     Args:
-        check: Name of the check, such as ``"fresh noise"``.
+        check: Name of the check, such as ``"fresh noise"``: one of `Check`, or another in a method of your own.
         sentence: What is wrong, in plain words and with numbers. The final full stop is optional.
         refutes: True if this refutes the claimed guarantee; False for a warning.
         p_value: Probability that a correct training or mechanism shows such evidence, or an upper limit on it, all
@@ -36,6 +77,9 @@ class Finding:
     refutes: bool = True
     p_value: float = 0.0
     example: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "check", str(self.check))  # a plain string, as in files
 
     def __str__(self) -> str:
         """The sentence, with the p-value if there is one."""

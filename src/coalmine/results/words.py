@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coalmine.results.verdict import Verdict
+from coalmine.stats.noise_tests import LEAST_P_VALUE
 
 if TYPE_CHECKING:
     from coalmine.accounting import Theory
+    from coalmine.arrays import Ints
     from coalmine.results.claim_test import ClaimTest
     from coalmine.results.finding import Finding
     from coalmine.results.result import AuditResult
@@ -164,7 +166,23 @@ def needed_sentence(test: ClaimTest) -> str:
 
 def p_value_text(p_value: float) -> str:
     """Format a p-value, such as ``p = 2e-07``."""
-    return "p < 1e-300" if p_value <= 1e-300 else f"p = {p_value:.2g}"
+    return f"p < {LEAST_P_VALUE:g}" if p_value <= LEAST_P_VALUE else f"p = {p_value:.2g}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a number of things, such as ``1 round`` or ``1,200 rounds``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def list_rounds(rounds: Sequence[int] | Ints, most: int = 5) -> str:
+    """Format numbers of rounds, such as ``rounds 0, 1, 2, …``; at least one."""
+    shown = ", ".join(str(int(round)) for round in rounds[:most])
+    return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > most else ''}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Format names in a sentence, such as ``a, b and c``."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def guess(estimate: Estimate) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from coalmine import OneShot, Release
 from coalmine.accounting import EveryRound, claimed
-from coalmine.methods.one_shot.layers import Layers
+from coalmine.layers import Layers
 from coalmine.methods.one_shot.noise_checks import ClaimedNoise
 from coalmine.methods.one_shot.noise_record import NoiseRecord
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most

@@ -7,7 +7,7 @@ import pytest
 
 from coalmine import OneShot, Release
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.layers import Layers
+from coalmine.layers import Layers
 from coalmine.methods.one_shot.strata import StratifiedCanaries, draw_strata
 from coalmine.methods.one_shot.updates import update_canaries
 

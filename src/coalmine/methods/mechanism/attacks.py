@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import special
 
 from coalmine.arrays import Bools, Floats
 from coalmine.methods.mechanism.calls import Calls
+from coalmine.results.finding import Check
+from coalmine.stats.noise_tests import near_zero_p_value
 
-WEAK = 0.85
-"""Share of the average noise below which a part of it counts as weak."""
+WEAK = 0.9
+"""Share of the noise elsewhere below which a part of it counts as weak, if that is plain."""
 
 SIZE_RANK = 10
 """Rank of the attack on the size of the noise: any other one says more about a bug."""
@@ -23,7 +26,12 @@ SIZE_RANK = 10
 NEGLIGIBLE = 0.02
 """Noise of this size hides no update, whatever else is wrong with it."""
 
-_LOCAL = 64  # coordinates that share a local estimate of the noise
+PLAIN = 14.0
+"""Gain in log-likelihood that noise of one size shows with a probability of about 1e-6."""
+
+_HIDES_LESS = "The noise hides updates of one coordinate less than claimed"
+_ENOUGH = 0.98  # share of the claimed noise that does not count as too small
+_BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 _LARGEST_TABLE = 20_000
 _BINS = 400
 
@@ -39,6 +47,8 @@ class Attack:
         chosen: Which targets, or None for all.
         mean: Predicted noise of each chosen target, or 0.
         scale: Predicted standard deviation of what the prediction misses, shape (k,), or None if nothing is predicted.
+        elsewhere: Which targets the sentence is not about, or None if it is about all.
+        usual: Standard deviation of the noise there.
         rank: How directly the sentence names a bug: of several checks that fail, the lowest one speaks.
     """
 
@@ -48,6 +58,8 @@ class Attack:
     chosen: Bools | None = None
     mean: Floats | float = 0.0
     scale: Floats | None = None
+    elsewhere: Bools | None = None
+    usual: float = 0.0
     rank: int = 9
 
 
@@ -60,15 +72,39 @@ def gaussian_scores(calls: Calls, mean: Floats | float, scale: Floats | float, c
     return result
 
 
+def scale_gain(power: Floats, count: Floats, usual: float, spread: float) -> Floats:
+    """Return the log-likelihood that sets of values gain by scales of their own, over one scale for all, any shape.
+
+    Args:
+        power: Sum of squares of each set.
+        count: Number of values in each.
+        usual: Mean square of all values.
+        spread: Variance of their squares over that of normal values (see `Calls.spread`): with heavy tails, sums of
+            squares differ more by chance.
+    """
+    ratio = np.maximum(power / np.maximum(count, 1) / usual, 1e-12)
+    gain: Floats = np.where(count > 0, count * (ratio - 1 - np.log(ratio)) / 2 / spread, 0.0)
+    return gain
+
+
 def size_attack(calls: Calls) -> Attack:
     """Compare outputs with the average size of the noise."""
     if calls.size == 0:
-        return Attack("size of the noise", gaussian_scores(calls, 0.0, 0.0), "There is no noise.", rank=0)
-    sentence = f"The noise has a standard deviation of {calls.size:.3g} for updates of norm 1"
+        return Attack(Check.SIZE, gaussian_scores(calls, 0.0, 0.0), "There is no noise.", rank=0)
     if calls.size < NEGLIGIBLE:
         sentence = f"There is hardly any noise: its standard deviation is {calls.size:.3g} for updates of norm 1."
-        return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=0)
-    return Attack("size of the noise", gaussian_scores(calls, 0.0, calls.size), sentence, rank=SIZE_RANK)
+        return Attack(Check.SIZE, gaussian_scores(calls, 0.0, calls.size), sentence, rank=0)
+    return Attack(Check.SIZE, gaussian_scores(calls, 0.0, calls.size), _HIDES_LESS, rank=SIZE_RANK)
+
+
+def too_small(size: float, needed: float | None) -> str:
+    """Say that noise is too small on the whole, from its size and that of Gaussian noise that keeps the claim."""
+    if needed is not None and size >= _ENOUGH * needed:
+        return f"{_HIDES_LESS}, although its standard deviation of {size:.3g} is large enough for Gaussian noise"
+    sentence = f"The noise is too small everywhere: its standard deviation is {size:.3g} for updates of norm 1"
+    if needed is None:
+        return sentence
+    return f"{sentence}, {size / needed:.2g} of the {needed:.3g} that Gaussian noise takes to keep the claim"
 
 
 def shape_attack(calls: Calls) -> Attack:
@@ -84,28 +120,33 @@ def shape_attack(calls: Calls) -> Attack:
     scores = with_canary.log_at(output - values) - without.log_at(output)
     # A histogram is coarse: a little of the smooth score orders the targets within its bins.
     scores = scores + 0.01 * np.tanh(gaussian_scores(calls, 0.0, calls.size))
-    sentence = _shape_sentence(calls.size, noise, inserted)
+    sentence = _shape_sentence(calls, noise, inserted)
     # Noise that depends on the input looks weaker at some places or in some calls as well.
-    return Attack("shape of the noise", scores, sentence, rank=2 if "input" in sentence else 8)
+    return Attack(Check.SHAPE, scores, sentence, rank=2 if "input" in sentence else 8)
 
 
-def _shape_sentence(size: float, noise: Floats, inserted: Bools) -> str:
+def _shape_sentence(calls: Calls, noise: Floats, inserted: Bools) -> str:
     """Say how the noise differs from noise that is normal and the same everywhere; empty if it does not."""
+    size = calls.size
     if size == 0:
         return ""
     beside, there = noise[~inserted].std(), noise[inserted].std()
-    if min(there, beside) < WEAK * max(there, beside):
+    power = np.array([np.sum(noise[~inserted] ** 2), np.sum(noise[inserted] ** 2)])
+    count = np.array([np.sum(~inserted), np.sum(inserted)])
+    gain = scale_gain(power, count, float(power.sum()) / noise.size, calls.spread).sum()
+    if min(there, beside) < WEAK * max(there, beside) and gain > PLAIN:
         return (
             f"The noise depends on the input: {there:.3g} where there is an update, {beside:.3g} where there is none."
         )
     furthest = float(np.abs(noise).max()) / size
-    # The largest of n normal values is about that large, and hardly ever a fifth smaller.
-    if furthest < 0.8 * np.sqrt(2 * np.log(noise.size)):
+    if noise.size * np.log(special.erf(furthest / np.sqrt(2))) < np.log(_BY_CHANCE):
         return f"The noise never exceeds {furthest:.2g} standard deviations."
-    if noise.min() >= 0 or noise.max() <= 0:
+    if (noise.min() >= 0 or noise.max() <= 0) and 0.5**noise.size < _BY_CHANCE:
         return f"The noise is never {'negative' if noise.min() >= 0 else 'positive'}."
-    central = float(np.mean(np.abs(noise) < 0.1 * size))
-    if central > 0.16:  # 0.08 for normal noise, 0.13 for Laplace noise
+    near = int(np.sum(np.abs(noise) < 0.1 * size))
+    central = near / noise.size
+    # 0.08 for normal noise, 0.13 for Laplace noise
+    if central > 0.16 and float(near_zero_p_value(near, noise.size, 0.1)) < _BY_CHANCE:
         return f"{100 * central:.2g}% of the noise is smaller than a tenth of its standard deviation."
     return ""
 
@@ -153,7 +194,7 @@ def value_attack(calls: Calls) -> Attack | None:
     elif top > 0.001:
         value = float(seen[np.argmax(counts)]) * grid
         sentence = f"In {100 * top:.3g}% of the places the noise is exactly {value:.3g}."
-    return Attack("values of the noise", scores, sentence, rank=7)
+    return Attack(Check.VALUES, scores, sentence, rank=7)
 
 
 def _in_table(table: Floats, points: Floats, reach: float) -> Bools:
@@ -170,7 +211,8 @@ def column_scales(calls: Calls) -> Floats:
     count = np.sum(calls.known, axis=0)
     # Half an observation of the average keeps few observations from looking like no noise by chance.
     few = 0.5 * (count < 30)
-    power = np.sum(calls.noise**2, axis=0) + few * calls.size**2 * (np.sum(calls.noise**2, axis=0) > 0)
+    power = np.sum(calls.squares, axis=0)
+    power = power + few * calls.size**2 * (power > 0)
     result: Floats = np.sqrt(power / np.maximum(count + few, 1))
     return np.where(count > 0, result, calls.size)
 
@@ -178,40 +220,4 @@ def column_scales(calls: Calls) -> Floats:
 def coordinate_attack(calls: Calls) -> Attack:
     """Use the size of the noise at each coordinate."""
     scale = column_scales(calls)[calls.targets[1]]
-    return Attack("noise at every coordinate", gaussian_scores(calls, 0.0, scale), "", scale=scale)
-
-
-def local_attack(calls: Calls) -> Attack:
-    """Use the size of the noise in each call, and in each stretch of coordinates of a call."""
-    starts = np.arange(0, calls.coordinates.size, _LOCAL)
-    power = np.add.reduceat(calls.noise**2, starts, axis=1)
-    count = np.add.reduceat(calls.known.astype(np.float64), starts, axis=1)
-    per_call = power.sum(axis=1, keepdims=True) / np.maximum(count.sum(axis=1, keepdims=True), 1)
-    scale = np.sqrt((power + 2 * per_call) / (count + 2))[calls.targets[0], calls.targets[1] // _LOCAL]
-    scale = np.where(power[calls.targets[0], calls.targets[1] // _LOCAL] == 0, 0.0, scale)
-    sentence, rank = _schedule_sentence(np.sqrt(per_call[:, 0]), calls.number(0)), 6
-    # Half of the usual noise is out of the question for a stretch of normal noise, of which some 16 values are known.
-    if not sentence and np.mean(scale < 0.5 * np.median(scale)) > 0.002:
-        sentence, rank = "Stretches of coordinates carry less noise than others, in changing places.", 8
-    return Attack("noise in every call", gaussian_scores(calls, 0.0, scale), sentence, scale=scale, rank=rank)
-
-
-def _schedule_sentence(sizes: Floats, first_call: int) -> str:
-    """Say how the noise changes from call to call, if it does, from its size in each."""
-    usual = float(np.quantile(sizes, 0.75))  # not the median: noise may be gone in half of the calls
-    weakest = int(sizes.argmin())
-    if sizes[weakest] >= WEAK * usual:
-        return ""
-    quarter = max(1, sizes.size // 4)
-    first, last = float(np.median(sizes[:quarter])), float(np.median(sizes[-quarter:]))
-    if min(first, last) < WEAK * max(first, last):
-        ratio, names = (last / first, ("last", "first")) if last < first else (first / last, ("first", "last"))
-        return f"The noise of the {names[0]} calls is {ratio:.2g} of that of the {names[1]}."
-    weak = np.flatnonzero(sizes < WEAK * usual)
-    much = "no noise" if sizes[weakest] < 1e-3 * usual else f"{sizes[weakest] / usual:.2g} of the usual noise"
-    if weak.size == 1:
-        return f"Call {weakest + first_call} has {much}."
-    steps = np.unique(np.diff(weak))
-    rhythm = f", every {steps[0]} calls" if steps.size == 1 and steps[0] > 1 else ""
-    several = f"{weak.size:,} of {sizes.size:,} calls have less noise than usual{rhythm}"
-    return f"{several}; call {weakest + first_call} has {much}."
+    return Attack(Check.PLACES, gaussian_scores(calls, 0.0, scale), "", scale=scale)

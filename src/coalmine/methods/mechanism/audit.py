@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_count
+from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.mechanism.battery import CHECKS, check_noise
 from coalmine.methods.mechanism.calls import LEAST_CALLS, default_calls
@@ -67,7 +68,7 @@ def audit_mechanism(
     confidence: float = 0.95,
     theory: Theory | None = None,
     calls: int | None = None,
-    sizes: Mapping[str, int] | None = None,
+    layers: LayerSpec | None = None,
     seed: int = 0,
 ) -> AuditResult:
     """Audit a mechanism by applying it once to a sum of random unit vectors, and test its claim in further calls.
@@ -86,7 +87,8 @@ def audit_mechanism(
         confidence: Confidence of bounds and intervals.
         theory: The claimed guarantee, such as ``coalmine.accounting.claimed(2.0, 1e-5)``.
         calls: Number of further calls for the battery, at least 16, or 0 for none; by default chosen by ``dim``.
-        sizes: Names and sizes of the tensors that make up the vector, in order, for the sentences of findings.
+        layers: The tensors that make up the vector, for the sentences of findings: sizes or shapes by name, a list of
+            sizes, a module or a state dict.
         seed: Seed for the canaries and for which of them are inserted.
 
     Returns:
@@ -135,7 +137,7 @@ def audit_mechanism(
             claim=theory.curve(),
             calls=checked_calls(calls, dim),
             noise_multiplier=theory.noise_multiplier or _gaussian(theory),
-            sizes=check_sizes(sizes, dim),
+            layers=None if layers is None else Layers.of(layers).check(dim),
             seed=seed,
             before=1,
         )
@@ -156,7 +158,7 @@ def audit_mechanism(
         null=f"cosine:{null.dim}",
         theory=theory,
         claim_test=evidence.claim_test,
-        checks=CHECKS if battery else (),
+        checks=tuple(map(str, CHECKS)) if battery else (),
         findings=findings,
         ceiling=evidence.ceiling,
         warnings=warnings,
@@ -199,14 +201,3 @@ def checked_calls(calls: int | None, dim: int) -> int:
         InputError: If there are too few to learn from.
     """
     return default_calls(dim) if calls is None else check_count("calls", calls, least=LEAST_CALLS)
-
-
-def check_sizes(sizes: Mapping[str, int] | None, dim: int) -> Mapping[str, int] | None:
-    """Return the sizes of tensors if they add up to the dimension.
-
-    Raises:
-        InputError: If they do not.
-    """
-    if sizes is not None and sum(sizes.values()) != dim:
-        raise InputError(f"the sizes of the tensors must add up to dim = {dim:,}, got {sum(sizes.values()):,}")
-    return sizes

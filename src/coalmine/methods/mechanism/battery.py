@@ -6,19 +6,21 @@ docs/mechanism.md describes the attacks and proves the tests.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from scipy import fft
 
 from coalmine.arrays import Array, Floats
+from coalmine.layers import Layers
 from coalmine.methods.mechanism import attacks, twins
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.calls import LEAST, LEAST_CALLS, MOST, Calls, default_calls, make_calls
-from coalmine.methods.mechanism.places import Tensors, direction_attack, place_attack
+from coalmine.methods.mechanism.places import direction_attack, local_attack, place_attack
 from coalmine.protocol import Vector
-from coalmine.results.finding import CHECK_RATE, Finding
+from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.stats.guess_tests import guess_p_value, value_p_value
+from coalmine.stats.noise_tests import LEAST_P_VALUE
 from coalmine.stats.tradeoff import Curve
 
 _REACHES = (1e-8, 1e-6, 1e-4)  # how close a guess of a canary's value must come
@@ -34,7 +36,7 @@ _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
     (twins.repeat_attack, 0.06),
     (twins.copy_attack, 0.06),
     (twins.neighbor_attack, 0.06),
-    (attacks.local_attack, 0.06),
+    (local_attack, 0.06),
     (attacks.value_attack, 0.06),
     (attacks.shape_attack, 0.06),
     (attacks.coordinate_attack, 0.06),
@@ -43,14 +45,14 @@ _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
 _AT_PLACES, _ALONG_WAVES = 0.06, 0.06
 
 CHECKS = (
-    "size of the noise",
-    "shape of the noise",
-    "values of the noise",
-    "noise at every coordinate",
-    "noise in every call",
-    "fresh noise in every call",
-    "independent coordinates",
-    "noise in every direction",
+    Check.SIZE,
+    Check.SHAPE,
+    Check.VALUES,
+    Check.PLACES,
+    Check.CALLS,
+    Check.FRESH,
+    Check.INDEPENDENT,
+    Check.DIRECTIONS,
 )
 """Names of the checks."""
 
@@ -63,61 +65,89 @@ def check_noise(
     calls: int | None = None,
     rate: float = CHECK_RATE,
     noise_multiplier: float | None = None,
-    sizes: Mapping[str, int] | None = None,
+    layers: Layers | None = None,
     seed: int = 0,
     before: int = 0,
 ) -> list[Finding]:
     """Attack the noise of a mechanism in every way that the battery knows.
 
-    Args:
-        mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
-        dim: Number of coordinates.
-        claim: The claimed trade-off curve of one call, for adding or removing one update of norm 1.
-        calls: Number of calls, at least 16; by default enough for four million coordinates in all, and fewer for
-            more than 100,000 coordinates.
-        rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
-        noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
-        sizes: Names and sizes of the tensors that make up the vector, for sentences.
-        seed: Seed of canaries and coins.
-        before: Number of calls of the mechanism before these, for sentences.
+        Args:
+            mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
+            dim: Number of coordinates.
+            claim: The claimed trade-off curve of one call, for adding or removing one update of norm 1.
+            calls: Number of calls, at least 16; by default enough for four million coordinates in all, and fewer for
+                more than 100,000 coordinates.
+            rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
+            noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
+            layers: The tensors that make up the vector, for sentences.
+            seed: Seed of canaries and coins.
+            before: Number of calls of the mechanism before these, for sentences.
 
-    Returns:
-        At most one finding: the failed check that names the bug most directly.
+        Returns:
+            At most one finding: the failed check that names the bug most directly.
 
-    Example:
-        >>> from coalmine.stats.tradeoff import ApproximateDP
-        >>> rng = np.random.default_rng(0)
-        >>> def forgetful(total):
-        ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
-        >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5)))
-        Coordinates 490–499 carry no noise (p < 1e-300).
+        Example:
+            >>> from coalmine.stats.noise_tests import LEAST_P_VALUE
+    from coalmine.stats.tradeoff import ApproximateDP
+            >>> rng = np.random.default_rng(0)
+            >>> def forgetful(total):
+            ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
+            >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5)))
+            Coordinates 490–499 carry no noise (p < 1e-300).
     """
-    tensors, calls = Tensors.of(sizes or {}), calls or default_calls(dim)
-    named: tuple[Attack, float] | None = None
-    for attack, record, share in _attacks(mechanism, dim, calls, seed, tensors, before):
+    layers, calls = layers or Layers({}), calls or default_calls(dim)
+    named: tuple[Attack, Calls, float] | None = None
+    weaker: Attack | None = None
+    for attack, record, share in _attacks(mechanism, dim, calls, seed, layers, before):
+        weaker = weaker or (attack if attack.sentence and attack.elsewhere is not None else None)
         if named is not None and named[0].sentence and attack.rank >= named[0].rank:
             continue  # the bug has a better name already
         p_value = min(1.0, attack_p_value(attack, record, claim) / share)
         if p_value <= rate and (named is None or attack.sentence):
-            named = attack, p_value
+            named = attack, record, p_value
     if named is None:
         return []
-    attack, p_value = named
-    sentence = attack.sentence or "The noise hides updates of one coordinate less than claimed."
-    if attack.rank == attacks.SIZE_RANK and noise_multiplier:
-        sentence += f"; Gaussian noise takes {noise_multiplier:.3g} to keep the claim"
+    attack, record, p_value = named
+    check, sentence = _explained(attack, weaker, record, claim, rate, noise_multiplier)
     # A p-value of 0 would stand for a certainty, which statistics never have.
-    return [Finding(check=attack.name, sentence=f"{sentence.rstrip('.')}.", p_value=max(p_value, 1e-301))]
+    return [Finding(check=check, sentence=f"{sentence.rstrip('.')}.", p_value=max(p_value, LEAST_P_VALUE))]
+
+
+def _explained(
+    attack: Attack, weaker: Attack | None, calls: Calls, claim: Curve, rate: float, noise_multiplier: float | None
+) -> tuple[str, str]:
+    """Return the check that failed and what is wrong: the simplest explanation that accounts for the evidence.
+
+    Noise that is too small everywhere also looks too small wherever an attack looks. So a set of coordinates or calls
+    with less noise than the others is named alone only if the others keep the claim.
+
+    Args:
+        attack: The attack that refuted the claim and has the most to say.
+        weaker: One that found such a set beyond chance, whether or not it refuted the claim by itself.
+        calls: The calls that they were made on.
+        claim: The claim.
+        rate: Significance at which the others are compared with it.
+        noise_multiplier: Noise multiplier of Gaussian noise that keeps the claim.
+    """
+    if attack.rank == attacks.SIZE_RANK or not attack.sentence:
+        if weaker is None:
+            return Check.SIZE, attacks.too_small(calls.size, noise_multiplier)
+        attack = weaker
+    if attack.elsewhere is None or not attack.elsewhere.any():
+        return attack.name, attack.sentence
+    scores = attacks.gaussian_scores(calls, 0.0, attack.usual, attack.elsewhere)
+    if guess_p_value(scores, calls.coins[attack.elsewhere], claim) > rate:
+        return attack.name, attack.sentence
+    return Check.SIZE, f"{attacks.too_small(attack.usual, noise_multiplier)}. Besides: {attack.sentence}"
 
 
 def _attacks(
-    mechanism: Callable[[Vector], Array], dim: int, calls: int, seed: int, tensors: Tensors, before: int
+    mechanism: Callable[[Vector], Array], dim: int, calls: int, seed: int, layers: Layers, before: int
 ) -> Iterator[tuple[Attack, Calls, float]]:
     """Yield each attack that finds something to exploit, with the calls it was made on and its share of the rate."""
-    starts = np.array(tensors.starts, dtype=np.int64)
-    record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=starts, before=before)
+    record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=layers.starts, before=before)
     made = ((make(record), share) for make, share in _ON_CALLS)
-    for attack, share in itertools.chain([(place_attack(record, tensors), _AT_PLACES)], made):
+    for attack, share in itertools.chain([(place_attack(record, layers), _AT_PLACES)], made):
         if attack is not None:
             yield attack, record, share
     if dim <= _WAVES_UP_TO:

@@ -110,6 +110,18 @@ class Calls:
         return np.where(self.known, self.released - self.inputs, 0.0)
 
     @cached_property
+    def squares(self) -> Floats:
+        """The squares of `noise`, shape (t, n)."""
+        return np.square(self.noise)
+
+    @cached_property
+    def spread(self) -> float:
+        """Variance of the known squares over that of normal noise, at least 1: sums of few say less for heavy tails."""
+        count, total = max(int(np.sum(self.known)), 1), float(np.sum(self.squares))
+        fourth = float(np.einsum("ij,ij->", self.squares, self.squares)) / count
+        return max(1.0, (fourth / (total / count) ** 2 - 1) / 2) if total else 1.0  # normal noise: fourth moment 3
+
+    @cached_property
     def targets(self) -> tuple[Ints, Ints]:
         """Call and column of each canary of the test calls, the ones to guess about."""
         call, column = np.nonzero(self.canary & ~self.pilot[:, None])

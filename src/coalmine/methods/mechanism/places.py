@@ -1,89 +1,235 @@
-"""Where the noise is missing or too small: sets of coordinates, and how to call them."""
+"""Where the noise is missing or too small: sets of coordinates, waves or calls, and how to call them.
+
+Noise of one size everywhere is the simplest explanation of a failed test. A set of coordinates or calls is named
+only if its noise is smaller than the rest beyond what chance makes of noise of one size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
+from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.methods.mechanism.attacks import NEGLIGIBLE, WEAK, Attack, gaussian_scores
+from coalmine.layers import Layers
+from coalmine.methods.mechanism.attacks import (
+    NEGLIGIBLE,
+    PLAIN,
+    WEAK,
+    Attack,
+    gaussian_scores,
+    scale_gain,
+)
 from coalmine.methods.mechanism.calls import Calls
+from coalmine.results import words
+from coalmine.results.finding import Check
+from coalmine.stats.noise_tests import energy_p_value
 
 _BLOCKS = (8, 64, 512, 4096, 32_768, 262_144)
 _STRIDES = (*range(2, 17), 32, 64, 128, 256)
 _WEAKEST = (1, 4, 16, 64, 256, 1024)
-_SHARES = (0.03, 0.3, 0.7)  # of the average noise; coordinates that had less in half of what is known of them
+_SHARES = (0.03, 0.3, 0.7)  # of the average noise; members that had less in what they were picked by
 _MOST_RANGES = 3
-_PLAIN = 20.0  # gain in log-likelihood that the best of thousands of sets hardly ever has by chance
+_LOCAL = 64  # coordinates that share a local estimate of the noise
+_LEAST_SEEN = 12  # values of the noise that show whether a single coordinate or call belongs to a set
+_INTERVAL_RATIOS = (0.01, 0.25, 0.64)  # shares of the usual variance for which the best stretch is looked for
+_NO_LAYERS = Layers({})
+
+_Family = tuple[Floats, Floats, float, int, Callable[[int], Bools]]
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """Names of the stretches of a vector.
+@dataclass(frozen=True, eq=False)
+class NoiseAlong:
+    """What is known of the noise at each coordinate, or in each call.
 
     Args:
-        names: Name of each tensor.
-        ends: Where each ends in the vector, ascending.
+        what: What the members of the axis are called: ``"coordinate"``, ``"wave"`` or ``"call"``.
+        numbers: Number of each member, ascending, shape (n,).
+        power: Sum of squares of its known noise, shape (n,).
+        count: How many values of its noise are known, shape (n,).
+        picked: Mean square in a part of them, by which sets of the weakest members are picked, shape (n,).
+        rest: Sum of squares and number of the other values, by which those sets are judged, shape (2, n).
+        spread: See `Calls.spread`.
+        layers: Names of stretches of members.
     """
 
-    names: tuple[str, ...] = ()
-    ends: tuple[int, ...] = ()
+    what: str
+    numbers: Ints
+    power: Floats
+    count: Floats
+    picked: Floats
+    rest: Floats
+    spread: float
+    layers: Layers = _NO_LAYERS
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int]) -> Tensors:
-        """Return the tensors of these sizes, one after the other.
+    def coordinates(cls, calls: Calls, layers: Layers = _NO_LAYERS, what: str = "coordinate") -> NoiseAlong:
+        """Return the noise at each coordinate; the weakest are picked by every second call of the pilot."""
+        picking = np.zeros(calls.pilot.size, dtype=bool)
+        picking[np.flatnonzero(calls.pilot)[::2]] = True
+        by = calls.known & picking[:, None] & (calls.first == 0)
+        # Coordinates that the pilot pointed to were picked for their small noise.
+        return cls._along(calls, 0, by, unknown=0.0, what=what, numbers=calls.coordinates, layers=layers)
 
-        Example:
-            >>> Tensors.of({"fc.weight": 20, "fc.bias": 2}).ends
-            (20, 22)
-        """
-        return cls(tuple(sizes), tuple(np.cumsum(list(sizes.values())).tolist()))
+    @classmethod
+    def calls(cls, calls: Calls) -> NoiseAlong:
+        """Return the noise in each call; the weakest are picked by every second coordinate."""
+        by = calls.known & (np.arange(calls.coordinates.size) % 2 == 0)
+        numbers = calls.number(0) + np.arange(calls.pilot.size)
+        return cls._along(calls, 1, by, unknown=np.inf, what="call", numbers=numbers)
+
+    @classmethod
+    def _along(
+        cls,
+        calls: Calls,
+        axis: int,
+        by: Bools,
+        *,
+        unknown: float,
+        what: str,
+        numbers: Ints,
+        layers: Layers = _NO_LAYERS,
+    ) -> NoiseAlong:
+        power, count = calls.squares.sum(axis=axis), calls.known.sum(axis=axis).astype(np.float64)
+        picked, tries = np.sum(calls.squares, axis=axis, where=by), by.sum(axis=axis)
+        mean = np.where(tries > 0, picked / np.maximum(tries, 1), unknown)
+        rest = np.stack([power - picked, count - tries])
+        return cls(what, numbers, power, count, mean, rest, calls.spread, layers)
 
     @property
-    def starts(self) -> tuple[int, ...]:
-        """Where each starts."""
-        return (0, *self.ends[:-1]) if self.ends else ()
+    def usual(self) -> float:
+        """Mean square of all values."""
+        return float(self.power.sum() / max(self.count.sum(), 1.0))
 
-    def called(self, first: int, last: int) -> str | None:
-        """Return the name of the tensor from ``first`` to ``last``, if there is one."""
-        for name, start, end in zip(self.names, self.starts, self.ends, strict=True):
-            if (start, end - 1) == (first, last):
-                return name
-        return None
+    def weakest(self) -> WeakSet | None:
+        """Return the set of members whose noise is most plainly smaller than on average; None without any noise."""
+        if self.usual == 0:
+            return None
+        best, members = 0.0, None
+        for power, count, usual, choices, members_of in self._sets():
+            gain = scale_gain(power, count, usual, self.spread) * (power < usual * count) - np.log(choices)
+            if gain.max() > best:
+                best, members = float(gain.max()), members_of(int(gain.argmax()))
+        return None if members is None else WeakSet(self, members, best)
+
+    def _sets(self) -> Iterator[_Family]:
+        """Yield families of sets.
+
+        Each with power and count of every set, the usual mean square, the number of sets that it was chosen from, and a
+        function from the index of a set to its members.
+        """
+        n = self.numbers.size
+        place = self.numbers - self.numbers[0] if self.what == "call" else self.numbers
+        labels = [np.arange(n), *(place // size for size in _BLOCKS if size < place[-1] + 1)]
+        labels += [place % stride for stride in _STRIDES if 2 * stride <= n]
+        if self.layers.names:
+            labels.append(np.searchsorted(self.layers.ends, self.numbers, side="right"))
+        for label in labels:
+            power, count = (np.bincount(label, weights).astype(np.float64) for weights in (self.power, self.count))
+            yield power, count, self.usual, power.size, partial(np.equal, label)
+        for ratio in _INTERVAL_RATIOS:
+            members = self._interval(ratio)
+            power, count = (values[members].sum(keepdims=True) for values in (self.power, self.count))
+            yield power, count, self.usual, n * (n + 1) // 2, partial(_same, members)
+        yield from self._picked_sets()
+
+    def _interval(self, ratio: float) -> Bools:
+        """Return the stretch of members that gains the most by noise of this share of the usual variance."""
+        each = -self.count * np.log(ratio) / 2 - self.power / self.usual * (1 / ratio - 1) / 2
+        sums = np.concatenate([[0.0], np.cumsum(each)])
+        last = int(np.argmax(sums - np.minimum.accumulate(sums)))
+        first = int(np.argmin(sums[: last + 1]))
+        places = np.arange(self.numbers.size)
+        return np.asarray((places >= first) & (places < last))
+
+    def _picked_sets(self) -> Iterator[_Family]:
+        """Yield sets that were picked for their small noise, judged by what is known of it otherwise."""
+        n, order = self.numbers.size, np.argsort(self.picked, kind="stable")
+        ranks = np.empty(n, dtype=np.int64)
+        ranks[order] = np.arange(n)
+        sets = [ranks < k for k in _WEAKEST if k < n]
+        sets += [self.picked < share**2 * self.usual for share in _SHARES]
+        power, count = self.rest
+        usual = float(power.sum() / max(count.sum(), 1.0))
+        for members in sets:
+            if members.any() and not members.all() and usual > 0:
+                inside = [values[members].sum(keepdims=True) for values in (power, count)]
+                yield inside[0], inside[1], usual, len(sets), partial(_same, members)
 
 
-def place_attack(calls: Calls, tensors: Tensors, what: str = "coordinate") -> Attack | None:
+def _same(members: Bools, _: int) -> Bools:
+    return members
+
+
+@dataclass(frozen=True, eq=False)
+class WeakSet:
+    """Members of an axis whose noise is smaller than that of the others.
+
+    Args:
+        noise: The axis.
+        members: Which of its members, shape (n,).
+        gain: Log-likelihood that a scale of its own gains over noise of one size everywhere, less the logarithm of the
+            number of sets that it was chosen from.
+    """
+
+    noise: NoiseAlong
+    members: Bools
+    gain: float
+
+    @cached_property
+    def scale(self) -> float:
+        """Standard deviation of the noise of its members."""
+        return float(np.sqrt(self.noise.power[self.members].sum() / max(self.noise.count[self.members].sum(), 1.0)))
+
+    @cached_property
+    def usual(self) -> float:
+        """Standard deviation of the noise of the others."""
+        return float(np.sqrt(self.noise.power[~self.members].sum() / max(self.noise.count[~self.members].sum(), 1.0)))
+
+    @property
+    def sentence(self) -> str:
+        """Where the noise is too small; empty if it is not plainly smaller than elsewhere."""
+        ratio = self.scale / self.usual if self.usual > 0 else 1.0
+        if ratio >= WEAK or self.gain <= PLAIN:
+            return ""
+        where, several = describe(self.noise.numbers, self._exact(ratio), self.noise.layers, self.noise.what)
+        amount = "no noise" if ratio < 1e-3 else f"{ratio:.2g} of the noise of the others"
+        if where.startswith((self.noise.what, "every")):  # but not the name of a tensor
+            where = f"{where[:1].upper()}{where[1:]}"
+        return f"{where} {'carry' if several else 'carries'} {amount}."
+
+    def _exact(self, ratio: float) -> Bools:
+        """Return the set, made exact by the noise that each single coordinate or call shows."""
+        each = np.sqrt(self.noise.power / np.maximum(self.noise.count, 1))
+        ratio = max(ratio, 1e-3)
+        # Values that put a member on its side of the geometric mean of both scales, by three standard errors. With
+        # fewer the set itself is more reliable than its members.
+        needed = max(_LEAST_SEEN, 18 * self.noise.spread / np.log(ratio) ** 2)
+        weak, seen = each < np.sqrt(ratio) * self.usual, self.noise.count >= needed
+        if seen.mean() <= 0.9 or not np.any(weak & seen & self.members):
+            return self.members
+        exact = weak & seen
+        alike = np.sum(exact & self.members) > 0.9 * np.sum(exact | self.members)
+        plainer = _parts(self.noise.numbers, self.members) < _parts(self.noise.numbers, exact)
+        return self.members if alike and plainer else exact  # one or two on the wrong side are due to chance
+
+
+def place_attack(calls: Calls, layers: Layers, what: str = "coordinate") -> Attack | None:
     """Look only where the noise is the smallest: in a block, at every k-th coordinate, in a tensor, or at a few places.
 
     The set is chosen by the pilot and by coordinates without a canary, so it is one test however many sets there are.
     """
-    power, count = np.sum(calls.noise**2, axis=0), np.sum(calls.known, axis=0).astype(np.float64)
-    everywhere = power.sum() / count.sum()
-    if everywhere == 0:
+    weak = NoiseAlong.coordinates(calls, layers, what).weakest()
+    if weak is None:
         return None
-    best, columns = 0.0, None
-    for group, group_power, group_count in _groups(calls, tensors, power, count):
-        ratio = np.maximum(group_power / np.maximum(group_count, 1) / everywhere, 1e-12)
-        # Gain in log-likelihood from a scale of its own, for normal noise.
-        gain = np.where((ratio < 1) & (group_count > 0), group_count * (ratio - 1 - np.log(ratio)) / 2, 0.0)
-        if gain.max() > best:
-            best, columns = float(gain.max()), group(int(gain.argmax()))
-    if columns is None:
-        return None
-    inside = power[columns].sum() / max(count[columns].sum(), 1.0)
-    outside = (power.sum() - power[columns].sum()) / max(count.sum() - count[columns].sum(), 1.0)
-    ratio = float(np.sqrt(inside / outside)) if outside > 0 else 1.0
-    chosen = columns[calls.targets[1]]
-    scale = np.full(int(chosen.sum()), np.sqrt(inside))
+    chosen = weak.members[calls.targets[1]]
+    scale = np.full(int(chosen.sum()), weak.scale)
+    scores = gaussian_scores(calls, 0.0, scale, chosen)
     return Attack(
-        "noise at every coordinate",
-        gaussian_scores(calls, 0.0, scale, chosen),
-        _sentence(calls, columns, ratio, tensors, what) if ratio < WEAK and best > _PLAIN else "",
-        chosen=chosen,
-        scale=scale,
-        rank=5,
+        Check.PLACES, scores, weak.sentence, chosen=chosen, scale=scale, elsewhere=~chosen, usual=weak.usual, rank=5
     )
 
 
@@ -91,7 +237,7 @@ def direction_attack(calls: Calls) -> Attack | None:
     """Do the same for canaries along waves over all coordinates: the ``calls`` are in the basis of cosines."""
     if calls.size < NEGLIGIBLE:
         return None  # what rounding leaves of no noise at all has no directions
-    attack = place_attack(calls, Tensors(), what="wave")
+    attack = place_attack(calls, _NO_LAYERS, what="wave")
     # Only where some waves carry less noise than others: noise that is measured in the norm L1, as Laplace noise is,
     # protects single coordinates better than waves, and that would be no bug.
     if attack is None or not attack.sentence:
@@ -102,61 +248,35 @@ def direction_attack(calls: Calls) -> Attack | None:
     )
     if attack.sentence.startswith("Wave 0 carries no"):
         about = "The noise adds up to zero over all coordinates."
-    return replace(attack, name="noise in every direction", sentence=about)
+    return replace(attack, name=Check.DIRECTIONS, sentence=about, elsewhere=None, rank=7)
 
 
-def _groups(calls: Calls, tensors: Tensors, power: Floats, count: Floats) -> Iterator[tuple[_Members, Floats, Floats]]:
-    """Yield sets of coordinates, with the power of the noise in each and how often it was observed."""
-    kept = calls.coordinates
-    labels = [kept // size for size in _BLOCKS if size < kept[-1] + 1]
-    labels += [kept % stride for stride in _STRIDES if 2 * stride <= kept.size]
-    if tensors.ends:
-        labels.append(np.searchsorted(np.array(tensors.ends), kept, side="right"))
-    for label in labels:
-        group_power, group_count = (np.bincount(label, weights).astype(np.float64) for weights in (power, count))
-        yield _Members(label), group_power, group_count
-    # Sets that were picked for their small noise are judged by what is known of it otherwise.
-    picking = np.zeros(calls.pilot.size, dtype=bool)
-    picking[np.flatnonzero(calls.pilot)[::2]] = True
-    tries = np.maximum(np.sum(calls.known[picking], axis=0), 1)
-    picked = np.where(calls.first == 0, np.sum(calls.noise[picking] ** 2, axis=0) / tries, 0.0)
-    rest_power, rest_count = power - picked * tries * (calls.first == 0), count - tries * (calls.first == 0)
-    order = np.argsort(picked, kind="stable")
-    sets = [np.isin(np.arange(kept.size), order[:k]) for k in _WEAKEST if k < kept.size]
-    sets += [picked < (share * calls.size) ** 2 for share in _SHARES]
-    for members in sets:
-        if members.any() and not members.all():
-            label = members.astype(np.int64) - 1  # 0 for members, -1 for the others
-            yield _Members(label), rest_power[members].sum(keepdims=True), rest_count[members].sum(keepdims=True)
+def local_attack(calls: Calls) -> Attack:
+    """Use the size of the noise in each call, and in each stretch of coordinates of a call."""
+    starts = np.arange(0, calls.coordinates.size, _LOCAL)
+    power = np.add.reduceat(calls.squares, starts, axis=1)
+    count = np.add.reduceat(calls.known.astype(np.float64), starts, axis=1)
+    per_call = power.sum(axis=1, keepdims=True) / np.maximum(count.sum(axis=1, keepdims=True), 1)
+    stretches = np.where(power == 0, 0.0, np.sqrt((power + 2 * per_call) / (count + 2)))
+    scale = stretches[calls.targets[0], calls.targets[1] // _LOCAL]
+    weak = NoiseAlong.calls(calls).weakest()
+    attack = Attack(Check.CALLS, gaussian_scores(calls, 0.0, scale), "", scale=scale, rank=6)
+    if weak is not None and weak.sentence:
+        elsewhere = ~weak.members[calls.targets[0]]
+        return replace(attack, sentence=weak.sentence, elsewhere=elsewhere, usual=weak.usual)
+    if _some_are_weak(stretches[count >= _LEAST_SEEN], count[count >= _LEAST_SEEN]):
+        changing = "Stretches of coordinates carry less noise than others, in changing places."
+        return replace(attack, sentence=changing, rank=8)
+    return attack
 
 
-@dataclass(frozen=True, eq=False)
-class _Members:
-    """Which coordinates belong to a set: those with its number as their label."""
-
-    labels: Ints
-
-    def __call__(self, index: int) -> Bools:
-        """Return which coordinates have this label."""
-        return np.asarray(self.labels == index)
-
-
-def _sentence(calls: Calls, columns: Bools, ratio: float, tensors: Tensors, what: str) -> str:
-    """Say where the noise is too small; the set is made exact by the noise that each coordinate shows."""
-    power, count = np.sum(calls.noise**2, axis=0), np.maximum(np.sum(calls.known, axis=0), 1)
-    weak = np.sqrt(power / count) < np.sqrt(max(ratio, 1e-3)) * calls.size
-    seen = np.sum(calls.known, axis=0) >= 12
-    # With few observations per coordinate the set itself is more reliable than its coordinates.
-    exact = weak & seen if np.any(weak & seen & columns) and seen.mean() > 0.9 else columns
-    alike = np.sum(exact & columns) > 0.9 * np.sum(exact | columns)
-    if alike and _parts(calls.coordinates, columns) < _parts(calls.coordinates, exact):
-        exact = columns  # a coordinate or two on the wrong side are due to chance
-    where, several = describe(calls.coordinates, exact, tensors, what)
-    verb = "carry" if several else "carries"
-    amount = "no noise" if ratio < 1e-3 else f"{ratio:.2g} of the noise of the others"
-    if where.startswith((what, "every")):  # but not the name of a tensor
-        where = f"{where[:1].upper()}{where[1:]}"
-    return f"{where} {verb} {amount}."
+def _some_are_weak(scales: Floats, count: Floats) -> bool:
+    """Whether more stretches of coordinates have half of the usual noise than normal noise would have by chance."""
+    if not scales.size:
+        return False
+    weak = int(np.sum(scales < 0.5 * np.median(scales)))
+    chance = float(np.sum(energy_p_value((count + 2) / 4, count)))
+    return weak > 0.002 * scales.size and float(special.gammainc(max(weak, 1), 5 * chance)) < 1e-6
 
 
 def _parts(kept: Ints, chosen: Bools) -> int:
@@ -165,30 +285,30 @@ def _parts(kept: Ints, chosen: Bools) -> int:
     return 1 if np.unique(steps).size == 1 else 1 + int(np.sum(steps > 1))
 
 
-def describe(kept: Ints, chosen: Bools, tensors: Tensors, what: str = "coordinate") -> tuple[str, bool]:
+def describe(kept: Ints, chosen: Bools, layers: Layers = _NO_LAYERS, what: str = "coordinate") -> tuple[str, bool]:
     """Return a description of coordinates in words, and whether it is a plural.
 
     Example:
         >>> kept = np.arange(100)
-        >>> describe(kept, (kept >= 64) & (kept < 80), Tensors())[0]
+        >>> describe(kept, (kept >= 64) & (kept < 80))[0]
         'coordinates 64–79'
-        >>> describe(kept, kept % 3 == 1, Tensors())[0]
+        >>> describe(kept, kept % 3 == 1)[0]
         'every 3rd coordinate, from coordinate 1 on,'
     """
     columns = np.flatnonzero(chosen)
     breaks = np.flatnonzero(np.diff(columns) > 1)
     firsts, lasts = kept[columns[np.r_[0, breaks + 1]]], kept[columns[np.r_[breaks, columns.size - 1]]]
     if columns.size == 1:
-        return f"{what} {firsts[0]:,}", False
+        name = layers.called(int(firsts[0]), int(firsts[0]))
+        return name or f"{what} {firsts[0]:,}", False
     steps = np.unique(np.diff(kept[columns]))
     if firsts.size <= _MOST_RANGES:
-        named = [
-            tensors.called(int(a), int(b)) or (f"{a:,}–{b:,}" if a < b else f"{a:,}")
-            for a, b in zip(firsts, lasts, strict=True)
-        ]
-        if all(tensors.called(int(a), int(b)) for a, b in zip(firsts, lasts, strict=True)):
-            return " and ".join(named), len(named) > 1
-        return f"{what}s {' and '.join(named)}", True
+        names = [layers.called(int(a), int(b)) for a, b in zip(firsts, lasts, strict=True)]
+        if all(names):
+            return words.listed([name for name in names if name]), len(names) > 1
+        ranges = [f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in zip(firsts, lasts, strict=True)]
+        parts = [name or part for name, part in zip(names, ranges, strict=True)]
+        return f"{what}s {' and '.join(parts)}", True
     if steps.size == 1:
         nth = {2: "second", 3: "3rd"}.get(int(steps[0]), f"{steps[0]}th")
         return f"every {nth} {what}, from {what} {firsts[0]:,} on,", False

@@ -6,15 +6,19 @@ docs/mechanism.md describes them beside the others, which are in `coalmine.metho
 from __future__ import annotations
 
 import numpy as np
+from scipy import special
 
-from coalmine.arrays import Array, Floats, Ints
+from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.methods.mechanism.attacks import Attack, column_scales, gaussian_scores
 from coalmine.methods.mechanism.calls import Calls
+from coalmine.results.finding import Check
+from coalmine.results.words import plural
 
 CORRELATED = 0.5
 """Correlation from which on one part of the noise counts as a copy of another."""
 
-_SURE = 6.0  # standard errors beyond which a correlation is taken for real
+_SURE = 4.0  # standard errors beyond which a correlation is looked at
+_BY_CHANCE = 1e-6  # probability that independent noise shows such a correlation between any two calls
 _LAGS = 4  # neighbors on each side
 _LINKED = 0.6  # correlation in the second half of the pilot that confirms a pair of coordinates
 
@@ -26,7 +30,7 @@ def repeat_attack(calls: Calls) -> Attack | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = np.nan_to_num(product / np.sqrt(power * power.T))
     np.fill_diagonal(correlation, 0)
-    sure = np.arctanh(np.clip(np.abs(correlation), 0, 1 - 1e-7)) * np.sqrt(np.maximum(count - 3, 0)) > _SURE
+    sure = _correlated(correlation, count)
     strength = np.where(sure, np.abs(correlation), 0)
     partner = strength.argmax(axis=1)
     each = np.arange(partner.size)
@@ -46,7 +50,7 @@ def repeat_attack(calls: Calls) -> Attack | None:
     first = int(np.argmax(np.where(~calls.pilot, strength[each, partner], -1)))
     twin, likeness = int(partner[first]), float(correlation[first, partner[first]])
     return Attack(
-        "fresh noise in every call",
+        Check.FRESH,
         gaussian_scores(calls, mean, scale),
         _repeat_sentence(
             calls.number(first), calls.number(twin), float(slope[first]), likeness, int(linked.sum()), linked.size
@@ -55,6 +59,16 @@ def repeat_attack(calls: Calls) -> Attack | None:
         scale=scale,
         rank=1 if abs(likeness) > 0.99999 else 3,
     )
+
+
+def _correlated(correlation: Array, count: Array) -> Bools:
+    """Return which of all pairs of calls are correlated beyond chance, (t, t); ``count`` is how much they share."""
+    size = np.clip(np.abs(correlation), 0, 1 - 1e-7)
+    sure: Bools = np.arctanh(size) * np.sqrt(np.maximum(count - 3, 0)) > _SURE
+    # Squares of correlations of independent normal values are beta variables; a few values often look alike.
+    tail = special.betainc(np.maximum(count[sure] - 1, 1) / 2.0, 0.5, 1 - size[sure].astype(np.float64) ** 2)
+    sure[sure] = tail * correlation.size / 2 < _BY_CHANCE
+    return sure
 
 
 def _repeat_sentence(call: int, twin: int, slope: float, likeness: float, linked: int, calls: int) -> str:
@@ -96,15 +110,11 @@ def shared_attack(calls: Calls) -> Attack | None:
     visible = calls.known & columns & ~calls.pilot[:, None]
     missed = np.sum((calls.noise - mean)[visible] ** 2) / max(float(np.sum(calls.noise[visible] ** 2)), 1e-300)
     equal = strong.size == 1 and float(np.ptp(patterns[0])) < 1e-3 * abs(float(patterns[0].mean()))
-    same = (
-        "All coordinates get the same noise"
-        if equal
-        else f"The noise is made of {strong.size:,} pattern{'s' * (strong.size > 1)}"
-    )
+    same = "All coordinates get the same noise" if equal else f"The noise is made of {plural(strong.size, 'pattern')}"
     explained = f", up to {100 * missed:.2g}% of its variance" if missed > 1e-6 else ""
     sentence = f"{same}{explained}." if missed < 1 - CORRELATED**2 else ""
     return Attack(
-        "independent coordinates", gaussian_scores(calls, mean[calls.targets], scale), sentence,
+        Check.INDEPENDENT, gaussian_scores(calls, mean[calls.targets], scale), sentence,
         mean=mean[calls.targets], scale=scale, rank=0 if equal else 2,
     )  # fmt: skip
 
@@ -144,9 +154,7 @@ def copy_attack(calls: Calls) -> Attack | None:
     # A few chance values of heavy-tailed noise are enough for a pair to look alike in a short pilot.
     if linked.mean() < 0.05 and np.median(np.abs(link[linked])) < 0.99:
         sentence = ""
-    return Attack(
-        "independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4
-    )
+    return Attack(Check.INDEPENDENT, gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4)
 
 
 def _normalized(columns: Array) -> Array:
@@ -189,9 +197,7 @@ def neighbor_attack(calls: Calls) -> Attack | None:
     sentence = f"{apart} have noise with a correlation of {correlations[lag]:.2g}."
     if abs(correlations[lag]) < 0.3:
         sentence = ""
-    return Attack(
-        "independent coordinates", gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4
-    )
+    return Attack(Check.INDEPENDENT, gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4)
 
 
 def _nearest_known(calls: Calls, side: int) -> Ints:

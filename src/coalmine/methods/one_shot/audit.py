@@ -18,6 +18,7 @@ from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind, check_positive
+from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
 from coalmine.methods.one_shot.canary_set import CanarySet
 from coalmine.methods.one_shot.cautions import cautions
@@ -31,7 +32,6 @@ from coalmine.methods.one_shot.checks import (
 from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
 from coalmine.methods.one_shot.evidence import Evidence, vector_norm
 from coalmine.methods.one_shot.inspection import Inspection
-from coalmine.methods.one_shot.layers import Layers, LayerSpec
 from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.round_log import RoundLog

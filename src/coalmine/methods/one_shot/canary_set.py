@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from coalmine.arrays import Bools, Ints
-from coalmine.methods.one_shot.layers import Layers
+from coalmine.layers import Layers
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_strata
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries

@@ -16,10 +16,8 @@ import numpy.typing as npt
 from coalmine.accounting.sampling import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling
 from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_count
-from coalmine.results.finding import Finding
+from coalmine.results.finding import Check, Finding
 from coalmine.stats.cohort_tests import rate_p_value, repeated_size_gain
-
-COHORTS = "participation"
 
 _WATCHED = ("the clients of the round before", "the clients with the most rounds so far", "recent clients")
 _ARRAYS = ("ids", "times", "last", "hits", "trials", "sizes", "available", "repeats")
@@ -153,7 +151,7 @@ def _drawn(record: CohortRecord, sampling: Poisson | FixedSize, level: float) ->
         size, of = int(record.sizes[largest]), int(record.available[largest])
         if size * sampling.population > sampling.size * of:
             sentence = f"{size} of {of} clients took part in round {largest}, more than {sampling} claims"
-            findings.append(Finding(check=COHORTS, sentence=sentence))
+            findings.append(Finding(check=Check.PARTICIPATION, sentence=sentence))
         rate = total / available  # the sizes are public; who fills them is what is tested
         steady = len(np.unique(record.sizes)) == len(np.unique(record.available)) == 1
     else:
@@ -173,7 +171,11 @@ def _drawn(record: CohortRecord, sampling: Poisson | FixedSize, level: float) ->
     if steady and record.hits.size:
         tests += _groups(record, rate, sampling)
     scaled = [(min(1.0, _TESTS * p_value), sentence) for p_value, sentence in tests]
-    refuted = [Finding(check=COHORTS, sentence=text, p_value=p_value) for p_value, text in scaled if p_value <= level]
+    refuted = [
+        Finding(check=Check.PARTICIPATION, sentence=text, p_value=p_value)
+        for p_value, text in scaled
+        if p_value <= level
+    ]
     same = [finding for finding in refuted if finding.sentence.startswith("The same")]
     return findings + (same or refuted)
 
@@ -205,7 +207,11 @@ def _too_often(record: CohortRecord, sampling: AtMost) -> list[Finding]:
     most = int(record.times.max(initial=0))
     if most <= sampling.times:
         return []
-    return [Finding(check=COHORTS, sentence=f"A client took part in {most} rounds, but the claim is for {sampling}.")]
+    return [
+        Finding(
+            check=Check.PARTICIPATION, sentence=f"A client took part in {most} rounds, but the claim is for {sampling}."
+        )
+    ]
 
 
 def _too_soon(record: CohortRecord, sampling: OncePerEpoch) -> list[Finding]:
@@ -216,7 +222,7 @@ def _too_soon(record: CohortRecord, sampling: OncePerEpoch) -> list[Finding]:
         f"{len(record.too_soon)} clients took part twice in an epoch of {sampling.rounds_per_epoch} rounds, such as "
         f"client {client} in round {round}."
     )
-    return [Finding(check=COHORTS, sentence=sentence)]
+    return [Finding(check=Check.PARTICIPATION, sentence=sentence)]
 
 
 def _repeated(record: CohortRecord) -> list[Finding]:
@@ -227,7 +233,7 @@ def _repeated(record: CohortRecord) -> list[Finding]:
         f"The same {record.sizes[0]} of {record.available[0]} clients took part in all {record.rounds} rounds. A claim "
         "with amplification by sampling would not hold."
     )
-    return [Finding(check=COHORTS, sentence=sentence, refutes=False)]
+    return [Finding(check=Check.PARTICIPATION, sentence=sentence, refutes=False)]
 
 
 def _values(sizes: Ints) -> str:

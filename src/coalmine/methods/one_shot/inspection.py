@@ -15,13 +15,13 @@ from coalmine.accounting import Theory
 from coalmine.accounting.sampling import FixedSize, OncePerEpoch, Poisson, Sampling, parse_sampling
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.cohort_checks import COHORTS, CohortRecord, cohort_findings
-from coalmine.methods.one_shot.layers import Layers
+from coalmine.layers import Layers
+from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, ClaimedNoise
 from coalmine.methods.one_shot.noise_record import NoiseRecord
-from coalmine.methods.one_shot.strata import STRATA, StrataEvidence
+from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release
-from coalmine.results.finding import CHECK_RATE, Finding
+from coalmine.results.finding import CHECK_RATE, Check, Finding
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.1
@@ -81,10 +81,10 @@ class Inspection:
         if noise is not None and self._noise is not None:
             made += NOISE_CHECKS
         if self._cohorts.rounds:
-            made.append(COHORTS)
+            made.append(Check.PARTICIPATION)
         claim = theory if theory is not None and math.isfinite(theory.epsilon) else None
         if strata is not None and claim is not None:
-            made.append(STRATA)
+            made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
         if noise is not None and self._noise is not None:
@@ -93,7 +93,7 @@ class Inspection:
         if strata is not None and claim is not None:
             findings += strata.findings(members, claim, level=level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
-        return made, [*self.facts, *adjusted]
+        return list(map(str, made)), [*self.facts, *adjusted]
 
     def _claimed_noise(self, theory: Theory | None) -> Floats | None:
         """Return the claimed noise multiplier of each round; None if the claim is not about Gaussian noise."""

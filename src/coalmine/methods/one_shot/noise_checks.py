@@ -14,11 +14,11 @@ import numpy as np
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.methods.one_shot.noise_record import NoiseRecord
-from coalmine.results.finding import Finding
+from coalmine.results.finding import Check, Finding
+from coalmine.results.words import list_rounds
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
-SIZE, FRESH, COPIES = "noise on every tensor", "fresh noise", "independent noise"
-NOISE_CHECKS = (SIZE, FRESH, COPIES)
+NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT)
 
 # Numbers within this many standard deviations of the claimed noise count as near zero.
 _WIDTHS = (0.1, 0.001)
@@ -120,7 +120,7 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
     low_blocks, low_rounds = by_block <= level, by_round <= level
     findings = [
         Finding(
-            check=SIZE,
+            check=Check.PLACES,
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
             sentence=f"{name} "
             + _less(noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2)),
@@ -137,8 +137,8 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
         have = "has" if low_rounds.sum() == 1 else "have"
         findings.append(
             Finding(
-                check=SIZE,
-                sentence=f"{_rounds(rounds[low_rounds])} {have} {_less(share)}",
+                check=Check.PLACES,
+                sentence=f"{list_rounds(rounds[low_rounds], _LISTED).capitalize()} {have} {_less(share)}",
                 p_value=float(by_round[low_rounds].max()),
             )
         )
@@ -146,9 +146,9 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
     tensors = record.tensor_of_block
     for tensor in np.unique(tensors[odd.any(axis=0)])[:_LISTED]:
         cells = odd & (tensors == tensor)
-        where = _rounds(rounds[cells.any(axis=1)])
-        sentence = f"{record.layers.names[tensor]} lacks the claimed noise in {where.lower()}"
-        findings.append(Finding(check=SIZE, sentence=sentence, p_value=float(by_both[cells].max())))
+        where = list_rounds(rounds[cells.any(axis=1)], _LISTED)
+        sentence = f"{record.layers.names[tensor]} lacks the claimed noise in {where}"
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(by_both[cells].max())))
     # Rounds without noise have many numbers near zero, too.
     return findings if low_rounds.any() or not fresh else findings + _near_zero(claim)
 
@@ -167,7 +167,7 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
         for tensor in np.flatnonzero(low):
             findings.append(
                 Finding(
-                    check=SIZE,
+                    check=Check.PLACES,
                     sentence=f"About {counts[tensor] / totals[tensor]:.0%} of the numbers of "
                     f"{record.layers.names[tensor]} have next to no noise",
                     p_value=float(p_values[tensor]),
@@ -184,7 +184,7 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
             f"{int(low.sum())} of {low.size} sampled numbers lack the claimed noise in all rounds, such as number "
             f"{number} of {record.layers.names[tensors[first]]}"
         )
-        findings.append(Finding(check=SIZE, sentence=sentence, p_value=float(p_values[low].max())))
+        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[low].max())))
     return findings
 
 
@@ -219,12 +219,6 @@ def _block_name(record: NoiseRecord, first: int, last: int) -> tuple[str, bool]:
     if high - low == record.layers.sizes[tensor]:
         return name, True
     return f"Numbers {low:,}–{high - 1:,} of {name}", False
-
-
-def _rounds(rounds: Sequence[int] | Ints) -> str:
-    """Return rounds in words."""
-    listed = ", ".join(str(int(round)) for round in rounds[:_LISTED])
-    return f"Round{'s' if len(rounds) > 1 else ''} {listed}{', …' if len(rounds) > _LISTED else ''}"
 
 
 # Is it drawn anew in every round?
@@ -271,7 +265,7 @@ def _repeated_pairs(
     sentence = f"{subject} round {rounds[first + 1]} {verb} that of round {rounds[source[first]]}"
     if len(repeated) > 1:
         sentence += f", and likewise in {len(repeated) - 1} more rounds"
-    return [Finding(check=FRESH, sentence=sentence, p_value=float(p_values[repeated].max()))]
+    return [Finding(check=Check.FRESH, sentence=sentence, p_value=float(p_values[repeated].max()))]
 
 
 def _innovations(rounds: Ints, rows: Floats, rounding: Floats, families: int, level: float) -> list[Finding]:
@@ -293,7 +287,7 @@ def _innovations(rounds: Ints, rows: Floats, rounding: Floats, families: int, le
         return []
     return [
         Finding(
-            check=FRESH,
+            check=Check.FRESH,
             sentence=f"{explained:.0%} of the noise of a round follows from earlier rounds ({by_chance:.0%} by chance)",
             p_value=p_value,
         )
@@ -327,7 +321,7 @@ def _copies(claim: ClaimedNoise) -> list[Finding]:
         if kind == "lag" and len(by_kind) > 1:
             continue  # the same copies, without a name
         sentence = _copy_sentence(kind, [record.pairs[pair] for pair in pairs], int(record.lag[0]))
-        findings.append(Finding(check=COPIES, sentence=sentence, p_value=float(p_values[pairs].max())))
+        findings.append(Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=float(p_values[pairs].max())))
     return findings
 
 

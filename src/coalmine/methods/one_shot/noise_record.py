@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
-from coalmine.methods.one_shot.layers import Layers
+from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 

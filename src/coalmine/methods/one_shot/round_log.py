@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from coalmine.errors import InputError, check_count
 from coalmine.protocol import Release, View
+from coalmine.results.words import list_rounds
 
 _ARRAYS = ("planted", "observed", "aborted", "norms", "clip_norms")
 
@@ -55,12 +56,12 @@ class RoundLog:
         missing = [t for t in range(self.rounds) if view.shows(t, self.rounds) and not self.observed[t]]
         if missing:
             raise InputError(
-                f"the view {view_name} has not observed {_list_rounds(missing)} of {self.rounds}: call observe with "
+                f"the view {view_name} has not observed {list_rounds(missing)} of {self.rounds}: call observe with "
                 "what each released"
             )
         unplanted = np.flatnonzero(~self.planted)
         if len(unplanted):
-            raise InputError(f"plant was never called for {_list_rounds(unplanted.tolist())}: call it in every round")
+            raise InputError(f"plant was never called for {list_rounds(unplanted.tolist())}: call it in every round")
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
@@ -74,9 +75,3 @@ class RoundLog:
     def _check_round(self, round: int) -> None:
         if not 0 <= round < self.rounds:
             raise InputError(f"round {round} is not one of the audit's {self.rounds} rounds, counted from 0")
-
-
-def _list_rounds(rounds: Sequence[int]) -> str:
-    """Format up to five rounds, such as ``rounds 0, 1, 2``."""
-    shown = ", ".join(str(t) for t in rounds[:5])
-    return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > 5 else ''}"

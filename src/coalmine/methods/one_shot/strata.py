@@ -15,17 +15,16 @@ import numpy.typing as npt
 
 from coalmine.accounting import Theory
 from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.layers import Layers
 from coalmine.methods.one_shot.evidence import Evidence, vector_norm
-from coalmine.methods.one_shot.layers import Layers
 from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.scores import Max, Sum
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.methods.one_shot.views import shows_one_release
 from coalmine.protocol import Vector, View
-from coalmine.results.finding import Finding
+from coalmine.results.finding import Check, Finding
 from coalmine.seeds import generator
-
-STRATA = "canaries in each tensor"
+from coalmine.stats.noise_tests import LEAST_P_VALUE
 
 _SHARE = 5  # one canary in so many lies in a single tensor
 _LEAST_CANARIES = 20  # in all tensors together; with fewer, dense canaries need every one of them
@@ -271,7 +270,7 @@ class StrataEvidence:
                 share = _noise_at_most(theory, likelihoods, tested, level)
                 if share is not None:
                     sentence += f": at most {share:g} of the claimed noise is in effect there"
-                findings.append(Finding(check=STRATA, sentence=sentence, p_value=max(p_value, 1e-300)))
+                findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=max(p_value, LEAST_P_VALUE)))
         return findings
 
     def _chances(self, evidence: Evidence, members: Bools) -> Floats:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from coalmine.errors import InputError, check_count, check_positive, did_you_mean
+from coalmine.errors import InputError, check_count, check_positive
+from coalmine.layers import Layers
 from coalmine.parsing import parse_kind
 from coalmine.protocol import Vector
 from coalmine.simulation.mechanisms.central import Mechanism
@@ -68,10 +68,8 @@ def with_bug(mechanism: Mechanism, bug: str, layers: Mapping[str, Sequence[int]]
     settings = {f.name: getattr(mechanism, f.name) for f in fields(Mechanism)}
 
     def bare(tensor: str) -> Mechanism:
-        if tensor not in layers:
-            raise InputError(f"bug: the model has no tensor {tensor!r}. {did_you_mean(tensor, list(layers))}")
-        start = sum(math.prod(layers[name]) for name in list(layers)[: list(layers).index(tensor)])
-        return BuggyMechanism(**settings, bare=(start, start + math.prod(layers[tensor])))
+        place = Layers.of(layers).slice_of(tensor)
+        return BuggyMechanism(**settings, bare=(place.start, place.stop))
 
     return parse_kind(
         bug,

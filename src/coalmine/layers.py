@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.arrays import Ints
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, did_you_mean
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
@@ -67,12 +67,33 @@ class Layers:
     @property
     def starts(self) -> Ints:
         """Where each tensor starts in the flat vector, (tensors,)."""
-        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+        return np.cumsum(self.sizes) - self.sizes
+
+    @property
+    def ends(self) -> Ints:
+        """Where each tensor ends in the flat vector, (tensors,)."""
+        return np.cumsum(self.sizes)
 
     @property
     def dim(self) -> int:
         """Number of all parameters."""
         return int(self.sizes.sum())
+
+    def slice_of(self, name: str) -> slice:
+        """Return where a tensor lies in the flat vector.
+
+        Raises:
+            InputError: If there is no such tensor.
+        """
+        if name not in self.names:
+            raise InputError(f"the model has no tensor {name!r}. {did_you_mean(name, self.names)}")
+        index = self.names.index(name)
+        return slice(int(self.starts[index]), int(self.ends[index]))
+
+    def called(self, first: int, last: int) -> str | None:
+        """Return the name of the tensor from coordinate ``first`` to ``last``, if there is one."""
+        spans = zip(self.starts.tolist(), (self.ends - 1).tolist(), strict=True)
+        return next((name for name, span in zip(self.names, spans, strict=True) if span == (first, last)), None)
 
     def check(self, dim: int) -> Layers:
         """Return the layers if they have ``dim`` parameters.
@@ -81,7 +102,7 @@ class Layers:
             InputError: If they do not.
         """
         if self.dim != dim:
-            raise InputError(f"the layers have {self.dim:,} parameters, but the audit was made for {dim:,}")
+            raise InputError(f"the layers have {self.dim:,} parameters, but the audit is for {dim:,}")
         return self
 
 
