@@ -59,7 +59,7 @@ class Path:
 
 def replayed(release: Callable[..., Any], clients: Sequence[Any], *, who: str = "client", **settings: Any) -> Outcome:
     """Replay an aggregation with and without one client, or whoever it is about."""
-    result = replay(release, clients, **settings)
+    result = replay(release, clients, who=who, **settings)
     if result.ok:
         return Outcome("replay", False, f"largest movement {result.worst:.2f} of what the noise covers")
     finding = result.findings[0]
@@ -68,8 +68,8 @@ def replayed(release: Callable[..., Any], clients: Sequence[Any], *, who: str = 
         return Outcome(f"replay: {finding.check}", True, str(finding))
     most = max(moved, key=lambda row: row.excess)
     covered = "what the noise covers" if settings["noise_multiplier"] else "the clip norm"
-    joining = most.client.replace("one client", f"one {who}")
-    return Outcome(f"replay: {finding.check}", True, f"{joining} moves the release by {_times(most.excess)} {covered}")
+    sentence = f"when {most.client}, the release moved by {_times(most.excess)} {covered}"
+    return Outcome(f"replay: {finding.check}", True, sentence)
 
 
 def _times(factor: float) -> str:

@@ -6,6 +6,8 @@ practically nothing.
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +24,8 @@ Listener = Callable[[str, int], tuple[Advance, Callable[[], None]]]
 Track = Callable[[Iterable[Any]], Iterable[Any]]
 """Wraps an iterable to report progress through it, like `track` with its name filled in."""
 
+_PATIENCE = 2.0  # seconds
+
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
@@ -33,6 +37,34 @@ def listening(listener: Listener | None) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+@contextmanager
+def shown_if_slow() -> Iterator[None]:
+    """Show a bar for work of more than two seconds, if nobody listens and standard error is a terminal."""
+    if _listener.get() is not None or not sys.stderr.isatty():
+        yield
+        return
+    with listening(_bar_if_slow):
+        yield
+
+
+def _bar_if_slow(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
+    start, bar = time.monotonic(), None
+
+    def advance(done: int, text: str) -> None:
+        nonlocal bar
+        if bar is None and time.monotonic() - start > _PATIENCE:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            bar = Progress(console=Console(stderr=True), transient=True)
+            bar.start()
+            bar.add_task(what, total=total or None)
+        if bar is not None:
+            bar.update(bar.task_ids[0], completed=done, description=f"{what} ({text})")
+
+    return advance, lambda: None if bar is None else bar.stop()
 
 
 @contextmanager

@@ -296,6 +296,9 @@ def assert_sensitivity(
     hostile: bool = False,
     dropouts: bool = True,
     rounds: int = 3,
+    divisor: float | None = None,
+    draws: int | None = None,
+    quick: bool = False,
     strict: bool = False,
     seed: int = 0,
 ) -> Replay:
@@ -308,11 +311,15 @@ def assert_sensitivity(
         clients: The clients of an ordinary round, at least one.
         extra: A client, or a list of clients, to try beside those that replay makes up.
         clip_norm: The claimed clip norm.
-        noise_multiplier: The claimed noise multiplier; 0 or None if the release is not meant to carry noise.
+        noise_multiplier: The claimed noise multiplier; 0 or None if the release is not meant to carry noise, so that
+            movements are compared with the clip norm / divisor.
         adjacency: ``"zero-out"`` (the number of clients is public) or ``"add-remove"``.
         hostile: Whether clients may send what no honest client does, such as NaN.
         dropouts: Whether rounds with few clients happen, too.
         rounds: Number of rounds in which a client of the first one may still be seen.
+        divisor: What the release divides the sum of updates by; measured by default.
+        draws: Number of runs that measure the noise; more of them see a smaller excess in arrays of a few numbers.
+        quick: Whether to try only the clients and rounds that find most, in about a third of the runs.
         strict: Whether warnings fail the test, too.
         seed: Seed of all randomness.
 
@@ -336,7 +343,7 @@ def assert_sensitivity(
 
     result = replay(
         release, clients, extra, clip_norm=clip_norm, noise_multiplier=noise_multiplier, adjacency=adjacency,
-        hostile=hostile, dropouts=dropouts, rounds=rounds, seed=seed,
+        hostile=hostile, dropouts=dropouts, rounds=rounds, divisor=divisor, draws=draws, quick=quick, seed=seed,
     )  # fmt: skip
     if not result.ok or (strict and result.findings):
         raise AssertionError(str(result))

@@ -9,11 +9,16 @@ README.md has the method and the findings.
 
 import argparse
 import logging
+import sys
 from importlib import metadata
+from pathlib import Path
 
-import replays
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import table
 from findings import CONFIDENCE, HEADER
 from paths import PATHS
+from replays import REPLAYS
 
 
 def main() -> None:
@@ -27,10 +32,11 @@ def main() -> None:
     parser.add_argument("--replay", action="store_true", help="replay each path with and without one client instead")
     arguments = parser.parse_args()
     chosen = arguments.only or list(PATHS)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL if arguments.replay else logging.ERROR)
     if arguments.replay:
-        print(f"flwr {metadata.version('flwr')}, by replay\n\n{replays.HEADER}", flush=True)
-        print("\n".join(replays.rows(arguments.only)))
+        print(f"flwr {metadata.version('flwr')}, by replay\n\n{table.HEADER}", flush=True)
+        for name in [name for name in chosen if name in REPLAYS]:
+            print(table.row(REPLAYS[name]), flush=True)
         return
     print(f"flwr {metadata.version('flwr')}, confidence {CONFIDENCE:.1%}\n\n{HEADER}", flush=True)
     for name in chosen:

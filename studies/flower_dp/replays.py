@@ -1,15 +1,15 @@
 """The DP paths again, by replay: one client more, the same randomness. Seconds instead of trials.
 
-Replay runs one round (or three) of each path with and without one client, and needs no canaries. One replay of a
-strategy covers several rows of the study, which then differ in the check that finds them.
+Replay runs one round (or three) of each path with and without one client, and needs no canaries. One replay of FedAvg
+covers several rows of the study, which then differ in the check that finds them.
 """
 
 from __future__ import annotations
 
-import logging
+import functools
 import math
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,13 @@ from flwr.serverapp.strategy import (
     Krum,
     Strategy,
 )
+from table import Outcome, Path
 
 from coalmine.integrations.flower import replay_strategy
-from coalmine.integrations.flower.replay import random_clients
+from coalmine.integrations.flower.replay import template
 from coalmine.replaying import Client, Replay, replay
-from coalmine.results.finding import Finding
 
 NODES, NOISE = 3, 2.0
-
-HEADER = """\
-| path | rows of the study | replay | what it found | seconds |
-|---|---|---|---|---|"""
 
 
 def _model(side: int = 40, **more: Any) -> ArrayRecord:
@@ -67,14 +63,16 @@ def _plain(kind: Any, *, side: int = 40, nodes: int = NODES, rounds: int = 3, **
 
 
 def _clients(model: ArrayRecord, nodes: int = NODES) -> list[Client]:
-    return random_clients(model, nodes - 1, norm=2 * CLIP)
+    return template(model).random(nodes - 1, norm=2 * CLIP, seed=0)
 
 
-def _adaptive(kind: Any, mods: Sequence[Any] = (), **settings: Any) -> Callable[[], Replay]:
+def _adaptive(kind: Any, mods: Sequence[Any] = (), *, side: int = 40, **settings: Any) -> Callable[[], Replay]:
     def run() -> Replay:
+        model = _model(side)
         strategy = kind(fed_avg(), 1.0, NODES, CLIP, clipped_count_stddev=1.0, **settings)
-        updates = [client.update for client in _clients(_model())]
-        return replay_strategy(strategy, _model(), updates, mods=mods, hostile=False, dropouts=False)
+        updates = [client.update for client in _clients(model)]
+        quick = side < 40
+        return replay_strategy(strategy, model, updates, mods=mods, hostile=False, dropouts=False, quick=quick)
 
     return run
 
@@ -113,83 +111,81 @@ def _with(model: Callable[[], ArrayRecord], mods: Sequence[Any] = (), side: Any 
     return run
 
 
-REPLAYS: dict[str, tuple[Callable[[], Replay], dict[str, str]]] = {
-    "server-side fixed, FedAvg": (
-        lambda: replay_strategy(_fixed(), _model(bias=np.zeros(40, dtype=np.float32))),
-        {"weights": "examples", "dropouts": "dropouts", "nan": "not finite", "order": "order"},
+@functools.cache
+def _fed_avg() -> Replay:
+    """Replay FedAvg with all kinds of clients, once for all rows about it."""
+    return replay_strategy(_fixed(), _model(bias=np.zeros(40, dtype=np.float32)))
+
+
+def _count() -> Outcome:
+    """Compare what replay measures with the closed form, for a noise multiplier z = 1 and a count with noise σ = 1.
+
+    The noise of the count is for ½, and one client moves it by 1: z_updates⁻² + σ⁻² = 1 + ¾, instead of 1.
+    """
+    kind, mods = DifferentialPrivacyClientSideAdaptiveClipping, [adaptiveclipping_mod]
+    # Few parameters make for many draws, which the clip norm needs: it is one number.
+    result = _adaptive(kind, mods, side=8, target_clipped_quantile=1.0)()
+    outcome = _outcome(result, "clipping")
+    closed = math.sqrt(1 + 0.75)
+    return replace(outcome, sentence=f"{outcome.sentence} Closed form: {closed:.2f}.")
+
+
+def _outcome(result: Replay, check: str = "") -> Outcome:
+    """Return what a replay found with a check, or with any."""
+    findings = [f for f in result.findings if f.refutes and check in ("", f.check)]
+    if findings:
+        return Outcome(f"replay: {findings[0].check}", True, str(findings[0]))
+    return Outcome("replay", False, f"largest movement {result.worst:.2f} of what the noise covers")
+
+
+def _path(title: str, run: Callable[[], Replay], check: str = "") -> Path:
+    return Path(title, lambda: _outcome(run(), check))
+
+
+FIXED = "server-side fixed, "
+SCALAR = "a scalar parameter"
+
+REPLAYS: dict[str, Path] = {
+    "server-fixed": _path(f"{FIXED}FedAvg, equal weights, all reply", _plain(type(fed_avg()))),
+    "client-fixed": _path(
+        "client-side fixed, fixedclipping_mod",
+        _with(_model, [fixedclipping_mod], DifferentialPrivacyClientSideFixedClipping),
     ),
-    "server-side fixed, FedAvg, equal weights, all reply": (_plain(type(fed_avg())), {}),
-    "client-side fixed, fixedclipping_mod": (
-        _with(_model, [fixedclipping_mod], DifferentialPrivacyClientSideFixedClipping), {},
-    ),
-    "server-side fixed, FedProx": (_plain(FedProx, proximal_mu=0.1), {}),
-    "server-side fixed, FedAvgM": (_plain(FedAvgM, server_momentum=0.9), {"FedAvgM": "memory"}),
-    "server-side fixed, FedAdam": (_plain(FedAdam), {"FedAdam": "clipping"}),
-    "server-side fixed, FedYogi": (_plain(FedYogi, side=64, nodes=5, rounds=5), {"FedYogi": "memory"}),
-    "server-side fixed, FedAdagrad": (_plain(FedAdagrad), {"FedAdagrad": "clipping"}),
-    "server-side fixed, FedMedian": (_plain(FedMedian, nodes=5), {"FedMedian": "other clients"}),
-    "server-side fixed, FedTrimmedAvg": (_plain(FedTrimmedAvg, nodes=5, beta=0.4), {"FedTrimmedAvg": "other clients"}),
-    "server-side fixed, Krum": (_plain(Krum, nodes=5, num_malicious_nodes=1), {"Krum": "other clients"}),
-    "server-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)": (
+    "FedProx": _path(f"{FIXED}FedProx", _plain(FedProx, proximal_mu=0.1)),
+    "weights": _path(f"{FIXED}FedAvg, a client with more examples", _fed_avg, "examples"),
+    "dropouts": _path(f"{FIXED}FedAvg, nodes that never reply", _fed_avg, "dropouts"),
+    "nan": _path(f"{FIXED}FedAvg, a client that sends a NaN", _fed_avg, "not finite"),
+    "order": _path(f"{FIXED}FedAvg, a client that reorders its arrays", _fed_avg, "order"),
+    "FedAvgM": _path(f"{FIXED}FedAvgM", _plain(FedAvgM, server_momentum=0.9), "memory"),
+    "FedAdam": _path(f"{FIXED}FedAdam", _plain(FedAdam), "clipping"),
+    "FedYogi": _path(f"{FIXED}FedYogi", _plain(FedYogi, side=64, nodes=5, rounds=5), "memory"),
+    "FedAdagrad": _path(f"{FIXED}FedAdagrad", _plain(FedAdagrad), "clipping"),
+    "FedMedian": _path(f"{FIXED}FedMedian", _plain(FedMedian, nodes=5), "other clients"),
+    "FedTrimmedAvg": _path(f"{FIXED}FedTrimmedAvg", _plain(FedTrimmedAvg, nodes=5, beta=0.4), "other clients"),
+    "Krum": _path(f"{FIXED}Krum", _plain(Krum, nodes=5, num_malicious_nodes=1), "other clients"),
+    "server-adaptive": _path(
+        "server-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)",
         _adaptive(DifferentialPrivacyServerSideAdaptiveClipping, clip_norm_lr=1.0, target_clipped_quantile=0.1),
-        {"server-adaptive": "clipping"},
     ),
-    "client-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)": (
+    "client-adaptive": _path(
+        "client-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)",
         _adaptive(
             DifferentialPrivacyClientSideAdaptiveClipping, [adaptiveclipping_mod], clip_norm_lr=1.0,
             target_clipped_quantile=0.1,
         ),
-        {"client-adaptive": "clipping"},
     ),
-    "client-side adaptive (target_clipped_quantile=1), and the clip norm that clients receive": (
-        _adaptive(DifferentialPrivacyClientSideAdaptiveClipping, [adaptiveclipping_mod], target_clipped_quantile=1.0),
-        {"adaptive-count": "clipping"},
-    ),
-    "LocalDpMod": (_local(scalar=False), {}),
-    "LocalDpMod, a scalar parameter": (_local(scalar=True), {"local-scalar": "no noise"}),
-    "server-side fixed, a scalar parameter": (
-        _with(lambda: _model(scale=np.float32(0.3))), {"scalar": "one array"},
-    ),
-    "client-side fixed, a scalar parameter": (
+    "adaptive-count": Path("client-side adaptive (target_clipped_quantile=1), clip norm included", _count),
+    "local": _path("LocalDpMod", _local(scalar=False)),
+    "local-scalar": _path(f"LocalDpMod, {SCALAR}", _local(scalar=True), "noise on every tensor"),
+    "scalar": _path(f"{FIXED}{SCALAR}", _with(lambda: _model(scale=np.float32(0.3))), "one array"),
+    "client-scalar": _path(
+        f"client-side fixed, {SCALAR}",
         _with(lambda: _model(scale=np.float32(0.3)), [fixedclipping_mod], DifferentialPrivacyClientSideFixedClipping),
-        {"client-scalar": "one array"},
+        "one array",
     ),
-    "server-side fixed, an empty array": (_with(lambda: _model(none=np.zeros((0, 3), dtype=np.float32))), {}),
-    "server-side fixed, float16": (
-        _with(lambda: ArrayRecord({"weight": Array(np.ones((40, 40), dtype=np.float16))})), {},
+    "empty": _path(f"{FIXED}an empty array", _with(lambda: _model(none=np.zeros((0, 3), dtype=np.float32)))),
+    "float16": _path(
+        f"{FIXED}float16", _with(lambda: ArrayRecord({"weight": Array(np.ones((40, 40), dtype=np.float16))}))
     ),
 }  # fmt: skip
-"""Each replay, and the rows of the study it covers with the check that should find them."""
-
-
-def rows(chosen: Sequence[str] | None = None) -> list[str]:
-    """Return the table, one line per replay and row of the study."""
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    lines, total = [], 0.0
-    for path, (run, covered) in REPLAYS.items():
-        if chosen and not set(chosen) & {path, *covered}:
-            continue
-        start = time.process_time()
-        result = run()
-        seconds = time.process_time() - start
-        total += seconds
-        lines += _lines(path, result, covered, seconds)
-    return [*lines, f"\n{total:.1f} s in all"]
-
-
-def found(result: Replay, check: str) -> Finding | None:
-    """Return what a replay found with a check, and refutes the claim."""
-    return next((f for f in result.findings if f.check == check and f.refutes), None)
-
-
-def _lines(path: str, result: Replay, covered: dict[str, str], seconds: float) -> list[str]:
-    if not covered:
-        verdict = "not refuted" if result.ok else "**refuted**"
-        return [f"| {path} |  | {verdict} | {'' if result.ok else result.findings[0]} | {seconds:.1f} |"]
-    lines = []
-    for row, check in covered.items():
-        finding = found(result, check)
-        verdict = "not refuted" if finding is None else "**refuted**"
-        lines.append(f"| {path} | {row} | {verdict} | {finding or ''} | {seconds:.1f} |")
-        path, seconds = "", 0.0
-    return lines
+"""Replays by the names of the study's rows."""

@@ -154,8 +154,8 @@ def test_a_nan_is_named_once_a_client_has_sent_it():
     assert any("NaN" in finding.sentence for finding in result.bugs)
 
 
-def test_probes_leave_strategy_and_random_numbers_alone(monkeypatch):
-    with_probe = audited()
-    monkeypatch.setattr(StrategyChecks, "probe", lambda *_: None)
+def test_a_replay_leaves_strategy_and_random_numbers_alone(monkeypatch):
+    with_replay = audited()
+    monkeypatch.setattr(StrategyChecks, "replay", lambda *_: None)
     without = audited()
-    assert np.array_equal(with_probe.scores.members, without.scores.members)
+    assert np.array_equal(with_replay.scores.members, without.scores.members)

@@ -108,8 +108,8 @@ class _Remembers(DPOptimizer):
 BUGS = {
     "gradients are not clipped": (_Unclipped, "clipping"),
     "the sum is clipped": (_ClippedByBatch, "clipping"),
-    "biases without noise": (_BareBiases, "no noise"),
-    "too little noise": (_NoiseTooSmall, "clipping"),
+    "biases without noise": (_BareBiases, "noise on every tensor"),
+    "too little noise": (_NoiseTooSmall, "size of the noise"),
     "the last step again": (_Remembers, "memory"),
 }
 

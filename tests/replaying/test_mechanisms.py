@@ -76,11 +76,11 @@ class Uncapped(WeightsBySize):
 
 
 BUGS = {
-    "the same noise in every run": (SameNoise(clipping=FIXED, noise_multiplier=2.0), "no noise"),
-    "noise for an average": (SmallNoise(clipping=FIXED, noise_multiplier=2.0), "clipping"),
+    "the same noise in every run": (SameNoise(clipping=FIXED, noise_multiplier=2.0), "size of the noise"),
+    "noise for an average": (SmallNoise(clipping=FIXED, noise_multiplier=2.0), "size of the noise"),
     "weights above 1": (Mechanism(clipping=FIXED, noise_multiplier=2.0, weighting=Uncapped(cap=30)), "examples"),
     "a count for free": (
-        FreeCount(clipping=AdaptiveClipping(initial=0.5, count_noise=0.1), noise_multiplier=1.0), "clipping"
+        FreeCount(clipping=AdaptiveClipping(initial=0.5, count_noise=0.1), noise_multiplier=1.0), "size of the noise"
     ),
 }  # fmt: skip
 

@@ -203,18 +203,19 @@ BUGS = {
     "twice the clip norm": (lambda rng: lambda us: sum(clip(u, 2 * C) for u in us) + _noise(rng), "clipping"),
     "squared norm": (
         lambda rng: lambda us: sum(u / max(1.0, np.sqrt(np.linalg.norm(u) / C)) for u in us) + _noise(rng), "clipping"),
-    "half the noise": (lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng, Z * C / 2), "clipping"),
+    "half the noise": (lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng, Z * C / 2), "size of the noise"),
     "variance for standard deviation": (
-        lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng, np.sqrt(Z * C / 2)), "clipping"),
+        lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng, np.sqrt(Z * C / 2)), "size of the noise"),
     "noise divided twice": (
-        lambda rng: lambda us: sum(clip(u) for u in us) / 6 + _noise(rng, Z * C / 36), "clipping"),
-    "no noise": (lambda rng: lambda us: sum(clip(u) for u in us), "no noise"),
+        lambda rng: lambda us: sum(clip(u) for u in us) / 6 + _noise(rng, Z * C / 36), "size of the noise"),
+    "noise on every tensor": (lambda rng: lambda us: sum(clip(u) for u in us), "size of the noise"),
     "a fixed seed": (
-        lambda rng: lambda us: sum(clip(u) for u in us) + np.random.default_rng(3).normal(0, Z * C, DIM), "no noise"),
+        lambda rng: lambda us: sum(clip(u) for u in us) + np.random.default_rng(3).normal(0, Z * C, DIM),
+        "size of the noise"),
     "one draw for all coordinates": (lambda rng: lambda us: sum(clip(u) for u in us) + rng.normal(0, Z * C),
-                                     "noise rank"),
+                                     "independent noise"),
     "half of the coordinates": (
-        lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng) * (np.arange(DIM) % 2), "no noise"),
+        lambda rng: lambda us: sum(clip(u) for u in us) + _noise(rng) * (np.arange(DIM) % 2), "noise on every tensor"),
     "normalized by the others": (
         lambda rng: lambda us: sum(us) * C / max(np.linalg.norm(u) for u in us) + _noise(rng), "other clients"),
     "clips the sum": (lambda rng: lambda us: clip(sum(us), len(us) * C) + _noise(rng), "clipping"),
@@ -261,8 +262,8 @@ LAYER_BUGS = {
     "scalars are not clipped": ({"clipped": {"weight", "bias"}}, "one array"),
     "biases are not clipped": ({"clipped": {"weight", "scale"}}, "one array"),
     "each array is clipped by itself": ({"per_array": True}, "clipping"),
-    "no noise on biases": ({"noised": {"weight", "scale"}}, "no noise"),
-    "no noise on scalars": ({"noised": {"weight", "bias"}}, "no noise"),
+    "no noise on biases": ({"noised": {"weight", "scale"}}, "noise on every tensor"),
+    "no noise on scalars": ({"noised": {"weight", "bias"}}, "noise on every tensor"),
 }
 
 
@@ -277,7 +278,7 @@ def test_an_integer_counter_that_is_summed_is_found():
     rng = np.random.default_rng(0)
     people = [{**p, "steps": np.array(10)} for p in layered()]
     result = run(lambda p: _batch_norm(p, rng), people)
-    assert "no noise" in checks(result)
+    assert "noise on every tensor" in checks(result)
     assert "'steps'" in result.findings[0].sentence
 
 
@@ -347,7 +348,7 @@ def test_movements_agree_with_the_closed_form():
 def test_the_excess_is_the_factor_by_which_a_client_exceeds_the_claim(factor):
     result = run(Mean(norm=factor * C))
     finding = next(f for f in result.findings if f.check == "clipping")
-    assert f"moved by {factor:.3g} × C/m (m = 6)" in finding.sentence
+    assert f"moved by {factor:.3g} × C/m (m = 6, measured)" in finding.sentence
     assert result.worst == pytest.approx(factor, rel=5 * result.noise_error)
 
 

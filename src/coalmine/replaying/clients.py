@@ -191,6 +191,17 @@ class Template:
 
         return mapped(self.client if base is None else base, change)
 
+    def random(self, count: int, *, norm: float, seed: int) -> list[Any]:
+        """Return clients whose updates have random directions and the same norm.
+
+        Args:
+            count: Number of clients.
+            norm: ℓ₂ norm of each update. Integer arrays are zero.
+            seed: Seed of the directions.
+        """
+        directions = np.random.default_rng([seed, 7]).standard_normal((count, self.dim))
+        return [self.build(direction * (norm / np.linalg.norm(direction))) for direction in directions]
+
 
 def check_alike(clients: Sequence[Any]) -> None:
     """Raise `InputError` unless all clients hold arrays of the same names and shapes."""

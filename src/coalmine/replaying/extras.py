@@ -14,7 +14,8 @@ from coalmine.arrays import Floats
 from coalmine.replaying.clients import Path, Template, is_tensor, leaves, like, mapped, numbers_of, words
 
 _HUGE = 1000.0
-_MOST_ARRAYS = 24
+_MOST_ARRAYS, _ESSENTIAL_ARRAYS = 24, 4
+_CODE = "{magnitude} * C * v"
 
 # Clipping in half precision loses this much of a norm.
 _HALF_TOLERANCE = 0.03
@@ -26,21 +27,33 @@ class Extra:
 
     Args:
         check: Name of the check that it belongs to.
-        words: What it sends, after "one client ".
-        code: The same as code, in the example of a finding.
+        sends: What it sends, after "one client".
+        does: What it does, after that.
+        code: What it sends as code, in the example of a finding.
         build: Function from a magnitude, in clip norms, to the client.
         magnitude: The magnitude to begin with.
         hostile: Whether no honest client sends this.
         tolerance: Relative movement above the allowed one that is due to rounding.
+        plain: Whether this is a plain update: a finding of another check must move the release further.
+        essential: Whether to try it where only few clients can be tried.
+        may_refuse: Whether an aggregation may raise an error instead.
+        shrinks: Whether to look for a smaller example.
+        remark: For what is only a warning: when it is a bug.
     """
 
     check: str
-    words: str
+    sends: str
+    does: str = "joined"
     code: str
     build: Callable[[float], Any]
     magnitude: float = 1.0
     hostile: bool = False
     tolerance: float = 1e-3
+    plain: bool = False
+    essential: bool = False
+    may_refuse: bool = False
+    shrinks: bool = True
+    remark: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +62,17 @@ class Setting:
 
     Args:
         check: Name of the check that it belongs to.
-        words: What is special about the others, after the sentence about the client; empty for the given clients.
+        does: What a client does who joins them.
         others: The other clients.
+        essential: Whether to try it where only few rounds can be tried.
+        may_refuse: Whether an aggregation may raise an error instead.
     """
 
     check: str
-    words: str
+    does: str
     others: Sequence[Any]
+    essential: bool = False
+    may_refuse: bool = False
 
 
 class Extras:
@@ -64,11 +81,12 @@ class Extras:
     Args:
         clients: The given clients.
         clip_norm: The clip norm.
+        who: What a client is called.
         seed: Seed of the random direction that most of them point in.
     """
 
-    def __init__(self, clients: Sequence[Any], *, clip_norm: float, seed: int) -> None:
-        self.template, self.clients, self.clip = Template(clients[0]), clients, clip_norm
+    def __init__(self, clients: Sequence[Any], *, clip_norm: float, who: str, seed: int) -> None:
+        self.template, self.clients, self.clip, self._who = Template(clients[0]), clients, clip_norm, who
         direction = np.random.default_rng(seed).standard_normal(self.template.dim)
         self.direction: Floats = direction / np.linalg.norm(direction)
         self.tolerance = _HALF_TOLERANCE if self.template.half else 1e-3
@@ -80,11 +98,9 @@ class Extras:
     def probes(self) -> list[Extra]:
         """Return the simplest clients, for rounds with other clients than the given ones."""
         return [
-            self._extra("clipping", "with an update of the clip norm", "C * v", self.direction),
-            self._extra("clipping", "with an update of the clip norm", "-C * v", -self.direction),
-            self._extra(
-                "clipping", f"with an update of {_HUGE:,.0f} clip norms", "{magnitude} * C * v", self.direction, _HUGE
-            ),
+            self._plain("with an update of the clip norm", "C * v", self.direction, 1.0, essential=True),
+            self._plain("with an update of the clip norm", "-C * v", -self.direction, 1.0),
+            self._plain(f"with an update of {_HUGE:,.0f} clip norms", _CODE, self.direction, _HUGE, essential=True),
         ]
 
     def all(self) -> list[Extra]:
@@ -97,100 +113,103 @@ class Extras:
         count = len(self.clients)
         norms = [max(float(np.linalg.norm(vector)), 1e-300) for vector in vectors]
 
-        def others(make: Callable[[int], Floats]) -> list[Any]:
-            return [self.template.build(make(i), base=self.clients[i]) for i in range(count)]
+        def beside(how: str, make: Callable[[int], Floats], *, essential: bool = False) -> Setting:
+            others = [self.template.build(make(i), base=self.clients[i]) for i in range(count)]
+            does = f"joined beside {self._who}s {how}"
+            return Setting(check="other clients", does=does, others=others, essential=essential)
 
-        long = others(lambda i: vectors[i] * (_HUGE * self.clip / norms[i]))
-        yield Setting(check="other clients", words="beside clients whose updates are all clipped", others=long)
-        short = others(lambda i: vectors[i] * (1e-6 * self.clip / norms[i]))
-        yield Setting(check="other clients", words="beside clients whose updates are nearly zero", others=short)
+        def clipped(i: int) -> Floats:
+            return vectors[i] * (_HUGE * self.clip / norms[i])
+
+        yield beside("whose updates are all clipped", clipped, essential=True)
+        yield beside("whose updates are nearly zero", lambda i: vectors[i] * (1e-6 * self.clip / norms[i]))
         if count >= 2:
             even = count - count % 2  # an odd one out pulls no way
-            sides = others(lambda i: self.direction * self.clip * ((-1) ** i if i < even else 1e-5))
-            yield Setting(
-                check="other clients", words="beside clients half of which pull one way, half the other", others=sides
-            )
-        same = others(lambda i: self.direction * self.clip)
-        yield Setting(check="other clients", words="beside clients that all send the same update", others=same)
+            yield beside(
+                "half of which pull one way, half the other",
+                lambda i: self.direction * self.clip * ((-1) ** i if i < even else 1e-5), essential=True,
+            )  # fmt: skip
+        yield beside("that all send the same update", lambda i: self.direction * self.clip)
         if dropouts and count > 2:
-            few = list(self.clients[:1])
-            yield Setting(check="dropouts", words=f"and {count - 1} of the {count} others dropped out", others=few)
+            does = f"joined and {count - 1} of the {count} others dropped out"
+            yield Setting(check="dropouts", does=does, others=list(self.clients[:1]), may_refuse=True)
         if dropouts:
-            yield Setting(check="dropouts", words="and all others dropped out", others=[])
+            does = "joined and all others dropped out"
+            yield Setting(check="dropouts", does=does, others=[], essential=True, may_refuse=True)
 
-    def _extra(self, check: str, text: str, code: str, direction: Floats, magnitude: float = 1.0, **more: Any) -> Extra:
-        tolerance = more.pop("tolerance", self.tolerance)
-        hostile = more.pop("hostile", False)
+    def _plain(self, sends: str, code: str, direction: Floats, magnitude: float, *, essential: bool = False) -> Extra:
+        return self._extra("clipping", sends, code, direction, magnitude, plain=True, essential=essential)
+
+    def _extra(
+        self, check: str, sends: str, code: str, direction: Floats, magnitude: float = 1.0,
+        values: Mapping[str, Any] | None = None, **flags: Any,
+    ) -> Extra:  # fmt: skip
         return Extra(
-            check=check, words=text, code=code, build=lambda size: self.along(direction, size, **more),
-            magnitude=magnitude, tolerance=tolerance, hostile=hostile,
+            check=check, sends=sends, code=code, magnitude=magnitude, tolerance=self.tolerance,
+            build=lambda size: self.along(direction, size, **(values or {})), **flags,
         )  # fmt: skip
 
     def _sizes(self) -> Iterator[Extra]:
         """Very long and very short updates, and those along and against the others."""
-        yield self._extra("clipping", "with a tiny update", "1e-9 * C * v", self.direction, 1e-9)
-        yield self._extra("clipping", "with an update of zero", "0 * v", self.direction, 0.0)
+        yield self._plain("with a tiny update", "1e-9 * C * v", self.direction, 1e-9)
+        yield self._plain("with an update of zero", "0 * v", self.direction, 0.0)
         if not self.template.half:
-            yield self._extra(
-                "clipping", "with an update of 1e25 clip norms", "{magnitude} * C * v", self.direction, 1e25
-            )
+            yield self._plain("with an update of 1e25 clip norms", _CODE, self.direction, 1e25)
         equal = np.full(self.template.dim, 1 / math.sqrt(self.template.dim))
-        yield self._extra(
-            "clipping", f"with an update of {_HUGE:,.0f} clip norms, the same in every coordinate",
+        yield self._plain(
+            f"with an update of {_HUGE:,.0f} clip norms that is the same in every coordinate",
             "{magnitude} * C * ones / sqrt(d)", equal, _HUGE,
         )  # fmt: skip
         mean = np.mean([self.template.vector(client) for client in self.clients], axis=0)
         length = float(np.linalg.norm(mean))
         if length > 0 and math.isfinite(length):
             for sign, how in ((1, "along"), (-1, "against")):
-                yield self._extra(
-                    "clipping", f"with a huge update {how} the others' average", "{magnitude} * C * mean",
-                    sign * mean / length, _HUGE,
-                )  # fmt: skip
+                sends = f"with a huge update {how} the others' average"
+                yield self._plain(sends, "{magnitude} * C * mean", sign * mean / length, _HUGE)
 
     def _places(self) -> Iterator[Extra]:
         """Updates in one array, and in one coordinate, only."""
-        slices = list(self.template.slices())
+        slices = [(path, part) for path, part in self.template.slices() if part.stop > part.start]
         if len(slices) > 1:
             # At most so many arrays, but always those of one number: they are what code forgets.
             small = sorted(slices, key=lambda item: item[1].stop - item[1].start)[:_MOST_ARRAYS]
-            for path, part in small:
+            for index, (path, part) in enumerate(small):
                 direction = np.zeros(self.template.dim)
-                direction[part] = self.direction[part]
-                length = float(np.linalg.norm(direction))
-                if length > 0:
-                    text = f"with an update of {_HUGE:,.0f} clip norms in {words(path)!r} only"
-                    yield self._extra(
-                        "one array", text, f"{{magnitude}} * C * v in {words(path)!r}", direction / length, _HUGE
-                    )
+                direction[part] = self.direction[part] / np.linalg.norm(self.direction[part])
+                yield self._extra(
+                    "one array", f"with an update of {_HUGE:,.0f} clip norms in {words(path)!r} only",
+                    f"{{magnitude}} * C * v in {words(path)!r}", direction, _HUGE, essential=index < _ESSENTIAL_ARRAYS,
+                )  # fmt: skip
         for index in sorted({0, self.template.dim - 1}):
             direction = np.zeros(self.template.dim)
             direction[index] = 1.0
-            text = f"with an update of {_HUGE:,.0f} clip norms in coordinate {index} only"
-            yield self._extra("one coordinate", text, f"{{magnitude}} * C * e[{index}]", direction, _HUGE)
+            sends = f"with an update of {_HUGE:,.0f} clip norms in coordinate {index} only"
+            yield self._extra("one coordinate", sends, f"{{magnitude}} * C * e[{index}]", direction, _HUGE)
 
     def _types(self) -> Iterator[Extra]:
         """Other types of numbers, integer arrays, and arrays in another order."""
         for value in (1e3, 1e6) if self.template.whole else ():
             yield self._extra(
                 "integers", f"whose integer arrays ({self._names(self.template.whole)}) hold {value:,.0f}",
-                f"{value:.0f} in integer arrays", self.direction, 1.0, whole=value,
+                f"{value:.0f} in integer arrays", self.direction, values={"whole": value}, may_refuse=True,
+                essential=value == 1e3,
             )  # fmt: skip
         yield Extra(
-            check="integers", words="whose arrays are integers", code="rint({magnitude} * v * sqrt(d)).astype(int64)",
+            check="integers", sends="whose arrays are integers", code="rint({magnitude} * v * sqrt(d)).astype(int64)",
             build=lambda size: self._cast(size * math.sqrt(self.template.dim), "int64"), magnitude=_HUGE,
-            tolerance=self.tolerance,
+            tolerance=self.tolerance, may_refuse=True,
         )  # fmt: skip
         yield Extra(
-            check="precision", words="whose arrays have half precision", code="({magnitude} * v).astype(float16)",
+            check="precision", sends="whose arrays have half precision", code="({magnitude} * v).astype(float16)",
             build=lambda size: self._cast(min(size * self.clip, 3e4), "float16"), magnitude=_HUGE,
-            tolerance=_HALF_TOLERANCE,
+            tolerance=_HALF_TOLERANCE, may_refuse=True,
         )  # fmt: skip
         for magnitude in (1.0, _HUGE):
             if self._reordered(magnitude) is not None:
                 yield Extra(
-                    check="order", words="whose arrays come in another order", code="dict(reversed(update.items()))",
+                    check="order", sends="whose arrays come in another order", code="dict(reversed(update.items()))",
                     build=self._reordered, magnitude=magnitude, tolerance=self.tolerance, hostile=True,
+                    may_refuse=True, essential=magnitude == _HUGE,
                 )  # fmt: skip
 
     def _reports(self) -> Iterator[Extra]:
@@ -198,25 +217,24 @@ class Extras:
         for path, value in self.template.reported.items():
             name = words(path) if isinstance(path[-1], str) else "examples"
             label = "{value:,} examples" if "example" in name or "sample" in name else f"{name} = {{value:,}}"
-            for reported, hostile in (
-                (max(1000, 1000 * int(value)), False), (10**9, False), (0, False), (1, False),
-                (-max(1, int(value)), True), (-(10**6), True), (math.nan, True),
-            ):  # fmt: skip
-                text = f"with {label.format(value=reported)}"
+            honest = [max(1000, 1000 * int(value)), 10**9, 0, 1]
+            for reported in (*honest, -max(1, int(value)), -(10**6), math.nan):
                 yield self._extra(
-                    "examples", text, f"{{magnitude}} * C * v, {name}={reported}", self.direction,
-                    reported={path: reported}, hostile=hostile,
+                    "examples", f"with {label.format(value=reported)}", f"{{magnitude}} * C * v, {name}={reported}",
+                    self.direction, values={"reported": {path: reported}}, hostile=reported not in honest,
+                    essential=reported == honest[0],
                 )  # fmt: skip
 
     def _hostile(self) -> Iterator[Extra]:
         """What no honest client sends: NaN and infinity, missing and additional arrays, other shapes."""
-        for value in (math.nan, math.inf):
+        for value, name in ((math.nan, "NaN"), (math.inf, "infinity")):
             for everywhere in (False, True):
-                text = f"that sends {'only ' if everywhere else 'one '}{value}"
+                place = "all coordinates" if everywhere else "coordinate 0"
                 yield Extra(
-                    check="not finite", words=text, hostile=True, magnitude=_HUGE, tolerance=self.tolerance,
-                    code=f"{{magnitude}} * C * v with {value} in {'all coordinates' if everywhere else 'coordinate 0'}",
-                    build=partial(self._nonfinite, value=value, everywhere=everywhere),
+                    check="not finite", sends=f"that sends {name} in {place}", code=f"{_CODE} with {name} in {place}",
+                    build=partial(self._nonfinite, value=value, everywhere=everywhere), magnitude=_HUGE,
+                    tolerance=self.tolerance, hostile=True, may_refuse=True,
+                    essential=name == "NaN" and not everywhere,
                 )  # fmt: skip
         for name, change in (
             ("one array less", _shorter),
@@ -226,8 +244,8 @@ class Extras:
             changed = change(self.along(self.direction, 1.0), self.template, self.clip)
             if changed is not None:
                 yield Extra(
-                    check="structure", words=f"that sends {name}", code=name, hostile=True, tolerance=self.tolerance,
-                    build=partial(self._changed, change),
+                    check="structure", sends=f"that sends {name}", code=name, hostile=True, tolerance=self.tolerance,
+                    build=partial(self._changed, change), may_refuse=True,
                 )  # fmt: skip
 
     def _changed(self, change: Callable[[Any, Template, float], Any], size: float) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_kind, check_positive
-from coalmine.replaying.clients import Client
+from coalmine.replaying.clients import Client, Template
 from coalmine.replaying.result import Replay
 from coalmine.replaying.search import replay
 from coalmine.simulation.kernels.partial_sum import clip_factors
@@ -24,6 +24,8 @@ def replay_mechanism(
     expected_clients: float | None = None,
     hostile: bool = False,
     rounds: int = 3,
+    draws: int | None = None,
+    quick: bool = False,
     seed: int = 0,
 ) -> Replay:
     """Replay rounds of a simulation's central mechanism with and without one client.
@@ -38,6 +40,8 @@ def replay_mechanism(
         expected_clients: Expected number of clients per round; by default one more than ``clients``.
         hostile: Whether findings about replies that no honest client sends refute the claim.
         rounds: Number of rounds in which a client of the first one may still be seen.
+        draws: Number of runs that measure the noise (see `coalmine.replay`).
+        quick: Whether to try only the clients and rounds that find most.
         seed: Seed of all randomness.
 
     Returns:
@@ -57,11 +61,13 @@ def replay_mechanism(
         raise InputError("the mechanism does not clip, so one client may move the release without limit: set clipping")
     clip_norm = mechanism.clipping.start()
     if isinstance(clients, int | float):
-        clients = _random_clients(check_count("clients", clients), check_count("dim", dim), 2 * clip_norm, seed)
+        like = Template(Client(np.zeros(check_count("dim", dim))))
+        clients = like.random(check_count("clients", clients), norm=2 * clip_norm, seed=seed)
     expected = len(clients) + 1.0 if expected_clients is None else check_positive("expected_clients", expected_clients)
     return replay(
         MechanismRelease(mechanism, expected_clients=expected), clients, clip_norm=clip_norm,
-        noise_multiplier=mechanism.noise_multiplier, adjacency="add-remove", hostile=hostile, rounds=rounds, seed=seed,
+        noise_multiplier=mechanism.noise_multiplier, adjacency="add-remove", hostile=hostile, rounds=rounds,
+        divisor=expected, draws=draws, quick=quick, seed=seed,
     )  # fmt: skip
 
 
@@ -98,10 +104,3 @@ class MechanismRelease:
             released["log clip norm"] = math.log(after)
         self._clip_norm, self._round = after, self._round + 1
         return released
-
-
-def _random_clients(count: int, dim: int, norm: float, seed: int) -> list[Client]:
-    """Return clients with updates in random directions."""
-    directions = np.random.default_rng([seed, 7]).standard_normal((count, dim))
-    directions *= norm / np.linalg.norm(directions, axis=1, keepdims=True)
-    return [Client(update) for update in directions]

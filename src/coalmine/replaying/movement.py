@@ -57,10 +57,12 @@ class Scale:
     Args:
         noise_multiplier: The claimed noise multiplier; 0 if there is no claim of noise.
         sensitivity: How far one client within the clip norm moves the release, for releases without noise.
+        size_released: Whether the size of the noise follows from what is released, so that it shows nothing more.
     """
 
     noise_multiplier: float
     sensitivity: float = math.inf
+    size_released: bool = False
 
 
 class Round:
@@ -145,14 +147,14 @@ class Round:
 
     def _judged(self, moved: Floats, before: Floats, after: Floats, finite: Bools, scale: Scale) -> Movement:
         """Judge a movement that is known exactly, but for rounding."""
-        noise = self.noise
         rounding = self._rounding(before, after, finite)
         length = float(np.linalg.norm(moved))
         beyond = max(0.0, 1 - float(np.linalg.norm(rounding)) / length) if length else 0.0
         bad = int(np.sum(~finite))
-        if scale.noise_multiplier == 0 or noise.level == 0:
+        if scale.noise_multiplier == 0 or self.noise.level == 0:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
             return Movement(length=length, excess=excess, not_finite=bad)
+        noise = self.noise
         deviations = beyond * noise.deviations(moved)
         bare = noise.bare & (np.abs(moved) > 8 * rounding + 1e-12).any(axis=0)
         excess = math.inf if bare.any() else deviations * scale.noise_multiplier
@@ -198,12 +200,12 @@ class Round:
         spread = abs(math.log(ratio)) - _QUANTILE * self._ratio_error(with_client, without, usable, here.degrees)
         # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
-        by_scale = math.sqrt(2 * dim) * max(0.0, spread)
+        by_scale = 0.0 if scale.size_released else math.sqrt(2 * dim) * max(0.0, spread)
         excess = math.hypot(low, by_scale) * scale.noise_multiplier
         margin = noise.margin(np.where(usable, mean, 0.0))
         return Movement(
             length=length, deviations=math.sqrt(max(float(np.sum(standard**2) - np.sum(errors**2)), 0.0)),
-            excess=excess, margin=margin, exact=False, scale=ratio,
+            excess=excess, margin=margin, exact=False, scale=1.0 if scale.size_released else ratio,
             not_finite=bad, p_value=CHECK_RATE if excess * margin > 1 else 1.0,
         )  # fmt: skip
 

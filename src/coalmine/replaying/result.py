@@ -19,9 +19,11 @@ class Moved:
         client: What was tried, in words.
         clip_norms: Movement in units of what a client at the clip norm may move it: C, or C/m for an average over m.
         deviations: Movement in standard deviations of the noise.
-        excess: Movement over what the noise covers; the claim needs at most 1.
+        excess: Movement over what the noise covers, as measured; the claim needs at most 1.
+        limit: What ``excess`` may come to by rounding and by the error of the measured noise.
         outcome: ``"moved"``, ``"not finite"``, or what was raised.
         hostile: Whether no honest client sends this.
+        warns: Whether it is only a warning if the release moves too far, as with the number of clients.
     """
 
     check: str
@@ -29,8 +31,10 @@ class Moved:
     clip_norms: float
     deviations: float
     excess: float
+    limit: float = 1.0
     outcome: str = "moved"
     hostile: bool = False
+    warns: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +49,13 @@ class Replay:
         noise: Measured standard deviation of the noise.
         noise_error: Relative standard error of ``noise``.
         unit: Distance that a client at the clip norm moves the release.
+        divisor: What the sum of updates is divided by: as given, or as measured; None if a client at the clip norm
+            does not move the release by the clip norm over a whole number.
+        divisor_given: Whether ``divisor`` was given.
         reproducible: Whether all randomness could be repeated.
         calls: How often the aggregation ran.
         seed: Seed of the replay.
+        who: What a client is called.
     """
 
     findings: tuple[Finding, ...]
@@ -57,9 +65,12 @@ class Replay:
     noise: float
     noise_error: float
     unit: float
+    divisor: float | None
+    divisor_given: bool
     reproducible: bool
     calls: int
     seed: int
+    who: str = "client"
 
     @property
     def ok(self) -> bool:
@@ -69,8 +80,7 @@ class Replay:
     @property
     def worst(self) -> float:
         """Largest movement over what the noise covers, among the honest clients tried."""
-        rows = [row for row in self.moved if not row.hostile and row.check != "number of clients"]
-        return max((row.excess for row in rows), default=0.0)
+        return max((row.excess for row in self._honest), default=0.0)
 
     def __str__(self) -> str:
         """A summary, the findings with their examples, and the noise that they were judged by."""
@@ -80,7 +90,9 @@ class Replay:
             if finding.example:
                 lines.append(f"  Smallest example: {finding.example}")
         noise = f"{self.noise:.4g} ± {100 * self.noise_error:.1g}%" if self.noise else "none"
-        lines.append(f"Noise: {noise}; {len(self.moved)} clients tried in {self.calls:,} calls, seed {self.seed}.")
+        if not self.noise_multiplier:
+            noise = "not judged"
+        lines.append(f"Noise: {noise}; {len(self.moved)} {self.who}s tried in {self.calls:,} calls, seed {self.seed}.")
         if not self.reproducible:
             lines.append("The randomness could not be repeated: movements are averages over draws.")
         return "\n".join(lines)
@@ -90,13 +102,22 @@ class Replay:
         """The outcome in a sentence."""
         refuting = sum(finding.refutes for finding in self.findings)
         if refuting:
-            return f"Refuted: one client moves the release by more than its noise covers ({count(refuting, 'bug')})."
+            more = "its noise covers" if self.noise_multiplier else "the clip norm allows"
+            return f"Refuted: one {self.who} moves the release by more than {more} ({count(refuting, 'bug')})."
+        row = max(self._honest, key=lambda row: row.excess, default=None)
+        limit = 1.0 if row is None else row.limit
+        error = f"; up to {limit:.3g} may be an error of measurement" if round(self.worst, 2) > 1 else ""
         if not self.noise_multiplier:
-            return f"Not refuted: no client moved the release by more than {self.worst:.3g} × {unit_text(self)}."
+            unit = unit_name(self.divisor, given=self.divisor_given) or "what a plain update of the clip norm does"
+            return f"Not refuted: no {self.who} moved the release by more than {self.worst:.3g} × {unit}{error}."
         return (
-            f"Not refuted: the noise covers every honest client tried (largest movement: {self.worst:.3g} of what it "
-            "covers). This is not a proof of privacy."
+            f"Not refuted: the noise covers every honest {self.who} tried (largest movement: {self.worst:.3g} of what "
+            f"it covers{error}). This is not a proof of privacy."
         )
+
+    @property
+    def _honest(self) -> list[Moved]:
+        return [row for row in self.moved if not row.hostile and not row.warns]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON; numbers that are not finite become None."""
@@ -105,23 +126,16 @@ class Replay:
         return {"ok": self.ok, **content, "findings": [f.to_dict() for f in self.findings], "moved": rows}
 
 
-def unit_text(replay: Replay) -> str:
-    """Name the unit of movements: C for sums, C/m for averages."""
-    return unit_name(replay.unit / replay.clip_norm)
-
-
-def unit_name(slope: float) -> str:
-    """Name the unit of movements, from how far a client moves the release per clip norm."""
-    if not slope or not math.isfinite(slope) or abs(slope - 1) < 0.01:
-        return "C"
-    size = 1 / slope
-    whole = abs(size - round(size)) < 0.02 * size and round(size) > 1
-    return f"C/m (m = {round(size):,})" if whole else f"C/{size:.3g}"
+def unit_name(divisor: float | None, *, given: bool) -> str:
+    """Name the unit of movements, C for sums and C/m for averages; empty if it is not known."""
+    if divisor is None or divisor == 1:
+        return "" if divisor is None else "C"
+    return f"C/m (m = {divisor:,.6g}{'' if given else ', measured'})"
 
 
 def count(number: int, noun: str) -> str:
     """Return ``1 bug`` or ``2 bugs``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _plain(value: Any) -> Any:

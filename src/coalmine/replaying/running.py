@@ -6,6 +6,7 @@ import copy
 import hashlib
 import inspect
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Runner:
         self._isolated, self._seed = Isolated(release), seed
         self._asks = _asks(release)
         self._memory: dict[bytes, Outcome] | None = None
-        self.calls = 0
+        self.calls, self.seconds = 0, 0.0
 
     def leaves_no_trace(self) -> AbstractContextManager[None]:
         """Leave all generators as they were, whatever runs in between."""
@@ -93,12 +94,15 @@ class Runner:
                 outcomes = []
                 for number, members in enumerate(clients):
                     self.calls += 1
+                    start = time.perf_counter()
                     try:
                         released = release(members, **self._arguments(draw, number))
                     except (KeyboardInterrupt, SystemExit):
                         raise
                     except BaseException as error:
                         return Outcome(None, refusal=f"{type(error).__name__}: {error}"[:200])
+                    finally:
+                        self.seconds += time.perf_counter() - start
                     outcomes.append(_outcome(released))
                     if outcomes[-1].vector is None:
                         return outcomes[-1]

@@ -6,16 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_number, check_positive
+from coalmine.progress import shown_if_slow, track
 from coalmine.replaying.clients import check_alike, precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.movement import Movement, Round, Scale
-from coalmine.replaying.result import Moved, Replay
+from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
 from coalmine.replaying.sentences import Judge, Observation
 from coalmine.replaying.shrinking import shrunk
@@ -28,7 +30,8 @@ _UNREPEATABLE_DRAWS = 200
 
 _MOST_REMOVED = 8
 
-_MATTER_MOST = ("clipping", "one array", "examples")
+# How near to a whole number a measured divisor must be. Repeated randomness leaves only rounding.
+_WHOLE = 1e-3
 
 
 def replay(
@@ -42,7 +45,11 @@ def replay(
     hostile: bool = False,
     dropouts: bool = True,
     rounds: int = 3,
+    divisor: float | None = None,
     draws: int | None = None,
+    quick: bool = False,
+    size_released: bool = False,
+    who: str = "client",
     seed: int = 0,
 ) -> Replay:
     """Run an aggregation with and without one client, with the same randomness, and compare.
@@ -63,15 +70,21 @@ def replay(
         extra: A client, or a list of clients, to try beside those that replay makes up.
         clip_norm: The claimed ℓ₂ clip norm.
         noise_multiplier: The claimed noise multiplier: standard deviation of the noise over sensitivity. 0 or None if
-            the release is not meant to carry noise; movements are then compared with the clip norm.
+            the release is not meant to carry noise; movements are then compared with the clip norm / ``divisor``.
         adjacency: What it means to leave out a client: ``"zero-out"`` (its update is zero; the number of clients is
             public) or ``"add-remove"`` (it is not there at all).
         hostile: Whether clients may send what no honest client does, such as NaN, a negative number of examples or
             arrays of the wrong shape. Findings about these then refute the claim; otherwise they are warnings.
         dropouts: Whether rounds with few clients happen, too.
         rounds: Number of rounds in which a client of the first one may still be seen; 1 turns this check off.
-        draws: Number of runs with other random numbers that measure the noise; by default from the size of the release.
-            More of them see a smaller excess in arrays of a few numbers.
+        divisor: What the release divides the sum of updates by, which sentences call m; 1 for a sum. By default it is
+            measured, by what an update of the clip norm does in the place of its opposite.
+        draws: Number of runs with other random numbers that measure the noise, at least 6; by default from the size of
+            the release. More of them see a smaller excess in arrays of a few numbers.
+        quick: Whether to try only the clients and rounds that find most, in about a third of the runs.
+        size_released: Whether the size of the noise follows from what is released, such as a clip norm that is part of
+            it. Otherwise a size that depends on a client counts as a movement.
+        who: What a client is called in sentences, such as ``"example"``.
         seed: Seed of all randomness.
 
     Returns:
@@ -104,36 +117,19 @@ def replay(
     check_count("rounds", rounds)
     if draws is not None:
         check_count("draws", draws, least=_LEAST_DRAWS)
+    if divisor is not None:
+        check_positive("divisor", _number("divisor", divisor))
     runner = Runner(release, seed=check_count("seed", seed, least=0))
-    extras = Extras(list(clients), clip_norm=clip, seed=seed)
+    extras = Extras(list(clients), clip_norm=clip, who=who, seed=seed)
     check_alike(extras.clients)
-    with runner.leaves_no_trace():
-        search = Search(runner, extras, noise_multiplier=noise, adjacency=adjacency, hostile=hostile, draws=draws)
-        _try_all(search, _users_own(extra, clients), dropouts=dropouts, rounds=rounds)
+    claim = Claim(noise_multiplier=noise, adjacency=adjacency, divisor=divisor, hostile=hostile,
+                  size_released=size_released, who=who)  # fmt: skip
+    with runner.leaves_no_trace(), shown_if_slow():
+        search = Search(runner, extras, claim, draws=draws, quick=quick)
+        steps = search.steps(_users_own(extra, clients), dropouts=dropouts, rounds=rounds)
+        for step in track(steps, "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
+            step()
         return search.result(seed)
-
-
-def _try_all(search: Search, users_own: Sequence[Extra], *, dropouts: bool, rounds: int) -> None:
-    """Let one client after another join."""
-    search.check_noise()
-    for joining in users_own:
-        search.try_extra(joining)
-    first, *others = search.extras.all()
-    exact = search.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
-    if not exact:  # each comparison takes many runs: only those that matter most
-        others = [joining for check in _MATTER_MOST for joining in [o for o in others if o.check == check][:3]]
-    for joining in others:
-        search.try_extra(joining)
-    if rounds > 1:
-        search.try_rounds(rounds)
-    for setting in search.extras.settings(dropouts=dropouts):
-        if exact or setting.words in ("beside clients whose updates are all clipped", "and all others dropped out"):
-            search.try_setting(setting, probes=3 if exact else 1)
-    if search.reproducible:
-        search.try_removals(_MOST_REMOVED if exact else 1)
-        if exact:
-            search.try_replacement()
-        search.try_presence(probes=3 if exact else 1)
 
 
 def _number(name: str, value: Any) -> float:
@@ -149,7 +145,7 @@ def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
         return []
     several = isinstance(extra, list) and type(extra) is not type(clients[0])
     return [
-        Extra(check="extra client", words="as given", code=f"extra[{i}]", build=partial(_always, client))
+        Extra(check="extra client", sends="as given", code=f"extra[{i}]", build=partial(_always, client))
         for i, client in enumerate(extra if several else [extra])
     ]
 
@@ -174,29 +170,42 @@ class Absent:
     refusal: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is claimed of an aggregation, and what is known of it.
+
+    Args:
+        noise_multiplier: The claimed noise multiplier.
+        adjacency: ``"zero-out"`` or ``"add-remove"``.
+        divisor: What the sum is divided by; None if it is to be measured.
+        hostile: Whether findings about replies that no honest client sends refute the claim.
+        size_released: Whether the size of the noise follows from what is released.
+        who: What a client is called.
+    """
+
+    noise_multiplier: float
+    adjacency: str
+    divisor: float | None
+    hostile: bool
+    size_released: bool
+    who: str
+
+
 class Search:
     """The runs of one replay.
 
     Args:
         runner: Runs the aggregation.
         extras: Makes up clients.
-        noise_multiplier: The claimed noise multiplier.
-        adjacency: ``"zero-out"`` or ``"add-remove"``.
-        hostile: Whether findings about replies that no honest client sends refute the claim.
+        claim: What is claimed.
         draws: Number of runs that measure the noise; from the size of the release if None.
+        quick: Whether to try only the clients and rounds that find most.
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        extras: Extras,
-        *,
-        noise_multiplier: float,
-        adjacency: str,
-        hostile: bool,
-        draws: int | None = None,
+        self, runner: Runner, extras: Extras, claim: Claim, *, draws: int | None = None, quick: bool = False
     ) -> None:
-        self.runner, self.extras, self._adjacency = runner, extras, adjacency
+        self.runner, self.extras, self._claim, self._quick = runner, extras, claim, quick
         self._precision = max(precision(leaf) for leaf in extras.template.update.values())
         self._absent = self._find_absent()
         members = self._without(extras.clients)
@@ -207,21 +216,46 @@ class Search:
         again = runner.run([members]).vector
         self.reproducible = again is not None and np.array_equal(outcome.vector, again)
         self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _LEAST_DRAWS, _MOST_DRAWS))
-        if self.reproducible:
+        if self.reproducible and not quick:
             runner.remember()
-        else:
+        elif not self.reproducible:
             self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
         self._names = outcome.names
         self.base = self._round([members])
-        self.scale = Scale(noise_multiplier=noise_multiplier, sensitivity=self._sensitivity())
+        measured = self._sensitivity() if claim.divisor is None else extras.clip / claim.divisor
+        self.divisor = self._whole(extras.clip / measured) if claim.divisor is None else claim.divisor
+        self.scale = Scale(
+            noise_multiplier=claim.noise_multiplier, sensitivity=measured, size_released=claim.size_released
+        )
         self.judge = Judge(
-            hostile=hostile, names=self._names, clip_norm=extras.clip, sensitivity=self.scale.sensitivity,
-            noise_multiplier=noise_multiplier,
+            hostile=claim.hostile, names=self._names, sensitivity=measured, noise_multiplier=claim.noise_multiplier,
+            unit=unit_name(self.divisor, given=claim.divisor is not None), who=claim.who,
         )  # fmt: skip
+
+    def steps(self, users_own: Sequence[Extra], *, dropouts: bool, rounds: int) -> list[Callable[[], object]]:
+        """Look at the noise and a first client, and return what is left to try."""
+        self.check_noise()
+        first, *others = self.extras.all()
+        exact = self.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
+        if few := self._quick or not exact:  # comparisons take many runs if it is not
+            others = [e for e in others if e.essential and (self._claim.hostile or not e.hostile)]
+        settings = [s for s in self.extras.settings(dropouts=dropouts) if s.essential or not few]
+        steps: list[Callable[[], object]] = [partial(self.try_extra, extra) for extra in [*users_own, *others]]
+        if rounds > 1:
+            steps.append(partial(self.try_rounds, rounds))
+        steps += [partial(self.try_setting, setting, probes=1 if few else 3) for setting in settings]
+        if self.reproducible and not self._quick:
+            steps.append(partial(self.try_removals, _MOST_REMOVED if exact else 1))
+            if exact:
+                steps.append(self.try_replacement)
+            if self._claim.adjacency == "zero-out":
+                steps.append(partial(self.try_presence, probes=3 if exact else 1))
+        return steps
 
     def check_noise(self) -> None:
         """Look at the noise itself: is there any, and does it fill the space?"""
-        self.judge.about_noise(self.base.noise)
+        if self.scale.noise_multiplier:
+            self.judge.about_noise(self.base.noise)
         if self._absent.refusal:
             self.judge.about_zero(self._absent.refusal)
 
@@ -239,8 +273,8 @@ class Search:
         outcome = around.outcome(0)
         if outcome.vector is None or not np.isfinite(outcome.vector).all():
             self.judge.rows.append(
-                Moved(check=setting.check, client=f"a client {setting.words}", clip_norms=0.0, deviations=0.0,
-                      excess=0.0, outcome=outcome.refusal or "not finite")
+                Moved(check=setting.check, client=f"one {self._claim.who} {setting.does}", clip_norms=0.0,
+                      deviations=0.0, excess=0.0, outcome=outcome.refusal or "not finite")
             )  # fmt: skip
             return
         if outcome.vector.size != sum(size for _, size in self._names):
@@ -248,7 +282,9 @@ class Search:
         for extra in self.extras.probes()[:probes]:
             client = extra.build(extra.magnitude)
             movement = around.compare([[*setting.others, client]], self.scale, hint=self._hint(client))
-            named = replace(extra, check=setting.check, words=f"{extra.words} joined {setting.words}")
+            named = replace(
+                extra, check=setting.check, does=setting.does, may_refuse=setting.may_refuse, plain=False
+            )  # fmt: skip
             self._observe(named, movement, around, setting.others)
 
     def try_removals(self, most: int) -> None:
@@ -259,7 +295,7 @@ class Search:
             others = [*clients[:index], *clients[index + 1 :], *self._without([])]
             without = self._round([self._without(others)], like=self.base, trust=True)
             extra = Extra(
-                check="given clients", words=f"(the given client {index}) joined the others", code=f"clients[{index}]",
+                check="given clients", sends=f"({self._claim.who}s[{index}])", code=f"{self._claim.who}s[{index}]",
                 build=partial(_always, clients[index]), tolerance=self.extras.tolerance,
             )  # fmt: skip
             movement = without.compare([[*others, clients[index]]], self.scale)
@@ -276,23 +312,24 @@ class Search:
             movement = around.compare([[*self.extras.clients, second]], twice)
             halved = replace(movement, deviations=movement.deviations / 2, length=movement.length / 2)
             extra = Extra(
-                check="replaced", words="was replaced by its opposite (half of the movement counts)",
-                code="C * v instead of -C * v", build=partial(_always, second), magnitude=magnitude,
-                tolerance=self.extras.tolerance,
+                check="replaced", sends=f"with an update of {magnitude:,.0f} × C", shrinks=False,
+                does="was replaced by its opposite (half of the movement counts)", code="C * v instead of -C * v",
+                build=partial(_always, second), magnitude=magnitude, tolerance=self.extras.tolerance,
             )  # fmt: skip
             self._observe(extra, halved, around, self.extras.clients)
 
     def try_presence(self, probes: int) -> None:
         """Compare with a round that has one client less, instead of one whose update is zero."""
-        if self._adjacency == "add-remove":
-            return
         around = self._round([list(self.extras.clients)], like=self.base)
         first = around.outcome(0)
         if first.vector is None or not np.isfinite(first.vector).all():
             return
         for extra in self.extras.probes()[:probes]:
             movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
-            named = replace(extra, check="number of clients", hostile=False)
+            named = replace(
+                extra, check="number of clients", plain=False, shrinks=False,
+                remark=f" That is fine if the number of {self._claim.who}s is public, and a bug if it is not.",
+            )  # fmt: skip
             self._observe(named, movement, around, self.extras.clients)
 
     def try_rounds(self, rounds: int) -> None:
@@ -300,34 +337,39 @@ class Search:
         ordinary = self._without(self.extras.clients)
         extra = self.extras.probes()[0]
         joined = [*self.extras.clients, extra.build(extra.magnitude)]
-        plain, moved = (self.runner.run([first, ordinary]) for first in (ordinary, joined))
-        if plain.vector is None or moved.vector is None or plain.vector.size != moved.vector.size:
+        around, rest = self._round([ordinary] * rounds), [ordinary] * (rounds - 1)
+        plain, moved = around.outcome(0).vector, self.runner.run([joined, *rest]).vector
+        if plain is None or moved is None or plain.size != moved.size:
             return
-        later = slice(plain.vector.size // 2, None)
-        shift = np.abs(plain.vector[later] - moved.vector[later])
-        again = self.runner.run([ordinary, ordinary], 1).vector
-        half = plain.vector.size // 2
-        steps = [v[half:] - v[:half] for v in (plain.vector, again) if v is not None and v.size == plain.vector.size]
-        shared = len(steps) == 2 and np.allclose(
-            steps[0], steps[1], rtol=1e-6, atol=1e-6 * (self.base.noise.level or 1)
-        )
-        if self.reproducible and not shared and (shift <= 8 * self._precision * np.abs(plain.vector[later])).all():
-            return  # nothing of the first round is left in the second
-        around = self._round([ordinary] * rounds)
+        later = slice(plain.size // rounds, None)
+        left = np.abs(plain[later] - moved[later]) > 8 * self._precision * np.abs(plain[later])
+        if self.reproducible and not left.any() and not self._shares_noise(around):
+            return  # nothing of the first round is left in later ones
         # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
-        movement = around.compare([joined, *[ordinary] * (rounds - 1)], self.scale)
-        words = f"{extra.words} took part in the first of {rounds} rounds, all of which are seen"
-        self._observe(replace(extra, check="memory", words=words), movement, around, self.extras.clients)
+        movement = around.compare([joined, *rest], self.scale)
+        does = f"took part in the first of {rounds} rounds, all of which are seen"
+        named = replace(extra, check="memory", does=does, plain=False, shrinks=False)
+        self._observe(named, movement, around, self.extras.clients)
+
+    def _shares_noise(self, around: Round) -> bool:
+        """Whether two rounds have the same noise: then both differ by the same from what another draw gives."""
+        plain, again = (around.outcome(draw).vector for draw in (0, 1))
+        if not self.scale.noise_multiplier or plain is None or again is None or again.size != plain.size:
+            return False
+        noise = (plain - again).reshape(len(around.members), -1)
+        close = 1e-6 * (self.base.noise.level or 1)
+        return any(np.allclose(one, other, rtol=1e-6, atol=close) for one, other in combinations(noise, 2))
 
     def result(self, seed: int) -> Replay:
         """Return what was observed."""
-        noise = self.base.noise
-        error = math.sqrt((2 + noise.excess) / (4 * noise.degrees)) if noise.level else 0.0
+        noise = self.base.noise if self.scale.noise_multiplier else None
+        level = 0.0 if noise is None else noise.level
         return Replay(
             findings=tuple(self.judge.findings(self._example)), moved=tuple(self.judge.rows),
-            clip_norm=self.extras.clip, noise_multiplier=self.scale.noise_multiplier, noise=noise.level,
-            noise_error=error, unit=self.scale.sensitivity, reproducible=self.reproducible, calls=self.runner.calls,
-            seed=seed,
+            clip_norm=self.extras.clip, noise_multiplier=self.scale.noise_multiplier, noise=level,
+            noise_error=math.sqrt((2 + noise.excess) / (4 * noise.degrees)) if noise and level else 0.0,
+            unit=self.scale.sensitivity, divisor=self.divisor, divisor_given=self._claim.divisor is not None,
+            reproducible=self.reproducible, calls=self.runner.calls, seed=seed, who=self._claim.who,
         )  # fmt: skip
 
     def _hint(self, client: Any) -> Floats | None:
@@ -339,11 +381,14 @@ class Search:
 
     def _observe(self, extra: Extra, movement: Movement, around: Round, others: Sequence[Any]) -> None:
         extra = replace(extra, tolerance=extra.tolerance + self._absent.magnitude)
-        self.judge.observe(Observation(extra=extra, movement=movement, around=around, others=tuple(others)))
+        self.judge.observe(
+            Observation(extra=extra, movement=movement, around=around, others=tuple(others), who=self._claim.who)
+        )
 
     def _example(self, observation: Observation) -> str:
         """Return the smallest input that shows an observation."""
-        return shrunk(observation, self._without, self._round, self.scale)
+        extra = replace(observation.extra, shrinks=observation.extra.shrinks and not self._quick)
+        return shrunk(replace(observation, extra=extra), self._without, self._round, self.scale)
 
     def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None, trust: bool = False) -> Round:
         draws = self._draws if len(members) == 1 else max(_LEAST_DRAWS - 2, self._draws // 2)
@@ -354,7 +399,7 @@ class Search:
 
     def _without(self, others: Sequence[Any]) -> list[Any]:
         """Return a round without the client in question."""
-        return list(others) if self._adjacency == "add-remove" else [*others, self._absent.client]
+        return list(others) if self._claim.adjacency == "add-remove" else [*others, self._absent.client]
 
     def _find_absent(self) -> Absent:
         """Return a client that stands for an absent one: an update of zero, or nearly zero if that is refused."""
@@ -368,7 +413,12 @@ class Search:
         outcome = self.runner.run([clients])
         if outcome.vector is None:
             raise InputError(f"release fails on the clients as they are: {outcome.refusal}")
-        raise InputError(f"release fails when one client joins the given ones: {refusal}")
+        raise InputError(f"release fails when one {self._claim.who} joins the given ones: {refusal}")
+
+    def _whole(self, divisor: float) -> float | None:
+        """Return a measured divisor if it is a whole number, as that of a sum or an average is; otherwise None."""
+        near = max(1, round(divisor))
+        return float(near) if self.reproducible and abs(divisor - near) < _WHOLE * near else None
 
     def _sensitivity(self) -> float:
         """Return how far a client at the clip norm moves the release: half as far as its opposite does in its place."""

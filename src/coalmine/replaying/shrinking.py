@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coalmine.replaying.movement import Movement, Round, Scale
+from coalmine.replaying.result import count
 
 if TYPE_CHECKING:
     from coalmine.replaying.sentences import Observation
@@ -31,24 +32,23 @@ def shrunk(
         scale: What the claim allows.
     """
     extra, around, others = observation.extra, observation.around, list(observation.others)
-    if len(around.members) > 1 or not observation.movement.exact or extra.check in ("replaced", "number of clients"):
+    if not extra.shrinks or not observation.movement.exact:
         return _text(observation, len(others), extra.magnitude)
 
     def shows(near: Round, members: Sequence[Any], magnitude: float) -> bool:
         movement = near.compare([[*members, extra.build(magnitude)]], scale)
         return observation.similar(movement)
 
-    if extra.check != "dropouts":
-        for fewer in sorted({1, 2, len(others) // 2} - {0, len(others)}):
-            if fewer >= len(others):
-                break
-            near = new_round([without(others[:fewer])], like=around)
-            outcome = near.outcome(0)
-            if outcome.vector is None or not np.isfinite(outcome.vector).all():
-                continue
-            if shows(near, others[:fewer], extra.magnitude):
-                around, others = near, others[:fewer]
-                break
+    for fewer in sorted({1, 2, len(others) // 2} - {0, len(others)}):
+        if fewer >= len(others):
+            break
+        near = new_round([without(others[:fewer])], like=around)
+        outcome = near.outcome(0)
+        if outcome.vector is None or not np.isfinite(outcome.vector).all():
+            continue
+        if shows(near, others[:fewer], extra.magnitude):
+            around, others = near, others[:fewer]
+            break
     magnitude = extra.magnitude
     if "{magnitude}" in extra.code:
         magnitude = _smallest(lambda size: shows(around, others, size), magnitude)
@@ -57,7 +57,12 @@ def shrunk(
 
 def detected(movement: Movement, tolerance: float) -> bool:
     """Whether a movement exceeds what is allowed, beyond rounding and the error of the measured noise."""
-    return movement.excess * movement.margin > 1 + tolerance
+    return movement.excess > limit(movement, tolerance)
+
+
+def limit(movement: Movement, tolerance: float) -> float:
+    """Return what a measured excess may come to by rounding and by the error of the measured noise."""
+    return (1 + tolerance) / movement.margin if movement.margin else math.inf
 
 
 def _smallest(shows: Callable[[float], bool], largest: float) -> float:
@@ -75,5 +80,4 @@ def _smallest(shows: Callable[[float], bool], largest: float) -> float:
 
 def _text(observation: Observation, others: int, magnitude: float) -> str:
     size = f"{magnitude:.3g}" if magnitude < 1e6 else f"{magnitude:.0e}"
-    clients = {0: "no other clients", 1: "1 other client"}.get(others, f"{others:,} other clients")
-    return f"{observation.extra.code.replace('{magnitude}', size)}, with {clients}"
+    return f"{observation.extra.code.replace('{magnitude}', size)}, with {count(others, f'other {observation.who}')}"

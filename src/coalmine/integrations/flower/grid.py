@@ -15,9 +15,8 @@ from coalmine.errors import InputError, check_kind, check_positive
 from coalmine.integrations.flower.arrays import Layout
 from coalmine.integrations.flower.local import copied
 from coalmine.integrations.flower.mod import canary_request
-from coalmine.integrations.flower.probe import calling_strategy, noise_multiplier_of
 from coalmine.integrations.flower.rounds import AuditedRounds
-from coalmine.integrations.flower.strategy_checks import StrategyChecks
+from coalmine.integrations.flower.strategy_checks import StrategyChecks, calling_strategy, noise_multiplier_of
 from coalmine.methods.one_shot.costs import warn_if_crowded
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.updates import FAMILIES
@@ -97,7 +96,7 @@ class CanaryGrid(Grid):
         self._contexts: dict[int, Context] = {}
         self._pending: dict[str, Message] = {}
         self._shrink, self._balance_checked = 1 - 2 * _STEP, False
-        self._checks = StrategyChecks(self.audited, clips_here=bool(self._mods))
+        self._checks = StrategyChecks(self.audited, mods=self._mods, metrics=self._metrics)
 
     @property
     def rounds(self) -> int:
@@ -187,7 +186,7 @@ class CanaryGrid(Grid):
         available = len(list(self.inner.get_node_ids()))
         self.audited.sampled([message.metadata.dst_node_id for message in asked], available)
         clip_norm = self._current_clip_norm(asked)
-        self._checks.probe(_arrays(asked[0]), clip_norm, lambda *reply: self._reply(asked[0], *reply))
+        self._checks.replay(asked[0], _arrays(asked[0]), clip_norm)
         replies = list(self.inner.send_and_receive(to_clients, timeout=timeout)) if to_clients else []
         self._checks.look_at(replies)
         replies += list(self._replies(to_canaries, list(replies), clip_norm, timeout))
@@ -247,10 +246,10 @@ class CanaryGrid(Grid):
         self._shrink = 1 - 2 * step / unit
         return step
 
-    def _reply(self, message: Message, arrays: ArrayRecord, replaced: Mapping[str, float] | None = None) -> Message:
+    def _reply(self, message: Message, arrays: ArrayRecord) -> Message:
         """Return a reply as a client would send it, through the mods of the ClientApp."""
         array_name, metric_name = self._record_names
-        metrics = {**self._mean_metrics, **self._metrics, **(replaced or {})}
+        metrics = {**self._mean_metrics, **self._metrics}
 
         def app(received: Message, context: Context) -> Message:
             content = RecordDict({array_name: ArrayRecord(dict(arrays)), metric_name: MetricRecord(metrics)})

@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.flower.local import _identify, copied
 from coalmine.replaying import Client, Replay, replay
+from coalmine.replaying.clients import Template
 from coalmine.replaying.randomness import replaced
 
 
@@ -34,6 +36,8 @@ def replay_strategy(
     hostile: bool = True,
     dropouts: bool = True,
     rounds: int = 3,
+    draws: int | None = None,
+    quick: bool = False,
     seed: int = 0,
 ) -> Replay:
     """Replay rounds of a Flower strategy with and without one client.
@@ -56,6 +60,8 @@ def replay_strategy(
             network, so they do by default.
         dropouts: Whether rounds in which clients do not reply happen, too.
         rounds: Number of rounds in which a client of the first one may still be seen.
+        draws: Number of runs that measure the noise (see `coalmine.replay`).
+        quick: Whether to try only the clients and rounds that find most.
         seed: Seed of all randomness.
 
     Returns:
@@ -82,11 +88,12 @@ def replay_strategy(
     if clients is None:
         clients = max(1, int(getattr(strategy, "num_sampled_clients", 10)) - 1)
     if isinstance(clients, int | float):
-        clients = random_clients(model, check_count("clients", clients), norm=2 * clip, seed=seed)
-    release = StrategyRelease(strategy, model, nodes=len(clients) + 1, mods=mods, weighted_by=weighted_by)
+        clients = template(model).random(check_count("clients", clients), norm=2 * clip, seed=seed)
+    nodes = max(len(clients) + 1, *(int(getattr(s, "min_available_nodes", 0)) for s in layers(strategy)))
+    release = StrategyRelease(strategy, model, nodes=nodes, mods=mods, weighted_by=weighted_by)
     return replay(
         release, clients, clip_norm=clip, noise_multiplier=noise, hostile=hostile, dropouts=dropouts, rounds=rounds,
-        seed=seed,
+        divisor=len(clients) + 1, draws=draws, quick=quick, size_released=release.sends_clip_norm, seed=seed,
     )  # fmt: skip
 
 
@@ -99,21 +106,43 @@ class StrategyRelease:
         nodes: Number of nodes; those without a client never reply.
         mods: Mods that replies go through.
         weighted_by: Key of the number of examples.
+        metrics: Other metrics of all replies.
+        asked: The message that all clients reply to in the middle of a round, Flower's round ``number``. The strategy
+            configures no rounds then: all of them have the same model, so that only the strategy remembers clients.
+        number: Number of the round before the first.
     """
 
     def __init__(
-        self, strategy: Strategy, model: ArrayRecord, *, nodes: int, mods: Sequence[Any] = (), weighted_by: str
+        self,
+        strategy: Strategy,
+        model: ArrayRecord,
+        *,
+        nodes: int,
+        mods: Sequence[Any] = (),
+        weighted_by: str = "num-examples",
+        metrics: Mapping[str, float] | None = None,
+        asked: Message | None = None,
+        number: int = 0,
     ) -> None:
         _identify()
-        self._strategy, self._model, self._number = strategy, model, 0
+        self._strategy, self._model, self._number, self._asked = strategy, model, number, asked
         self._grid, self._mods, self._weighted_by = _Nodes(nodes), list(mods), weighted_by
-        self._encoded = _Encoded()
+        self._metrics, self._encoded = dict(metrics or {}), _Encoded()
+
+    @property
+    def sends_clip_norm(self) -> bool:
+        """Whether clients receive a clip norm that adapts, so that it is part of the release."""
+        twin = copied_strategy(self._strategy)
+        adapts = getattr(twin, "clipped_count_stddev", None) is not None
+        with _quiet():
+            asked = list(twin.configure_train(1, self._model, ConfigRecord(), self._grid)) if adapts else []
+        return _sent(asked, getattr(twin, "clipping_norm", None))
 
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
         self._number += 1
         with _quiet(), replaced((Array, "numpy", decoded), (Array, "from_numpy_ndarray", staticmethod(encoded))):
-            asked = list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
+            asked = [self._asked] * len(clients) if self._asked else self._configured()
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
             ordered = [*clients[-1:], *clients[:-1]]
             replies = [self._reply(message, client) for message, client in zip(asked, ordered, strict=False)]
@@ -124,9 +153,13 @@ class StrategyRelease:
             released: dict[str, Any] = {key: np.array(array.numpy()) for key, array in sorted(arrays.items())}
         self._model = arrays
         after = getattr(self._strategy, "clipping_norm", None)
-        if after != before and _sent(asked, before):  # adaptive clipping: its noise is Gaussian in the logarithm
+        if after != before and self._asked is None and _sent(asked, before):
+            # Adaptive clipping: its noise is Gaussian in the logarithm.
             released["log clipping_norm"] = math.log(float(after or 0.0)) if after else -math.inf
         return released
+
+    def _configured(self) -> list[Message]:
+        return list(self._strategy.configure_train(self._number, self._model, ConfigRecord(), self._grid))
 
     def _reply(self, message: Message, client: Client | Mapping[str, Any]) -> Message:
         """Return what a client sends, after its mods."""
@@ -135,7 +168,7 @@ class StrategyRelease:
 
         def train(asked: Message, _: Context | None) -> Message:
             arrays = {key: self._encoded.moved(before.get(key), part) for key, part in update.items()}
-            metrics = MetricRecord({self._weighted_by: examples})
+            metrics = MetricRecord({**self._metrics, self._weighted_by: examples})
             return Message(RecordDict({name: ArrayRecord(arrays), "metrics": metrics}), reply_to=asked)
 
         if not self._mods:
@@ -147,25 +180,26 @@ class StrategyRelease:
         return call(separate, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {}))
 
 
-def random_clients(model: ArrayRecord, count: int, *, norm: float, seed: int = 0) -> list[Client]:
-    """Return clients with updates of a model in random directions, each with the given norm.
+def template(model: ArrayRecord) -> Template:
+    """Return what clients of a model look like."""
+    return Template(Client({key: np.zeros(array.shape, array.dtype) for key, array in model.items()}))
 
-    Args:
-        model: The model.
-        count: Number of clients.
-        norm: ℓ₂ norm of each update. Integer arrays stay as they are.
-        seed: Seed of the directions.
-    """
-    rng = np.random.default_rng([seed, 7])
-    arrays = {key: np.asarray(array.numpy()) for key, array in model.items()}
-    clients = []
-    for _ in range(count):
-        update = {key: rng.standard_normal(a.shape) * (a.dtype.kind == "f") for key, a in arrays.items()}
-        length = math.sqrt(sum(float(np.sum(part**2)) for part in update.values()))
-        clients.append(
-            Client({key: np.asarray(part * (norm / length)).astype(arrays[key].dtype) for key, part in update.items()})
-        )
-    return clients
+
+def layers(strategy: Strategy | None) -> Iterator[Strategy]:
+    """Yield a strategy, the one that it wraps, and so on."""
+    while strategy is not None:
+        yield strategy
+        strategy = getattr(strategy, "strategy", None)
+
+
+def copied_strategy(strategy: Strategy, **changes: Any) -> Strategy:
+    """Return a copy of a strategy, with the attributes of all its layers set that have these names."""
+    # An accountant refers to Python modules, which deepcopy cannot copy: they are passed as already copied.
+    twin = copy.deepcopy(strategy, {id(module): module for module in sys.modules.values()})
+    for layer in layers(twin):
+        for name in changes.keys() & vars(layer).keys():
+            setattr(layer, name, changes[name])
+    return twin
 
 
 def claimed_noise(strategy: Strategy) -> float | None:

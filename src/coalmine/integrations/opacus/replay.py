@@ -14,6 +14,7 @@ from torch import Tensor
 from coalmine.errors import InputError, check_count
 from coalmine.integrations.opacus.steps import check_optimizer
 from coalmine.replaying import Replay, replay
+from coalmine.replaying.clients import Template
 
 _MOST_RANDOM = 8
 
@@ -27,6 +28,8 @@ def replay_optimizer(
     adjacency: str = "zero-out",
     hostile: bool = False,
     rounds: int = 3,
+    draws: int | None = None,
+    quick: bool = False,
     seed: int = 0,
 ) -> Replay:
     """Replay steps of an Opacus optimizer with and without one example.
@@ -46,6 +49,8 @@ def replay_optimizer(
         adjacency: What it means to leave out an example: ``"zero-out"`` or ``"add-remove"`` (see `coalmine.replay`).
         hostile: Whether examples whose gradients are NaN or infinite refute the claim.
         rounds: Number of steps in which an example of the first one may still be seen.
+        draws: Number of steps that measure the noise (see `coalmine.replay`).
+        quick: Whether to try only the examples and steps that find most.
         seed: Seed of all randomness.
 
     Returns:
@@ -75,10 +80,12 @@ def replay_optimizer(
         present = _last_backward(optimizer)
         examples = present or min(_MOST_RANDOM, int(optimizer.expected_batch_size or _MOST_RANDOM))
     if isinstance(examples, int | float):
-        examples = random_examples(optimizer, check_count("examples", examples), seed=seed)
+        like = Template({str(i): p.detach() for i, p in enumerate(optimizer.params)})
+        examples = like.random(check_count("examples", examples), norm=2 * float(optimizer.max_grad_norm), seed=seed)
+    divisor = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
     return replay(
         StepRelease(optimizer), examples, clip_norm=clip, noise_multiplier=noise, adjacency=adjacency, hostile=hostile,
-        rounds=rounds, seed=seed,
+        rounds=rounds, divisor=divisor, draws=draws, quick=quick, who="example", seed=seed,
     )  # fmt: skip
 
 
@@ -121,25 +128,6 @@ class StepRelease:
         if after != before:  # adaptive clipping: its noise is Gaussian in the logarithm
             released["log max_grad_norm"] = math.log(after) if after > 0 else -math.inf
         return released
-
-
-def random_examples(optimizer: DPOptimizer, count: int, *, seed: int = 0) -> list[dict[str, Tensor]]:
-    """Return per-sample gradients in random directions, of twice the clip norm.
-
-    Args:
-        optimizer: The optimizer whose parameters they are gradients of.
-        count: Number of examples.
-        seed: Seed of the directions.
-    """
-    generator = torch.Generator().manual_seed(seed + 7)
-    examples = []
-    for _ in range(count):
-        parts = [torch.randn(p.shape, generator=generator) for p in optimizer.params]
-        length = math.sqrt(sum(float((part**2).sum()) for part in parts))
-        scale = 2 * float(optimizer.max_grad_norm) / length
-        pairs = zip(parts, optimizer.params, strict=True)
-        examples.append({str(i): (part * scale).to(p) for i, (part, p) in enumerate(pairs)})
-    return examples
 
 
 def _copied(optimizer: DPOptimizer, memo: dict[int, Any]) -> Any:
