@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from scipy import special
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
+from coalmine.reading import parse_toml
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun
 from coalmine.results.tables import EVIDENCE, evidence_cells
@@ -204,10 +204,7 @@ def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
 
 
 def _content(run: SavedRun) -> dict[str, Any]:
-    try:
-        return tomllib.loads(run.config or "")
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{run.path / 'config.toml'} is not TOML: {error}") from None
+    return parse_toml(run.config or "", run.path / "config.toml")
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
