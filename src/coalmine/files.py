@@ -1,4 +1,4 @@
-"""Atomic file writes, and JSON and .npz readers whose errors are `InputError`.
+"""Atomic file writes, whose errors are `InputError`; `coalmine.reading` has the readers.
 
 A file is written under a temporary name beside its destination, flushed to disk and renamed, so a reader sees the old
 file or the new one, never half of either.
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine.arrays import Array
 from coalmine.errors import InputError
 
 
@@ -55,27 +54,3 @@ def write_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> Path:
             np.savez_compressed(file, **{name: np.asarray(array) for name, array in arrays.items()})  # type: ignore[arg-type]
 
     return write_whole(path, write)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} must hold a JSON object, got a {type(content).__name__}")
-    return content
-
-
-def read_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays in an .npz file, by name; pickled objects are not loaded."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except Exception as error:  # a damaged file can raise anything from zipfile, zlib, struct or NumPy
-        raise InputError(f"{path} cannot be read as .npz: {error}") from None

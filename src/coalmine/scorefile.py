@@ -5,14 +5,12 @@ The accepted layouts are described in docs/files.md.
 
 from __future__ import annotations
 
-import csv
 import difflib
-import json
-import lzma
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,9 @@ import numpy as np
 
 from coalmine.arrays import Array, Bools, Floats
 from coalmine.errors import InputError
+from coalmine.reading import Archive, csv_rows, is_pipe, json_rows, parse_json, read_bytes, read_text
 
+_BLOCK = 1 << 16  # rows that are read before they are packed
 _TRUE = {"1", "1.0", "true", "yes", "in", "member", "canary"}
 _FALSE = {"0", "0.0", "false", "no", "out", "nonmember", "non-member", "reference"}
 
@@ -75,7 +75,7 @@ class ScoreTable:
                 if None in values:
                     raise TypeError
                 column = np.array(values[:size], dtype=np.float64)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 column = np.array([self._number(name, i, v) for i, v in enumerate(values[:size])])
         if column.ndim != 1:
             raise InputError(f"{self.source}: {name} must be a list of numbers, got shape {column.shape}")
@@ -88,31 +88,45 @@ class ScoreTable:
 
     def flags(self, name: str, hint: str = "") -> Bools:
         """Return a column of yes or no, in any of the usual spellings, as booleans."""
-        words = [str(value).strip().lower() for value in self.require(name, hint)]
-        for i, word in enumerate(words):
-            if word not in _TRUE and word not in _FALSE:
-                raise InputError(
-                    f"{self.source}, row {i + self.first_row}: {name} must be 1 or 0 (or true/false, in/out,"
-                    f" member/nonmember, canary/reference), got {word!r}"
-                )
-        return np.array([word in _TRUE for word in words], dtype=bool)
+        values = self.require(name, hint)
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.ndim == 1:
+            is_member: Bools = values == 1
+            wrong = np.flatnonzero(~is_member & (values != 0))
+        else:
+            read = [_flag(value) for value in values]
+            is_member = np.array([flag is True for flag in read], dtype=bool)
+            wrong = np.array([i for i, flag in enumerate(read) if flag is None], dtype=np.int64)
+        if wrong.size:
+            cell = values[wrong[0]]
+            word = f"{cell:g}" if isinstance(cell, float | np.floating) else str(cell).strip().lower()
+            raise InputError(
+                f"{self.source}, row {wrong[0] + self.first_row}: {name} must be 1 or 0 (or true/false, in/out,"
+                f" member/nonmember, canary/reference), got {word!r:.60}"
+            )
+        return is_member
 
     def _number(self, name: str, index: int, value: Any) -> float:
         """Return one cell as a number, or raise an `InputError` that names its row."""
         try:
             return float(value)
-        except (TypeError, ValueError):
-            got = "an empty cell" if value in ("", None) else repr(value)
+        except (TypeError, ValueError, OverflowError):
+            got = "an empty cell" if value in ("", None) else f"{value!r:.60}"
             raise InputError(
                 f"{self.source}, row {index + self.first_row}: {name} must be a number, got {got}"
             ) from None
+
+
+def _flag(value: object) -> bool | None:
+    """Return what a cell means, or None if it is neither yes nor no."""
+    word = str(value).strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else None
 
 
 def read_table(path: Path) -> ScoreTable:
     """Read the columns of a .csv file with a header, of an .npz file or of a .json file.
 
     Args:
-        path: The file; its suffix decides the format.
+        path: The file; its suffix decides the format. A pipe such as ``<(command)`` is recognized by its content.
 
     Returns:
         The columns, unchecked: `ScoreTable.numbers` and `ScoreTable.flags` check them on access.
@@ -124,43 +138,91 @@ def read_table(path: Path) -> ScoreTable:
         raise InputError(f"there is no file {path}")
     if path.is_dir():
         raise InputError(f"{path} is a directory, not a file")
-    readers = {".csv": _read_csv, ".npz": _read_npz, ".json": _read_json}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path} must end in .csv, .npz or .json")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty")
-    try:
+    if is_pipe(path):
+        table = _read_pipe(path)
+    else:
+        readers = {".csv": _read_csv, ".npz": _read_npz, ".json": _read_json}
+        reader = readers.get(path.suffix.lower())
+        if reader is None:
+            raise InputError(f"{path} must end in .csv, .npz or .json")
+        if path.stat().st_size == 0:
+            raise InputError(f"{path} is empty")
         table = reader(path)
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
     if not table.columns:
         raise InputError(f"{path} has no columns")
     return table
 
 
+def _read_pipe(path: Path) -> ScoreTable:
+    """Read a pipe in the format that it begins with. It can be read only once, so its content goes through a file."""
+    content = read_bytes(path)
+    if not content:
+        raise InputError(f"{path} is empty")
+    npz, first = content[:2] == b"PK", content.lstrip()[:1]
+    suffix = ".npz" if npz else ".json" if first in (b"{", b"[") else ".csv"
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / f"scores{suffix}"
+        copy.write_bytes(content)
+        try:
+            return replace(read_table(copy), source=str(path))
+        except InputError as error:
+            raise InputError(str(error).replace(str(copy), str(path))) from None
+
+
 def _read_csv(path: Path) -> ScoreTable:
     """Read a CSV file whose first line names its columns."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file)
-        header = [name.strip() for name in next(rows, [])]
-        if len(set(header)) != len(header):
-            raise InputError(f"{path} names a column twice: {', '.join(header)}")
-        if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
-            raise InputError(f"{path} must have cells separated by commas, got {header[0]!r} as its first line")
-        if header and all(_is_number(name) for name in header):
-            raise InputError(f"{path} must begin with a line of column names, got {', '.join(header)}")
-        columns: dict[str, list[str]] = {name: [] for name in header}
-        for row in rows:
-            if not row:
-                continue
+    rows = csv_rows(path)
+    _, header = next(rows, (0, []))
+    if len(set(header)) != len(header):
+        raise InputError(f"{path} names a column twice: {', '.join(header):.200}")
+    if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
+        raise InputError(f"{path} must have cells separated by commas, got {header[0]!r:.60} as its first line")
+    if header and all(_is_number(name) for name in header):
+        raise InputError(f"{path} must begin with a line of column names, got {', '.join(header):.60}")
+
+    def named() -> Iterable[dict[str, str]]:
+        for line, row in rows:
             if len(row) != len(header):
-                raise InputError(f"{path}, line {rows.line_num}: {len(row)} cells, but {len(header)} column names")
-            for name, cell in zip(header, row, strict=True):
-                columns[name].append(cell.strip())
-    return ScoreTable(str(path), columns, first_row=2)
+                raise InputError(f"{path}, line {line}: {len(row)} cells, but {len(header)} column names")
+            yield dict(zip(header, row, strict=True))
+
+    return ScoreTable(str(path), _columns(named(), header), first_row=2)
+
+
+def _columns(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = ()) -> dict[str, Sequence[Any] | Array]:
+    """Return the columns of many rows. Cells are packed block by block, so that ten million rows fit into memory."""
+    blocks: dict[str, list[Array | list[Any]]] = {name: [] for name in names}
+    sizes: list[int] = []
+    remaining = iter(rows)
+    while block := list(islice(remaining, _BLOCK)):
+        for name in dict.fromkeys(name for row in block for name in row):
+            if name not in blocks:  # rows of a JSON file need not have the same keys
+                blocks[name] = [[""] * size for size in sizes]
+        for name, parts in blocks.items():
+            parts.append(_packed([row.get(name, "") for row in block]))
+        sizes.append(len(block))
+    return {name: _joined(parts) for name, parts in blocks.items()}
+
+
+def _packed(cells: list[Any]) -> Array | list[Any]:
+    """Return cells as an array if all are numbers, else as a list in which equal texts are one object."""
+    kinds = set(map(type, cells))
+    if kinds <= {bool}:
+        return np.array(cells, dtype=bool)
+    if kinds <= {int, float} or kinds == {str}:
+        try:
+            return np.array(cells, dtype=np.float64)
+        except (ValueError, OverflowError):
+            pass
+    return [sys.intern(cell) if type(cell) is str else cell for cell in cells]
+
+
+def _joined(parts: list[Array | list[Any]]) -> Sequence[Any] | Array:
+    """Return the blocks of a column as one array, or as a list if one of them is a list or their types differ."""
+    arrays = [part for part in parts if isinstance(part, np.ndarray)]
+    if len(arrays) == len(parts) and len({array.dtype for array in arrays}) == 1:
+        return np.concatenate(arrays)
+    return [cell for part in parts for cell in (part.tolist() if isinstance(part, np.ndarray) else part)]
 
 
 def _is_number(text: str) -> bool:
@@ -174,33 +236,35 @@ def _is_number(text: str) -> bool:
 
 def _read_npz(path: Path) -> ScoreTable:
     """Read the arrays of an .npz file; pickled objects are rejected."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise InputError(f"{path} is a single array (.npy), not an .npz file of named arrays")
-        with archive:
-            return ScoreTable(str(path), {name: archive[name] for name in archive.files})
-    except InputError:
-        raise
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError):
-        raise InputError(f"{path} is not an .npz file of plain arrays, or was cut short") from None
+    with Archive(path) as archive:
+        return ScoreTable(str(path), {name: archive.read(name) for name in archive.names})
 
 
 def _read_json(path: Path) -> ScoreTable:
     """Read a JSON file that holds an object of lists or a list of objects."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
-        names = list(dict.fromkeys(name for row in content for name in row))
-        return ScoreTable(str(path), {name: [row.get(name, "") for row in content] for name in names})
+    text = read_text(path)
+    expected = f"{path} must hold an object of lists, or a list of objects"
+    if text.lstrip()[:1] == "[":
+
+        def named() -> Iterable[dict[str, Any]]:
+            for row in json_rows(text, path):
+                if not isinstance(row, dict):
+                    raise InputError(expected)
+                yield row
+
+        columns = _columns(named())
+        if not columns:
+            raise InputError(expected)
+        return ScoreTable(str(path), columns)
+    content = parse_json(text, path)
     if not isinstance(content, dict):
-        raise InputError(f"{path} must hold an object of lists, or a list of objects")
+        raise InputError(expected)
     lists = {name: value for name, value in content.items() if isinstance(value, list)}
     if not lists:
-        raise InputError(f"{path} must hold lists, got an object without any: {', '.join(content) or 'it is empty'}")
-    return ScoreTable(str(path), lists, others={name: value for name, value in content.items() if name not in lists})
+        names = ", ".join(content) or "it is empty"
+        raise InputError(f"{path} must hold lists, got an object without any: {names:.200}")
+    others = {name: value for name, value in content.items() if name not in lists}
+    return ScoreTable(str(path), {name: _packed(value) for name, value in lists.items()}, others=others)
 
 
 def read_scores(path: Path, score: str, member: str, *, known_null: bool) -> tuple[Floats, Floats | None]:

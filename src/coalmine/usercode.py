@@ -1,15 +1,24 @@
-"""Loads functions from the user's own Python files, written as ``path.py:function`` on the command line."""
+"""Loads functions from the user's own Python files, written as ``path.py:function`` on the command line.
+
+Whatever such a file does wrong, ``sys.exit`` included, is an error of that file: an `InputError` with file and line.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 from coalmine.errors import InputError
+
+_PREFIX = "coalmine_user_"  # of the names of modules that are users' files
+_end_process = os._exit
 
 
 def load_function(name: str, what: str = "function") -> Callable[..., object]:
@@ -43,24 +52,90 @@ def _run(path: Path) -> Any:
     # Registered in sys.modules like any import, so that classes defined in the file can be pickled. The hash keeps
     # two files of the same name apart.
     digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
-    spec = importlib.util.spec_from_file_location(f"coalmine_user_{path.stem}_{digest}", path)
+    spec = importlib.util.spec_from_file_location(f"{_PREFIX}{path.stem}_{digest}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"{str(path)!r} cannot be read as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    os._exit = _exit_of_others
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with errors_of(f"{str(path)!r} fails when it is run"):
+            spec.loader.exec_module(module)
+    except BaseException:
         del sys.modules[spec.name]
-        raise InputError(f"{str(path)!r} fails when it is run: {describe_error(error)}") from error
+        raise
     return module
 
 
-def describe_error(error: Exception) -> str:
-    """Return an exception's type and message, for use inside another message."""
-    return f"{type(error).__name__}: {error}"
+def _exit_of_others(status: int) -> NoReturn:
+    """``os._exit``, except that it is an error in a user's file: it would end coalmine without a result or a word."""
+    if _is_users(sys._getframe(1)):
+        raise SystemExit(status)
+    _end_process(status)
+
+
+@contextmanager
+def errors_of(failure: str) -> Iterator[None]:
+    """Turn whatever the user's code raises into an `InputError` that says how it failed, and where.
+
+    Ctrl-C passes, and so do errors that are an `InputError` already.
+
+    Args:
+        failure: What to say, such as ``"the mechanism failed"``.
+
+    Example:
+        >>> with errors_of("the mechanism failed"):
+        ...     raise SystemExit(0)
+        Traceback (most recent call last):
+        ...
+        coalmine.errors.InputError: the mechanism failed: it called exit(0)
+    """
+    try:
+        yield
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise InputError(f"{failure}: {describe_error(error)}") from error
+
+
+def blamed(error: BaseException, frame: FrameType | None = None) -> str:
+    """Return what a user's file did and where, or nothing if no user's file was running.
+
+    Args:
+        error: What was raised.
+        frame: Where the process was, for an exception that has not been raised yet.
+    """
+    while frame is not None:
+        if _is_users(frame):
+            return f"{frame.f_code.co_filename}, line {frame.f_lineno}, was still running"
+        frame = frame.f_back
+    return describe_error(error) if _place(error) else ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception's type and message, and where in a user's file it was, for use inside another message."""
+    if isinstance(error, SystemExit):
+        text = f"it called exit({'' if error.code is None else error.code})"
+    else:
+        text = f"{type(error).__name__}: {error!s:.2000}"
+    place = _place(error)
+    return f"{text} ({place})" if place and place not in text else text
 
 
 def describe_type(value: object) -> str:
     """Return the type of a value in words, for use inside an error message."""
     return f"something of type {type(value).__name__}"
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of the last frame of an exception that is in a user's file."""
+    place, step = "", error.__traceback__
+    while isinstance(step, TracebackType):
+        if _is_users(step.tb_frame):
+            place = f"{step.tb_frame.f_code.co_filename}, line {step.tb_lineno}"
+        step = step.tb_next
+    return place
+
+
+def _is_users(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith(_PREFIX)

@@ -131,7 +131,7 @@ def test_a_file_that_is_not_there_or_no_text_is_a_sentence(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         read_run(tmp_path / "x.toml")
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="cannot be read as text"):
+    with pytest.raises(InputError, match="not UTF-8"):
         read_run(tmp_path / "x.toml")
 
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from coalmine.cli import console
+from coalmine.cli.exits import resumable, time_limit
 from coalmine.cli.runs import draw
 from coalmine.errors import InputError, did_you_mean
 
@@ -111,6 +112,11 @@ def _shared_options(method: Method) -> list[click.Parameter]:
         ),
         (["--max-epsilon", "max_epsilon"], "Exit with code 1 if a lower bound exceeds this ε.", {"type": float}),
         (["--settings", "list_settings"], "List all settings with their defaults, and exit.", {"is_flag": True}),
+        (
+            ["--timeout", "timeout"],
+            "Stop after so many seconds.",
+            {"type": click.FloatRange(min=0, min_open=True), "metavar": "SECONDS"},
+        ),
         (["--quiet", "quiet"], "Hide progress.", {"is_flag": True}),
         (["--json", "as_json"], "Print the result as JSON and nothing else.", {"is_flag": True}),
     ]
@@ -137,7 +143,7 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
     from coalmine.results.gate import judge
     from coalmine.runs.running import run
 
-    with console.bars(quiet=bool(quiet or as_json)):
+    with time_limit(values["timeout"], out), resumable(out), console.bars(quiet=bool(quiet or as_json)):
         finished = run(settings, out=out)
     (method_results,) = finished.methods
     confidence = getattr(settings.methods[method.name], "confidence", 0.95)
@@ -155,7 +161,7 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
 
         for path in save_in_every_format(dict(method.charts(method_results)), figures):
             if not as_json:
-                print(f"written to {path}")
+                console.say(f"written to {path}")
     console.exit_if_failed(gate)
 
 

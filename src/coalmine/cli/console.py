@@ -1,17 +1,25 @@
-"""What the command line prints: tables, sentences, progress bars, JSON."""
+"""What the command line prints: tables, sentences, progress bars, JSON. Nothing else in `coalmine.cli` prints.
+
+Names of files, columns and phrases come from outside, so control characters in them are shown escaped: ESC could
+recolor, rewrite or hide what a terminal shows.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 import sys
 import textwrap
 import time
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
+import click
 import typer
 
 from coalmine.errors import CanaryWarning, DataWarning
@@ -24,6 +32,85 @@ if TYPE_CHECKING:
 
 
 _PATIENCE = 2.0  # seconds before progress is printed without a terminal
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode's categories of characters that control instead of being shown
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters escaped, line breaks included.
+
+    Example:
+        >>> printable("a\\x1b[31m.csv")
+        'a\\\\x1b[31m.csv'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode() if unicodedata.category(character) in _UNSEEN else character
+        for character in text
+    )
+
+
+def say(*lines: object) -> None:
+    """Print lines on standard output."""
+    for line in lines or ("",):
+        print(printable(str(line)), flush=True)
+
+
+def complain(sentence: object) -> None:
+    """Print a sentence on one line of standard error, after the program's name."""
+    line = " ".join(part.strip() for part in str(sentence).splitlines())
+    print(f"coalmine: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def show_usage_error(error: click.ClickException) -> None:
+    """Print what is wrong with the arguments, and how the command is used."""
+    from typer.rich_utils import rich_format_error
+
+    error.message = printable(error.message)  # type: ignore[misc]
+    rich_format_error(error)
+
+
+class _Pipe:
+    """A standard stream whose reader may leave: what is written afterwards goes nowhere, and the command goes on.
+
+    So ``coalmine check --json | head`` ends with the exit code of its verdict.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, or drop the text."""
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._give_up()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop what was written."""
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+
+def prepare_streams() -> None:
+    """Make the standard streams survive characters that they cannot encode, and readers that leave."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, cast(TextIO, _Pipe(stream)))
 
 
 def track(work: Iterable[Any]) -> Iterable[Any]:
@@ -85,7 +172,8 @@ def _tenths(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
         tenth = 10 * done // total if total else 0
         if tenth > last_tenth and time.monotonic() - start > _PATIENCE:
             last_tenth = tenth
-            print(f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip(), file=sys.stderr, flush=True)
+            line = f"{what}: {10 * tenth}% ({done:,} of {total:,})" + f"  {words}".rstrip()
+            print(printable(line), file=sys.stderr, flush=True)
 
     return advance, lambda: None
 
@@ -100,7 +188,7 @@ def show_warning(
 ) -> None:
     """Print our warnings as sentences, and others as Python does."""
     if issubclass(category, CanaryWarning | DataWarning):
-        print(f"coalmine: {message}", file=sys.stderr)
+        complain(message)
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
@@ -112,12 +200,12 @@ def print_table(table: Table) -> None:
     from rich.markup import escape
     from rich.table import Table as RichTable
 
-    drawn = RichTable(title=escape(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = RichTable(title=escape(printable(table.title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(table.columns):
         numeric = i > 0 and all(row[i].lstrip("-")[:1].isdigit() or row[i] in {"-", "∞"} for row in table.rows)
-        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(escape(printable(column)), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
-        drawn.add_row(*map(escape, row))
+        drawn.add_row(*(escape(printable(cell)) for cell in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=240)  # a pipe has no width to wrap to
@@ -145,7 +233,9 @@ def default_text(value: object) -> str:
 
 def print_sentence(text: str) -> None:
     """Print a paragraph after an empty line, wrapped to the terminal."""
-    print("\n" + textwrap.fill(text, min(shutil.get_terminal_size((118, 24)).columns, 118), break_on_hyphens=False))
+    width = min(shutil.get_terminal_size((118, 24)).columns, 118)
+    print()
+    say(*textwrap.wrap(text, width, break_on_hyphens=False))  # which turns line breaks into spaces
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
@@ -163,6 +253,6 @@ def exit_if_failed(gate: Gate) -> None:
     """Exit with code 1 if the gate failed, with the reasons on standard error."""
     for judgment in gate.failures:
         label = f"{judgment.result.method}, {judgment.result.label}"
-        print(f"coalmine: {label}: {gate.reason(judgment)}", file=sys.stderr)
+        complain(f"{label}: {gate.reason(judgment)}")
     if gate.failed:
         raise typer.Exit(1)

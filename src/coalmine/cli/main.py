@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -14,16 +13,17 @@ from coalmine import __version__
 from coalmine.cli import audit, console, runs, saved
 from coalmine.cli.account import account
 from coalmine.cli.estimate import estimate
+from coalmine.cli.exits import EPILOG, exit_code
 from coalmine.cli.exposure import exposure
 from coalmine.cli.plan import plan
 from coalmine.cli.reproduce import reproduce
-from coalmine.errors import InputError
 
 app = typer.Typer(
     name="coalmine",
     help="Audit the privacy of federated learning: test a claimed ε against evidence.",
     no_args_is_help=True,
     add_completion=False,
+    epilog=EPILOG,
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
@@ -48,30 +48,24 @@ app.add_typer(audit.app, name="audit")
 
 
 def main() -> None:
-    """Run the command line. Bad input becomes one sentence and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot print ε shows a question mark instead of a traceback.
-            stream.reconfigure(errors="replace")
+    """Run the command line, and exit with one of the codes of `coalmine.cli.exits`."""
+    console.prepare_streams()
     warnings.showwarning = console.show_warning
-    try:
-        app()
-    except InputError as error:
-        print(f"coalmine: {error}", file=sys.stderr)
-        sys.exit(2)
-    except (MemoryError, OverflowError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "alloc" not in str(error):  # how torch reports it
-            raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"coalmine: a number is too large for this machine: {reason:.200}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(0)
+    # Wherever it stands: who sees an error adds --debug at the end of the line.
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    sys.exit(exit_code(lambda: _invoke(arguments), arguments, debug=arguments != sys.argv[1:]))
+
+
+def _invoke(arguments: Sequence[str]) -> None:
+    """Run the command that the arguments name. Unlike typer's own way, this lets every exception through."""
+    command = typer.main.get_command(app)
+    with command.make_context("coalmine", list(arguments)) as context:
+        command.invoke(context)
 
 
 def _version(show: bool) -> None:
     if show:
-        print(f"coalmine {__version__}")
+        console.say(f"coalmine {__version__}")
         raise typer.Exit
 
 
@@ -79,6 +73,9 @@ def _version(show: bool) -> None:
 def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. Works behind any command too.")
     ] = False,
 ) -> None:
     """Audit the privacy of federated learning: test a claimed ε against evidence."""

@@ -9,6 +9,10 @@ import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=1e-3, metavar="SECONDS", help="Stop after so many seconds.", show_default=False),
+]
 Directory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]
 Confidence = Annotated[float, typer.Option(help="Confidence of bounds and intervals.")]

@@ -31,7 +31,7 @@ def reproduce(
     from coalmine.results.tables import Table
 
     if name is None:
-        print("\n".join(REPRODUCTIONS))
+        console.say(*REPRODUCTIONS)
         return
     known = find(name)
     if known is None:
@@ -45,6 +45,6 @@ def reproduce(
     if table.note:
         console.print_sentence(table.note)
     if written is not None:
-        print(f"\nwritten to {written}")
+        console.say("", f"written to {written}")
         for path in save_in_every_format(table.draw(), written.parent):
-            print(f"written to {path}")
+            console.say(f"written to {path}")

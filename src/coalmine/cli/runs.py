@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.options import AsJson, Directory, Quiet
+from coalmine.cli.exits import resumable, time_limit
+from coalmine.cli.options import AsJson, Directory, Quiet, Timeout
 
 if TYPE_CHECKING:
     from coalmine.runs.settings import RunSettings
@@ -39,6 +39,7 @@ def run(
         typer.Option("--set", help="Override a setting of the file: table.key=value. Repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME for NAME.toml.")] = None,
+    timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,17 +50,17 @@ def run(
     from coalmine.runs.running import directory_for
     from coalmine.runs.settings import read_run
 
-    _run(read_run(file, settings or []), out or directory_for(file), quiet, as_json)
+    _run(read_run(file, settings or []), out or directory_for(file), quiet, as_json, timeout)
 
 
-def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
+def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()
-    _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json)
+    _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
 
 
 def report(
@@ -74,17 +75,16 @@ def report(
 
     with console.busy("drawing"):
         written = [write_report(directory), *([] if png is None else write_figures(directory, png))]
-    for path in written:
-        print(path)
+    console.say(*written)
 
 
-def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
+def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None) -> None:
     """Run, print a summary of all methods, and draw the report."""
     from coalmine.results.tables import Table
     from coalmine.results.words import finding_sentence
     from coalmine.runs.running import run as run_all
 
-    with console.bars(quiet=quiet or as_json):
+    with time_limit(timeout, out), resumable(out), console.bars(quiet=quiet or as_json):
         finished = run_all(settings, out=out)
     if as_json:
         console.print_json(dict(finished.content))
@@ -110,10 +110,9 @@ def draw(directory: Path, as_json: bool) -> None:
         with console.busy("drawing"):
             written.append(f"written to {write_report(directory)}")
     except Exception as error:  # whatever goes wrong here, the run itself has succeeded
-        print(
-            f"coalmine: the report could not be drawn ({error}); the results are complete, and `coalmine report "
-            f"{directory}` tries again",
-            file=sys.stderr,
+        console.complain(
+            f"the report could not be drawn ({error}); the results are complete, and `coalmine report {directory}` "
+            "tries again"
         )
     if not as_json:
-        print("\n" + "\n".join(written))
+        console.say("", *written)

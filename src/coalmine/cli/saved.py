@@ -85,11 +85,11 @@ def compare(
     if comparison.settings:
         columns = [*SETTINGS_COLUMNS, *comparison.runs]
         console.print_table(Table("settings that differ", columns, comparison.settings))
-        print()
+        console.say()
     console.print_table(Table("results", COLUMNS, [row.cells() for row in comparison.rows]))
     console.print_sentence(comparison.sentence)
     for path in written:
-        print(f"\nwritten to {path}")
+        console.say("", f"written to {path}")
 
 
 def serve(
@@ -100,11 +100,11 @@ def serve(
     from coalmine.runs.server import Server
 
     with Server(directory, port) as server:
-        print(f"runs in {directory}: {server.address} (stop with Ctrl-C)", flush=True)
+        console.say(f"runs in {directory}: {server.address} (stop with Ctrl-C)")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print("stopped")
+            console.say("stopped")
 
 
 def init(
@@ -135,16 +135,16 @@ def init(
     else:
         raise InputError(f"choose a preset: --preset {', '.join(PRESETS)} (interactive questions need a terminal)")
     write_text(file, text)
-    print(f"written to {file}: run it with `coalmine run {file}`")
+    console.say(f"written to {file}: run it with `coalmine run {file}`")
 
 
 def _ask() -> str:
     """Return the file that a few answers lead to."""
     from coalmine.runs.presets import PRESETS, adapted, written
 
-    print("What do you want to audit? Press Enter to accept the default in brackets.")
+    console.say("What do you want to audit? Press Enter to accept the default in brackets.")
     for name, preset in PRESETS.items():
-        print(f"  {name:8} {preset.about}")
+        console.say(f"  {name:8} {preset.about}")
     name = typer.prompt("case", default="digits")
     if name not in PRESETS:
         raise InputError(f'unknown case "{name}". {did_you_mean(name, PRESETS)}')

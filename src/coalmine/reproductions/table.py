@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from coalmine.files import write_text
 from coalmine.progress import Track
+from coalmine.reading import read_json
 from coalmine.results.tables import Table
 
 Scale = Literal["quick", "full"]
@@ -109,8 +110,7 @@ class Context:
         file = self._file(name)
         if file is None or not file.is_file():
             return None
-        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return kept
+        return read_json(file)
 
     def _keep(self, name: str, result: dict[str, Any]) -> None:
         file = self._file(name)

@@ -25,7 +25,8 @@ except ImportError:  # Windows
 
 from coalmine import __version__
 from coalmine.errors import InputError
-from coalmine.files import read_json, write_json, write_text
+from coalmine.files import write_json, write_text
+from coalmine.reading import LARGEST_SETTINGS, read_json, read_text
 
 FORMAT = 1
 _RUN, _CONFIG, _LOG, _LOCK = "run.json", "config.toml", "log.jsonl", ".lock"
@@ -45,10 +46,7 @@ class RunDirectory:
     @property
     def config(self) -> str:
         """The settings of the run, as TOML."""
-        try:
-            return (self.path / _CONFIG).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path / _CONFIG} cannot be read: {error}") from None
+        return read_text(self.path / _CONFIG, most=LARGEST_SETTINGS)
 
     def about(self) -> dict[str, Any]:
         """Return the content of ``run.json``.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError
-from coalmine.files import read_arrays, read_json
+from coalmine.reading import read_arrays, read_json
 from coalmine.results.directory import RunDirectory
 from coalmine.results.files import RESULT, SCHEMA, arrays_path, scores_path
 from coalmine.results.finding import Finding

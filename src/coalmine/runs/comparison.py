@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from scipy import special
 from coalmine.arrays import Floats
 from coalmine.drawing.charts import standalone
 from coalmine.errors import InputError, check_kind
+from coalmine.reading import parse_toml
 from coalmine.results.frames import as_frame
 from coalmine.results.groups import Group
 from coalmine.results.result import AuditResult, in_json
@@ -293,10 +293,7 @@ def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
 
 
 def _content(run: SavedRun) -> dict[str, Any]:
-    try:
-        return tomllib.loads(run.config or "")
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{run.path / 'config.toml'} is not TOML: {error}") from None
+    return parse_toml(run.config or "", run.path / "config.toml")
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -16,6 +15,7 @@ from coalmine.config.settings import texts_to_mapping
 from coalmine.errors import InputError, did_you_mean
 from coalmine.methods import registry
 from coalmine.methods.registry import Method
+from coalmine.reading import LARGEST_SETTINGS, parse_toml, read_text
 from coalmine.simulation.settings import TrainingSettings
 
 TRAINING = "training"
@@ -129,23 +129,12 @@ def read_run(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     Raises:
         InputError: If something is wrong, with the file and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as text: {error}") from None
-    return run_from_text(text, str(path), overrides)
+    return run_from_text(read_text(path, most=LARGEST_SETTINGS), str(path), overrides)
 
 
 def run_from_text(text: str, source: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Read the settings of a run from TOML text that came from ``source``, as `read_run` does."""
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{source} is not TOML: {error}") from None
-    except RecursionError:
-        raise InputError(f"{source} is not a settings file: it is nested too deeply") from None
+    content = parse_toml(text, source)
     changes = texts_to_mapping(overrides)
     for name in changes:
         if name not in all_tables():
@@ -170,7 +159,7 @@ def demo_settings(name: str, seed: int) -> RunSettings:
         seed: Seed of everything that has one.
     """
     text = (resources.files("coalmine.runs") / f"{name}.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)
+    tables = parse_toml(text, name)
     seeded = [table for table in ("training", "text-training", "ldp") if table in tables]
     return run_from_text(text, f"the {name}", [f"{table}.seed={seed}" for table in seeded])
 

@@ -5,20 +5,18 @@ There is no random state to save: every draw is a function of the seed and the r
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as serialized
 from torch import Tensor
 
 from coalmine.errors import InputError
 from coalmine.files import write_json, write_whole
+from coalmine.reading import parse_json, read_tensors, read_text
 from coalmine.simulation.optimizers import OptimizerState
 
 FORMAT = 1
@@ -81,13 +79,15 @@ def holds_one(directory: Path) -> bool:
 def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
     """Read a checkpoint; raises `InputError` if it is of another training, incomplete or of another format."""
     path = directory / _FILE
+    if not path.is_file():
+        raise InputError(f"there is no checkpoint in {directory}: {_FILE} is missing")
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = parse_json(read_text(path), path)
         _check_content(content, path, settings)
         if not (directory / content["tensors"]).is_file():
             raise InputError(f"the checkpoint in {directory} is incomplete: {content['tensors']} is missing")
         # Clone into aligned memory: the last bits of a matrix product can depend on the alignment of its factors.
-        tensors = {name: tensor.clone() for name, tensor in load_file(directory / content["tensors"]).items()}
+        tensors = {name: tensor.clone() for name, tensor in read_tensors(directory / content["tensors"]).items()}
         clip_norm, audits = content["clip_norm"], _by_group(tensors, "audit")
         return TrainingState(
             model=tensors["model"],
@@ -100,9 +100,7 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
             history=list(content["history"]),
             audits=[audits.get(str(i), {}) for i in range(max(map(int, audits), default=-1) + 1)],
         )
-    except FileNotFoundError:
-        raise InputError(f"there is no checkpoint in {directory}: {_FILE} is missing") from None
-    except (ValueError, KeyError, TypeError, OSError, SafetensorError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"the checkpoint in {directory} cannot be read: {error}") from None

@@ -26,6 +26,7 @@ from coalmine.simulation.client import Client
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.partial_sum import Kernel, PartialSum
 from coalmine.simulation.memory import keep_freed_memory
+from coalmine.usercode import blamed, describe_error
 
 
 @dataclass(frozen=True)
@@ -213,8 +214,10 @@ def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connectio
             connection.send((part.norms, part.losses))
         except (EOFError, BrokenPipeError, KeyboardInterrupt):
             return
-        except Exception as error:
-            connection.send(error)
+        except BaseException as error:
+            # Tracebacks do not cross processes, so an error of the user's file is put into words here.
+            ours = isinstance(error, Exception) and (isinstance(error, InputError) or not blamed(error))
+            connection.send(error if ours else InputError(f"your code failed: {describe_error(error)}"))
 
 
 _in_one_thread = False  # whether this process is inside `one_thread`: its settings are those of the whole process

@@ -248,7 +248,7 @@ def test_a_directory_without_an_index_holds_no_saved_data(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("coalmine-data.json", b"{", "not an index of saved data"),
+        ("coalmine-data.json", b"{", "not JSON"),
         ("coalmine-data.json", b'{"version": 2}', "version 2"),
         ("coalmine-data.json", b'{"version": 1}', "not an index of saved data"),
         ("train/inputs.npy", b"\x93NUMPY", "truncated"),

@@ -133,7 +133,7 @@ def test_leaf_json_that_was_cut_short_raises_with_the_place(tmp_path):
     path = write_leaf(tmp_path / "a.json", femnist())
     text = path.read_text()
     path.write_text(text[: len(text) // 2])
-    with pytest.raises(InputError, match=r"a\.json is not complete JSON: .* at line 1, column \d+ \(character \d+ of"):
+    with pytest.raises(InputError, match=r"a\.json is not JSON: .*, line 1, column \d+ \(character \d+ of"):
         load(path)
 
 

@@ -310,7 +310,7 @@ def test_lines_with_labels_are_classified(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"user": "a", "text": "cut sho', r"line 3: not a JSON object \(Unterminated string"),
+        (b'{"user": "a", "text": "cut sho', r"line 3, is not JSON: Unterminated string"),
         (b'["a", "b"]', "line 3: .* object with user and text"),
         (b'{"user": "a"}', "line 3: 'text' is missing; its keys are: user"),
         (b'{"text": "a"}', "line 3: 'user' is missing"),

@@ -14,7 +14,7 @@ from coalmine.methods.ldp.pair import Pair
 from coalmine.protocol import Vector
 from coalmine.simulation.data.federated import Examples
 from coalmine.simulation.flat import parameter_vector
-from coalmine.usercode import describe_error
+from coalmine.usercode import errors_of
 
 
 def name_of(crafter: Crafter) -> str:
@@ -79,9 +79,5 @@ def _vector(gradient: object, name: str, dim: int) -> Vector:
 
 def _call(what: str, function: Callable[..., object], *arguments: object) -> Any:
     """Call a user's function; its own errors name it."""
-    try:
+    with errors_of(f"{what} failed"):
         return function(*arguments)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{what} failed: {describe_error(error)}") from error

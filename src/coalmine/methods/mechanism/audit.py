@@ -26,7 +26,7 @@ from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
 from coalmine.stats import sigma_gaussian
-from coalmine.usercode import describe_error
+from coalmine.usercode import errors_of
 
 MechanismFunction = Callable[[Vector], object]
 """A function from the sum of updates, each of norm at most 1, to what is released."""
@@ -175,10 +175,8 @@ def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.gener
         InputError: If it fails, or returns something else than one finite number per coordinate.
     """
     dim = total.size
-    try:
+    with errors_of("the mechanism failed"):
         released = np.asarray(mechanism(total))
-    except Exception as error:
-        raise InputError(f"the mechanism failed: {describe_error(error)}") from error
     if released.shape != (dim,) or released.dtype.kind not in "fiu":
         raise InputError(
             f"the mechanism must return numbers of shape ({dim},), got {released.dtype} of shape {released.shape}"

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as serialize
 from torch import nn
 
 from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_count
-from coalmine.files import read_json, write_json, write_whole
+from coalmine.files import write_json, write_whole
 from coalmine.methods.secret_sharer.insertion import Insertion
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, PhraseCanaries
 from coalmine.methods.secret_sharer.settings import TextTrainingSettings
+from coalmine.reading import read_json, read_tensors
 from coalmine.simulation.data import Task
 from coalmine.simulation.data.vocabulary import BEGIN, MARKS, UNKNOWN, Vocabulary
 from coalmine.simulation.models import default_model
@@ -166,11 +165,7 @@ def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Pa
     name = training.model or default_model(task)
     module = build_model(name, task, _model_settings(training))
     try:
-        module.load_state_dict(load_file(weights))
-    except FileNotFoundError:
-        raise InputError(f"there is no file {weights}") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{weights} is not a safetensors file: {error}") from None
+        module.load_state_dict(read_tensors(weights))
     except RuntimeError as error:
         details = " ".join(str(error).split())
         raise InputError(f"{weights} does not fit the model {name}: {details:.300}") from None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coalmine import reading
 from coalmine.arrays import Array
 from coalmine.errors import InputError
 from coalmine.simulation.data.federated import FederatedData, Task
@@ -99,7 +97,7 @@ def read_arrays(path: Path, *, keys: Mapping[str, str] | None = None) -> ArrayDa
     for role in keys:
         if role not in NAMES:
             raise InputError(f"keys must be among {', '.join(NAMES)}, got {role!r}")
-    with _Archive(path) as archive:
+    with _Columns(path) as archive:
         parts = [archive.columns(part, keys) for part in ("train", "test")]
         if "inputs" not in parts[0]:
             parts = [archive.columns("", keys)]
@@ -143,8 +141,7 @@ def as_labels(values: Array, source: str) -> Array:
 
 def read_named_arrays(path: Path) -> dict[str, Array]:
     """Read all arrays of an .npz file by name: CelebA's images, each under its file name."""
-    with _Archive(path) as archive:
-        return {name: archive.read(name) for name in archive.names}
+    return reading.read_arrays(path)
 
 
 def _describe(values: Array) -> str:
@@ -152,27 +149,12 @@ def _describe(values: Array) -> str:
     return f"{values.dtype} of shape {values.shape}"
 
 
-class _Archive:
-    """An .npz file that raises only ``InputError``."""
+class _Columns(reading.Archive):
+    """An .npz file whose arrays are found by their role."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = np.load(path, allow_pickle=False)
-        except FileNotFoundError:
-            raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-            raise self._damaged() from None
-        if isinstance(self._file, np.ndarray):
-            raise InputError(f"{path} is a single array (.npy), not an .npz file of named arrays")
-        self.names: list[str] = list(self._file.files)
+        super().__init__(path)
         self.used: set[str] = set()
-
-    def __enter__(self) -> _Archive:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
 
     def columns(self, part: str, keys: Mapping[str, str]) -> dict[str, Array]:
         """Return the columns of "train", "test" or, for "", of all examples, by role."""
@@ -185,20 +167,3 @@ class _Archive:
                 columns[role] = self.read(name)
                 self.used.add(name)
         return columns
-
-    def read(self, name: str) -> Array:
-        """Return one array. Each read decompresses it."""
-        try:
-            return np.asarray(self._file[name])
-        except ValueError as error:
-            if "allow_pickle" in str(error):
-                raise InputError(
-                    f"{self.path}: the array {name!r} holds Python objects; save numbers or strings"
-                ) from None
-            raise self._damaged() from None
-        except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, lzma.LZMAError):
-            raise self._damaged() from None
-
-    def _damaged(self) -> InputError:
-        """Return the error for a file that cannot be read."""
-        return InputError(f"{self.path} is not an .npz file of plain arrays, or it is truncated")

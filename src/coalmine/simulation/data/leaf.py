@@ -6,7 +6,6 @@ or subdirectories train/ and test/ with such files (also under data/, where LEAF
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from coalmine.arrays import Array
 from coalmine.errors import InputError
+from coalmine.reading import parse_json, read_text
 from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds
 from coalmine.simulation.data.images import as_inputs
 from coalmine.simulation.data.splitting import SplitOptions, split_by_user
@@ -255,17 +255,7 @@ def _users(files: list[Path]) -> UserData:
 
 def _read(file: Path) -> dict[str, Any]:
     """Read one JSON file and check its outer form."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{file} is not complete JSON: {error.msg} at line {error.lineno}, column {error.colno} (character"
-            f" {error.pos} of {len(error.doc)})"
-        ) from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file} is not UTF-8 text") from None
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
+    content = parse_json(read_text(file), file)
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     missing = [
         key for key, kind in kinds.items() if not isinstance(content, dict) or not isinstance(content.get(key), kind)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.errors import InputError
+from coalmine.reading import json_lines
 from coalmine.simulation.data.text import Corpus
 
 _ROLES = ("user", "text", "label")
@@ -66,25 +64,7 @@ def _label(value: Any, path: Path, number: int) -> int:
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the line number and the JSON object of each line that is not blank."""
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.isspace():
-                    continue
-                record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip())
-                if not isinstance(record, dict):
-                    raise InputError(
-                        f"{path}, line {number}: a line must be an object with user and text, got {record!r:.40}"
-                    )
-                yield number, record
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {number}: not a JSON object ({error.msg}, column {error.colno})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}, line {number}: not UTF-8 text") from None
-    except (EOFError, zlib.error):
-        raise InputError(f"{path} is truncated after line {number}: its compressed data does not end") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    for number, record in json_lines(path):
+        if not isinstance(record, dict):
+            raise InputError(f"{path}, line {number}: a line must be an object with user and text, got {record!r:.40}")
+        yield number, record

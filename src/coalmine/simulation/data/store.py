@@ -10,6 +10,7 @@ import numpy as np
 
 from coalmine.arrays import Array
 from coalmine.errors import InputError
+from coalmine.reading import read_json
 from coalmine.simulation.data.federated import FederatedData, Splits, Task, consecutive_bounds
 from coalmine.simulation.data.vocabulary import Vocabulary
 
@@ -80,16 +81,16 @@ def open_saved(directory: Path | str) -> Splits:
         'memmap'
     """
     root = Path(directory)
+    if not (root / INDEX).is_file():
+        raise InputError(f"{root} holds no saved data: {INDEX} is missing")
     try:
-        index = json.loads((root / INDEX).read_text(encoding="utf-8"))
+        index = read_json(root / INDEX)
         if index["version"] != _VERSION:
             raise InputError(f"{root / INDEX} has version {index['version']}; this coalmine reads version {_VERSION}")
         task = Task(**index["task"])
         names = {part: list(index["names"][part]) for part in _PARTS if part in index["names"]}
         vocabulary = index["vocabulary"]
-    except OSError:
-        raise InputError(f"{root} holds no saved data: {INDEX} is missing") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{root / INDEX} is not an index of saved data: {error!r}") from None
     if not {"train", "test"} <= names.keys():
         raise InputError(f"{root / INDEX} must name train and test clients, got {', '.join(names) or 'none'}")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coalmine.errors import InputError, check_count
+from coalmine.reading import parse_json, read_text
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3
 MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
@@ -173,8 +174,4 @@ class Vocabulary:
         Raises:
             InputError: If the file is missing or holds no vocabulary.
         """
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} is not a saved vocabulary: {error}") from None
-        return cls.from_json(content, str(path))
+        return cls.from_json(parse_json(read_text(Path(path)), path), str(path))

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine.errors import InputError
 from coalmine.simulation import flat
 from coalmine.simulation.client import Client, LocalTraining, loss_of, tensors
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.convolutions import use_reach
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
 from coalmine.simulation.optimizers import OptimizerState
-from coalmine.usercode import describe_error
+from coalmine.usercode import errors_of
 
 
 class Loop:
@@ -74,12 +73,10 @@ class Loop:
             rows = slice(None) if batch is None else torch.from_numpy(batch)
             reused = batch is None and len(batches) > 1  # then a module may not change its inputs in place
             batch_inputs = inputs.clone() if reused else inputs[rows]
-            try:
+            count = f"{len(batch_inputs)} example{'s' if len(batch_inputs) > 1 else ''}"
+            with errors_of(f"the model failed on a client's batch of {count}"):
                 loss = loss_of(self.model.module, self._task, batch_inputs, targets[rows])
                 gradients = self.model.gradients(loss)
-            except (RuntimeError, ValueError, TypeError, LookupError) as error:
-                count = f"{len(batch_inputs)} example{'s' if len(batch_inputs) > 1 else ''}"
-                raise InputError(f"the model failed on a client's batch of {count}: {describe_error(error)}") from error
             with torch.no_grad():
                 self._training.optimizer.step(self.model.parameters, gradients, state)
             if step == 0:

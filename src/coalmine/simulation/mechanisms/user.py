@@ -14,7 +14,7 @@ from coalmine.accounting import Theory
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_delta
 from coalmine.simulation.mechanisms.local_base import LocalMechanism, Normals, Reports, seeded
-from coalmine.usercode import describe_error
+from coalmine.usercode import errors_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,8 @@ class OwnMechanism(LocalMechanism):
         """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""
         vector = np.asarray(gradient, dtype=np.float32)
         for row, row_uniforms in zip(out, uniforms.T, strict=True):
-            try:
+            with errors_of(f"the mechanism {self.name} failed"):
                 report = np.asarray(self.function(vector.copy(), seeded(row_uniforms)))
-            except InputError:
-                raise
-            except Exception as error:
-                raise InputError(f"the mechanism {self.name} failed: {describe_error(error)}") from error
             if report.dtype.kind not in "fiub":
                 raise InputError(f"the mechanism {self.name} must return real numbers, got {report.dtype}")
             if report.shape != vector.shape or not np.isfinite(report).all():

@@ -10,7 +10,7 @@ from torch import nn
 from coalmine.errors import InputError
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models.tasks import check_fits
-from coalmine.usercode import describe_error, describe_type
+from coalmine.usercode import describe_type, errors_of
 
 
 def is_user_model(name: str) -> bool:
@@ -23,11 +23,10 @@ def build(name: str, function: Callable[..., object], task: Task, settings: dict
     takes_task = any(
         p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in inspect.signature(function).parameters.values()
     )
-    try:
+    with errors_of(f"the model {name} failed"):
         module = function(task, **settings) if takes_task else function(**settings)
-    except Exception as error:
-        raise InputError(f"the model {name} failed: {describe_error(error)}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"the model {name} must return a torch.nn.Module, got {describe_type(module)}")
-    check_fits(module, task, name=name)
+    with errors_of(f"the model {name} failed"):
+        check_fits(module, task, name=name)
     return module

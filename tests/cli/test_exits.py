@@ -1,0 +1,232 @@
+"""Exit codes, through processes as shells see them, and what the command line says on the way out."""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coalmine.cli as package
+from coalmine.cli.console import printable
+
+COALMINE = [sys.executable, "-m", "coalmine"]
+
+
+def coalmine(*arguments, **options):
+    return subprocess.run(
+        [*COALMINE, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False, **options
+    )
+
+
+@pytest.fixture
+def scores(tmp_path):
+    rng = np.random.default_rng(1)
+    np.savez(tmp_path / "s.npz", members=rng.normal(1, 1, 300), nonmembers=rng.normal(0, 1, 300))
+    return tmp_path / "s.npz"
+
+
+def user_file(path, body):
+    path.write_text(f"import os, sys, time\n\n\ndef noisy_sum(total):\n    {body}\n")
+    return f"{path}:noisy_sum"
+
+
+def mechanism(function, *more):
+    return ("audit", "mechanism", "--function", function, "--set", "dim=100", "--set", "canaries=5", *more)
+
+
+def test_done_a_verdict_that_says_no_and_bad_input(scores):
+    codes = [
+        coalmine("estimate", scores, *options).returncode
+        for options in ((), ("--max-epsilon", "0.1"), ("--confidence", "2"), ("--no-such-option",))
+    ]
+    assert codes == [0, 1, 2, 2]
+
+
+CRASH = """
+import sys
+from coalmine.cli import main
+from coalmine import scorefile
+def broken(*arguments, **options):
+    raise KeyError("a bug\\x1b[31m")
+scorefile.read_scores = broken
+sys.argv[0] = "coalmine"
+main.main()
+"""
+
+
+def test_an_internal_error_has_a_code_of_its_own_and_a_log(scores, tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", CRASH, "estimate", str(scores)]
+    crashed = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert crashed.returncode == 3
+    assert "Traceback" not in crashed.stderr
+    assert len(crashed.stderr.splitlines()) == 1
+    (log,) = tmp_path.glob("coalmine-error-*.log")
+    assert str(log) in crashed.stderr
+    assert "issue" in crashed.stderr
+    text = log.read_text()
+    assert "Traceback" in text
+    assert "KeyError" in text
+    assert f"estimate {scores}" in text
+    debugged = subprocess.run([*command, "--debug"], capture_output=True, text=True, env=environment, check=False)
+    assert debugged.returncode == 3
+    assert "Traceback" in debugged.stderr
+
+
+def test_debug_shows_the_traceback_of_bad_input_too():
+    failed = coalmine("estimate", "no-such.csv", "--debug")
+    assert failed.returncode == 2
+    assert "Traceback" in failed.stderr
+    assert failed.stderr.splitlines()[-1].startswith("coalmine: there is no file")
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--max-epsilon", "0.1"), 1)])
+def test_a_reader_that_leaves_changes_neither_the_exit_code_nor_what_is_said(scores, options, code):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        left = subprocess.run(
+            [*COALMINE, "estimate", str(scores), "--json", *options],
+            stdout=closed, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert left.returncode == code
+    assert "Broken" not in left.stderr
+    assert "Traceback" not in left.stderr
+
+
+def test_help_and_tables_into_a_closed_pipe_end_quietly(scores):
+    for arguments in ("--help", f"estimate {scores}"):
+        shell = f"set -o pipefail; {sys.executable} -m coalmine {arguments} | true; echo $? >&2"
+        left = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+        assert left.stderr == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "facts"),
+    [
+        ("sys.exit(0)", r"exit\(0\)"),
+        ("raise SystemExit", r"exit\(\)"),
+        ("os._exit(0)", r"exit\(0\)"),
+        ("raise BaseException('no')", "BaseException: no"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_users_code_that_ends_the_process_is_an_error_of_its_file(tmp_path, run, body, facts):
+    code, out, err = run(*mechanism(user_file(tmp_path / "mine.py", body), "--json"))
+    assert (code, out) == (2, "")
+    assert re.search(facts, err)
+    assert "mine.py, line 5" in err
+
+
+def test_a_file_that_ends_the_process_when_it_is_loaded_is_an_error_of_that_file(tmp_path):
+    (tmp_path / "mine.py").write_text("import os\nos._exit(0)\n")
+    ended = coalmine(*mechanism(f"{tmp_path / 'mine.py'}:noisy_sum"))
+    assert ended.returncode == 2
+    assert "mine.py, line 2" in ended.stderr
+
+
+MODEL = """import sys
+from torch import nn
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(64, 10), 0
+    def forward(self, inputs):
+        self.calls += 1
+        if self.calls > 3:
+            sys.exit(0)
+        return self.layer(inputs.flatten(1))
+def build():
+    return Mine()
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_ends_the_process_in_training_is_an_error_of_its_file(tmp_path, run, workers):
+    (tmp_path / "mine.py").write_text(MODEL)
+    settings = {"model": f"{tmp_path / 'mine.py'}:build", "rounds": 3, "partition": "iid:10", "workers": workers}
+    code, _, err = run("audit", "one-shot", *(f"--set={key}={value}" for key, value in settings.items()))
+    assert code == 2
+    assert re.search(r"exit\(0\) \(.*mine.py, line 10\)", err)
+
+
+@pytest.mark.parametrize("body", ["while True: pass", "time.sleep(600)"])
+def test_users_code_that_never_returns_is_stopped_where_it_was(tmp_path, body):
+    stopped = coalmine(*mechanism(user_file(tmp_path / "mine.py", body), "--timeout", "1"))
+    assert stopped.returncode == 2
+    assert "mine.py, line 5" in stopped.stderr
+    assert "1 seconds" in stopped.stderr
+
+
+def test_users_code_that_catches_everything_is_stopped_too(tmp_path):
+    body = "while True:\n        try:\n            time.sleep(60)\n        except BaseException:\n            pass"
+    stopped = coalmine(*mechanism(user_file(tmp_path / "mine.py", body), "--timeout", "0.5"))
+    assert stopped.returncode == 2
+    assert "mine.py" in stopped.stderr
+
+
+def test_ctrl_c_says_one_sentence_and_how_to_go_on(tmp_path):
+    arguments = mechanism(user_file(tmp_path / "mine.py", "time.sleep(600)"), "--out", "mine", "--quiet")
+    process = subprocess.Popen([*COALMINE, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "mine" / "log.jsonl").is_file():
+        assert process.poll() is None
+        time.sleep(0.1)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "coalmine: stopped; continue with `coalmine resume mine`\n"
+    assert json.loads((tmp_path / "mine" / "run.json").read_text())["state"] == "stopped"
+
+
+def test_a_time_limit_on_a_run_says_how_to_go_on(tmp_path):
+    function = user_file(tmp_path / "mine.py", "time.sleep(600)")
+    (tmp_path / "audit.toml").write_text(f'[mechanism]\nfunction = "{function}"\ndim = 100\ncanaries = 5\n')
+    stopped = coalmine("run", "audit.toml", "--quiet", "--timeout", "3", cwd=tmp_path)
+    assert stopped.returncode == 2
+    assert "coalmine resume runs/audit" in stopped.stderr
+
+
+@pytest.mark.parametrize("text", ["a\x1b[31mb", "a\x07", "a\x9bb", "a\u202eb", "a\nb", "a\u2028b"])
+def test_control_characters_are_shown_escaped(text):
+    assert printable(text).isprintable()
+    assert "\\" in printable(text)
+
+
+def test_text_is_shown_as_it_is():
+    assert printable("ε ≥ 2.1, naïve 日本 [x]") == "ε ≥ 2.1, naïve 日本 [x]"
+
+
+def test_names_of_files_and_columns_cannot_control_the_terminal(tmp_path, run):
+    evil = tmp_path / "\x1b]0;owned\x07.csv"
+    evil.write_text("a\x1b[2J,b\n1,2\n")
+    for arguments in (("estimate", evil), ("estimate", "\x1b[2J"), ("run", f"{evil}x"), ("check", "--x\x1b[2J", ".")):
+        code, out, err = run(*arguments)
+        assert code == 2
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", out + err)
+
+
+def test_titles_of_runs_cannot_control_the_terminal(tmp_path, run):
+    (tmp_path / "audit.toml").write_text(
+        '[run]\ntitle = "\\u001b[2Jx"\n[mechanism]\nnoise_multiplier = 1\ndim = 100\ncanaries = 5\ncalls = 0\n'
+    )
+    code, out, err = run("run", tmp_path / "audit.toml", "--out", tmp_path / "run", "--quiet")
+    assert code == 0
+    code, checked, _ = run("check", tmp_path / "run")
+    assert "\\x1b[2Jx" in checked
+    assert "\x1b" not in out + err + checked
+
+
+def test_only_the_console_prints():
+    for path in Path(package.__file__).parent.glob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        names = [call.id for call in calls if isinstance(call, ast.Name)]
+        assert path.name == "console.py" or "print" not in names, path
