@@ -137,7 +137,7 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
     from coalmine.results.gate import judge
     from coalmine.runs.running import run
 
-    with console.bars(quiet=bool(quiet or as_json)):
+    with console.exit_if_terminated(out), console.bars(quiet=bool(quiet or as_json)):
         finished = run(settings, out=out)
     (method_results,) = finished.methods
     confidence = getattr(settings.methods[method.name], "confidence", 0.95)

@@ -10,11 +10,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from coalmine.errors import CanaryWarning, DataWarning
+from coalmine.errors import CanaryWarning, DataWarning, Terminated
 from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
@@ -75,6 +76,17 @@ def bars(*, quiet: bool = False) -> Iterator[None]:
 
         with listening(listener):
             yield
+
+
+@contextmanager
+def exit_if_terminated(directory: Path | None) -> Iterator[None]:
+    """Exit with code 143 after SIGTERM, and say how to go on."""
+    try:
+        yield
+    except Terminated as stop:
+        go_on = "" if directory is None else f"; continue with `coalmine resume {directory}`"
+        print(f"coalmine: {stop}{go_on}", file=sys.stderr)
+        raise typer.Exit(143) from None
 
 
 def _tenths(what: str, total: int) -> tuple[Advance, Callable[[], None]]:

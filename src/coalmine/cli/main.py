@@ -17,6 +17,7 @@ from coalmine.cli.estimate import estimate
 from coalmine.cli.exposure import exposure
 from coalmine.cli.plan import plan
 from coalmine.cli.reproduce import reproduce
+from coalmine.cli.verify import verify
 from coalmine.errors import InputError
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.resume,
     runs.report,
     saved.check,
+    verify,
     saved.compare,
     saved.serve,
     estimate,

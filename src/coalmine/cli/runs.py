@@ -55,10 +55,12 @@ def run(
 def resume(directory: Directory, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
+    from coalmine.results.manifest import verify
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()
+    verify(directory)
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json)
 
 
@@ -84,7 +86,7 @@ def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool) -> None:
     from coalmine.results.words import finding_sentence
     from coalmine.runs.running import run as run_all
 
-    with console.bars(quiet=quiet or as_json):
+    with console.exit_if_terminated(out), console.bars(quiet=quiet or as_json):
         finished = run_all(settings, out=out)
     if as_json:
         console.print_json(dict(finished.content))
