@@ -7,6 +7,7 @@ import numpy as np
 from coalmine.accounting import claimed
 from coalmine.results import units
 from coalmine.results.files import envelope
+from coalmine.results.manifest import Manifest
 from coalmine.results.result import AuditResult
 from coalmine.stats import Estimate, Scores, gaussian_shift, simultaneous
 
@@ -36,6 +37,7 @@ def directory(path, *results, config='[one-shot]\nview = "updates"\n', scores=No
     (path / "result.json").write_text(json.dumps(content))
     for name, (members, nonmembers) in (scores or {}).items():
         np.savez(path / f"scores-{name}.npz", members=members, nonmembers=nonmembers)
+    Manifest.of_files(path).write()
     return path
 
 

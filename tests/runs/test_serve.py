@@ -11,6 +11,7 @@ import pytest
 from coalmine.errors import InputError
 from coalmine.results import units
 from coalmine.results.directory import RunDirectory
+from coalmine.results.manifest import Manifest
 from coalmine.runs.overview import last_words
 from coalmine.runs.server import HOST, Server
 from gate_runs import directory, result
@@ -21,6 +22,7 @@ def served(tmp_path):
     root = tmp_path / "runs"
     path = directory(root / "one", result(bound=2.5, claim=8.0))
     (path / "report.html").write_text("<h1>a report</h1>")
+    Manifest.of_files(path).write()
     (tmp_path / "secret.html").write_text("not for you")
     with Server(root, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -67,6 +69,7 @@ def test_claim_and_bound_of_a_run_are_about_the_same_unit(served):
 def test_results_that_were_saved_without_a_run_are_listed(served):
     root, server = served
     (directory(root / "mine", result(bound=1.5)) / "run.json").unlink()
+    Manifest.of_files(root / "mine").write()
     found = runs(server)["mine"]
     assert (found["state"], found["bound"], found["progress"], found["message"]) == ("saved", 1.5, "", "")
     assert datetime.fromisoformat(found["changed"]).year >= 2025

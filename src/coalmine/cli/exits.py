@@ -18,10 +18,10 @@ import click
 
 from coalmine import __version__
 from coalmine.cli import console
-from coalmine.errors import InputError
+from coalmine.errors import InputError, Terminated
 from coalmine.usercode import blamed
 
-DONE, REFUSED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, REFUSED, BAD_INPUT, INTERNAL_ERROR, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 
 EPILOG = (
     "Exit codes: 0 done, 1 a gate or verdict says no, 2 bad input, 3 internal error, 130 or 143 stopped by Ctrl-C or "
@@ -69,6 +69,8 @@ def _verdict(error: BaseException) -> tuple[int, str]:
     if isinstance(error, InputError | TimeIsUp):
         return BAD_INPUT, str(error)
     notes = "; ".join(getattr(error, "__notes__", []))
+    if isinstance(error, Terminated):
+        return TERMINATED, "; ".join([str(error), *getattr(error, "__notes__", [])])
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, f"stopped{'; ' if notes else ''}{notes}"
     if sentence := blamed(error):

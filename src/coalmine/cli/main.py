@@ -17,6 +17,7 @@ from coalmine.cli.exits import EPILOG, exit_code
 from coalmine.cli.exposure import exposure
 from coalmine.cli.plan import plan
 from coalmine.cli.reproduce import reproduce
+from coalmine.cli.verify import verify
 
 app = typer.Typer(
     name="coalmine",
@@ -34,6 +35,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.resume,
     runs.report,
     saved.check,
+    verify,
     saved.compare,
     saved.serve,
     estimate,

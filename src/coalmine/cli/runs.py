@@ -56,10 +56,12 @@ def run(
 def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Resume a stopped run; the results are bit-identical to an uninterrupted run."""
     from coalmine.results.directory import RunDirectory
+    from coalmine.results.manifest import verify
     from coalmine.runs.settings import run_from_text
 
     stopped = RunDirectory(directory)
     stopped.about()
+    verify(directory)
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
 
 

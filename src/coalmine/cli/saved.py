@@ -43,7 +43,8 @@ def check(
 
         write_junit(gate, run.title, junit)
     if as_json:
-        console.print_json(results_to_dict([j.result for j in gate.judgments], title=run.title, gate=gate.to_dict()))
+        judged = results_to_dict([j.result for j in gate.judgments], title=run.title, gate=gate.to_dict())
+        console.print_json({**judged, **({"provenance": origin} if (origin := dict(run.provenance)) else {})})
     else:
         console.print_table(Table(run.title, COLUMNS, gate.rows()))
         console.print_sentence(gate.sentence)

@@ -5,8 +5,9 @@ Shared by the methods whose canaries are exchangeable; see docs/estimators.md fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from coalmine.accounting import Theory
 from coalmine.arrays import Floats
 from coalmine.errors import NotApplicableError
 from coalmine.results.claim_test import ClaimTest, check_claim
-from coalmine.results.result import refutes
+from coalmine.results.result import AuditResult, refutes
 from coalmine.results.verdict import Verdict
 from coalmine.stats import (
     METHODS,
@@ -31,6 +32,7 @@ from coalmine.stats import (
     simultaneous,
 )
 from coalmine.stats.epsilon import INDEPENDENT
+from coalmine.stats.nulls import null_text, parse_null
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.scores import FEW
 
@@ -55,12 +57,14 @@ class CanaryEvidence:
         scores: The scores behind them.
         ceiling: Largest bound that counting these held-out scores can show.
         claim_test: The test of the claim, or None if no guarantee was stated.
+        recipe: The terms that give the same again (`recomputed_from_canaries`); empty for a null of somebody else's.
     """
 
     estimates: list[Estimate]
     scores: Scores
     ceiling: float | None
     claim_test: ClaimTest | None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
 def canary_evidence(
@@ -118,8 +122,28 @@ def canary_evidence(
     test = claim_test(
         theory, estimates_at_levels, members, nonmembers, null=null, design=design, independent=independent
     )
-    scores = Scores(members, nonmembers)
-    return CanaryEvidence(estimates=estimates_at_levels, scores=scores, ceiling=top, claim_test=test)
+    name = None if null is None else null_text(null)
+    recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
+    return CanaryEvidence(
+        estimates=estimates_at_levels,
+        scores=Scores(members, nonmembers),
+        ceiling=top,
+        claim_test=test,
+        recipe={} if name is None and null is not None else recipe | {"independent": independent},
+    )
+
+
+def recomputed_from_canaries(result: AuditResult, siblings: Sequence[AuditResult] = ()) -> AuditResult:
+    """Return a result with its estimates and claim test computed again from its scores, by `canary_evidence`.
+
+    Args:
+        result: A result whose ``recipe`` is that of a `CanaryEvidence`, with its scores.
+        siblings: All results of its method, which are not needed here.
+    """
+    assert result.scores is not None
+    terms = {**result.recipe, "null": parse_null(result.recipe["null"])}
+    evidence = canary_evidence(result.scores.members, result.scores.observed, theory=result.theory, **terms)
+    return replace(result, estimates=evidence.estimates, claim_test=evidence.claim_test, ceiling=evidence.ceiling)
 
 
 def claim_test(

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from coalmine.config import Settings
 from coalmine.errors import DataWarning, InputError, did_you_mean
+from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.job import Job, JobContext
-from coalmine.results.result import MethodResults
+from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table, score_counts
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class Method:
         section: Draws its section of the report. A default shows every result with its figures.
         tables: Tables that the terminal shows before the sentences. The default is one table of estimates per result.
         charts: Figures for ``--figures``, by file name, or None if it has none.
+        recompute: Computes the estimates and the claim test of a result again from its scores, arrays and ``recipe``,
+            for ``coalmine verify``; its arguments are the result and all results of the method. The default is for
+            results whose recipe is that of `coalmine.methods.estimates.canary_evidence`.
         extras: Names of the JSON documents it saves next to its results.
         caveats: What its own estimators are worth, by name; those of `coalmine.stats` are known.
     """
@@ -84,6 +88,7 @@ class Method:
     section: Callable[[MethodResults], Section] | None = None
     tables: Callable[[MethodResults], list[Table]] | None = None
     charts: Callable[[MethodResults], Mapping[str, Any]] | None = None
+    recompute: Callable[[AuditResult, Sequence[AuditResult]], AuditResult] = recomputed_from_canaries
     extras: Sequence[str] = ()
     caveats: Mapping[str, str] = field(default_factory=dict)
 

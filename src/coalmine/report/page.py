@@ -22,13 +22,13 @@ from coalmine.methods import registry
 from coalmine.report.first_screen import answer
 from coalmine.report.glossary import GLOSSARY
 from coalmine.report.training import training_section
+from coalmine.results.directory import RunDirectory
 from coalmine.results.groups import grouped
+from coalmine.results.manifest import REPORT
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
 from coalmine.results.tables import score_counts
 from coalmine.stats.estimators import CAVEATS
-
-NAME = "report.html"
 
 
 def write_report(directory: Path) -> Path:
@@ -36,7 +36,8 @@ def write_report(directory: Path) -> Path:
     with refusing_damage(directory):
         run = read_run_directory(directory, scores=True)
         page = report(run)
-    return write_text(run.path / NAME, page)
+    with RunDirectory(directory).recording():
+        return write_text(run.path / REPORT, page)
 
 
 def write_results(results: Sequence[AuditResult], path: Path, title: str = "") -> Path:
@@ -86,6 +87,7 @@ def report(run: SavedRun) -> str:
             None,
             tag("p", {"class": "kind"}, "coalmine privacy audit"),
             tag("h1", None, run.title),
+            tag("p", {"class": "kind"}, _origin(run)),
             tag(
                 "nav",
                 {"aria-label": "Contents"},
@@ -104,6 +106,23 @@ def report(run: SavedRun) -> str:
         Html(f'<script type="module">{script}</script>'),
     ]
     return f'<!DOCTYPE html>\n<html lang="en">{tag("head", None, *head)}{tag("body", None, *body)}</html>\n'
+
+
+def _origin(run: SavedRun) -> str:
+    """Return when and with what the results were computed, on which data, and the fingerprint of the directory."""
+    origin = run.provenance
+    commit, seeds = origin.get("commit"), origin.get("seeds")
+    data_fingerprints = dict.fromkeys(
+        str(t["data_fingerprint"]) for t in run.trainings.values() if "data_fingerprint" in t
+    )
+    parts = [
+        str(origin["date"]).replace("T", " ").replace("+00:00", " UTC") if "date" in origin else "",
+        f"coalmine {run.content.get('coalmine', 'unknown')}" + (f" (commit {str(commit)[:12]})" if commit else ""),
+        f"data {', '.join(data_fingerprints)}" if data_fingerprints else "",
+        f"seed {', '.join(dict.fromkeys(map(str, seeds.values())))}" if isinstance(seeds, dict) and seeds else "",
+        f"fingerprint {run.fingerprint}" if run.fingerprint else "",
+    ]
+    return " · ".join(part for part in parts if part)
 
 
 def _sections(run: SavedRun) -> list[Section]:

@@ -1,8 +1,8 @@
-"""A run directory: used by one process at a time, with atomic files, a format version and a log.
+"""A run directory: used by one process at a time, with atomic files, a format version, a manifest and a log.
 
 ``run.json`` holds version and state, ``config.toml`` the settings, ``log.jsonl`` the events, ``checkpoint/`` the
-state of the training, and ``parts/`` the results of finished methods. All stay readable if the process is killed at
-any moment.
+state of the training, ``parts/`` the results of finished methods, and ``manifest.sha256`` the digests of all of them
+but the log. All stay readable if the process is killed at any moment.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ except ImportError:  # Windows
 
 from coalmine import __version__
 from coalmine.errors import InputError
-from coalmine.files import write_json, write_text
+from coalmine.files import remove, write_json, write_text
 from coalmine.reading import LARGEST_SETTINGS, read_json, read_text
+from coalmine.results import manifest
+from coalmine.results.manifest import LOG, NAME, RUN, Manifest
 
 FORMAT = 1
-_RUN, _CONFIG, _LOG, _LOCK = "run.json", "config.toml", "log.jsonl", ".lock"
+_CONFIG, _LOCK = "config.toml", ".lock"
 
 
 class RunDirectory:
@@ -41,7 +43,7 @@ class RunDirectory:
     @property
     def exists(self) -> bool:
         """Whether it holds a run."""
-        return (self.path / _RUN).is_file()
+        return (self.path / RUN).is_file()
 
     @property
     def config(self) -> str:
@@ -57,11 +59,11 @@ class RunDirectory:
         if not self.path.is_dir():
             raise InputError(f"there is no directory {self.path}")
         if not self.exists:
-            raise InputError(f"{self.path} holds no coalmine run: {_RUN} is missing")
-        content = read_json(self.path / _RUN)
+            raise InputError(f"{self.path} holds no coalmine run: {RUN} is missing")
+        content = read_json(self.path / RUN)
         written = content.get("format")
         if not isinstance(written, int) or isinstance(written, bool) or written < 1:
-            raise InputError(f"{self.path / _RUN} is damaged: its format is {written!r:.60}, not a number")
+            raise InputError(f"{self.path / RUN} is damaged: its format is {written!r:.60}, not a number")
         if written > FORMAT:
             raise InputError(
                 f"{self.path} was written by coalmine {content.get('coalmine')!s:.30} (format {written}); this is "
@@ -76,18 +78,10 @@ class RunDirectory:
         Raises:
             InputError: If another process has it, or it holds a run with other settings.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / _LOCK).open("a+")
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
-        with lock:
-            _lock(lock, self.path, patience=0.5)  # a process that asks whether it is in use holds it briefly
+        with self._locked(), self._manifest(config).recording():
             if self.exists:
-                self.about()
                 self._check_same(config)
             else:
-                self._check_free(config)
                 write_text(self.path / _CONFIG, config)
             self._state("running")
             try:
@@ -97,18 +91,59 @@ class RunDirectory:
                     self._let_go()  # the settings can be corrected and the directory reused
                     raise
                 interrupted = isinstance(error, KeyboardInterrupt)
-                self._state("stopped" if interrupted else "failed", "" if interrupted else f"{error}"[:2000])
+                self._state("stopped" if interrupted else "failed", f"{error}"[:2000])
                 raise
             self._state("done")
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Lock a directory whose files are as its manifest says, to write more of them.
+
+        Raises:
+            InputError: If another process has it, or its files were changed.
+        """
+        with self._locked(patience=30), manifest.verify(self.path).recording():
+            yield
+
+    def _manifest(self, config: str) -> Manifest:
+        """Return the manifest for a run of ``config``: the directory's own after a check of its files, or a new one."""
+        self._remove_temporary_files()
+        if self.exists:
+            self.about()
+            return manifest.verify(self.path)
+        self._check_free(config)
+        # A run that was killed at its start has a manifest, but no run.json yet.
+        return Manifest(self.path, {}) if Manifest.read(self.path) is None else manifest.verify(self.path)
+
+    def _remove_temporary_files(self) -> None:
+        """Remove what a killed process left half written."""
+        for path in [*self.path.glob(".*.new"), *self.path.glob("*/.*.new")]:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self, patience: float = 0.5) -> Iterator[None]:
+        """Lock the directory; ``patience`` is for processes that hold it briefly, to ask whether it is in use."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / _LOCK).open("a+")
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
+        with lock:
+            _lock(lock, self.path, patience=patience)
+            _held.add(lock)
+            try:
+                yield
+            finally:
+                _held.discard(lock)
 
     def log(self, event: str, **facts: Any) -> None:
         """Append a line to ``log.jsonl``."""
         line = json.dumps({"time": _now(), "event": event, **facts}, ensure_ascii=False, default=str)
         try:
-            with (self.path / _LOG).open("a", encoding="utf-8") as file:
+            with (self.path / LOG).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise InputError(f"{self.path / _LOG} cannot be written: {error.strerror or error}") from error
+            raise InputError(f"{self.path / LOG} cannot be written: {error.strerror or error}") from error
 
     def part(self, name: str) -> Path:
         """Return where a method's results are kept until all methods are done."""
@@ -134,7 +169,7 @@ class RunDirectory:
         return ("stopped", "its process is gone") if state == "running" else (state, message)
 
     def _state(self, state: str, message: str = "") -> None:
-        before = read_json(self.path / _RUN) if self.exists else {"started": _now()}
+        before = read_json(self.path / RUN) if self.exists else {"started": _now()}
         content = {
             "format": FORMAT,
             "coalmine": __version__,
@@ -143,19 +178,19 @@ class RunDirectory:
             "process": os.getpid(),
         }
         try:
-            write_json(self.path / _RUN, content | {"started": before.get("started"), "changed": _now()})
+            write_json(self.path / RUN, content | {"started": before.get("started"), "changed": _now()})
             self.log(state, message=message)
         except InputError:
             if state == "running":  # if the disk is full at the end of a run, the failure itself matters more
                 raise
 
     def _nothing_computed(self) -> bool:
-        bookkeeping = {_RUN, _CONFIG, _LOG, _LOCK}
+        bookkeeping = {RUN, _CONFIG, LOG, _LOCK, NAME}
         return all(path.name in bookkeeping for path in self.path.iterdir())
 
     def _let_go(self) -> None:
-        for name in (_RUN, _CONFIG, _LOG):
-            (self.path / name).unlink(missing_ok=True)
+        for name in (RUN, _CONFIG, LOG):
+            remove(self.path / name)
 
     def _check_same(self, config: str) -> None:
         theirs, ours = _essential(self.config), _essential(config)
@@ -202,6 +237,20 @@ def _locked(file: IO[str]) -> bool:
     except OSError:
         return False
     return True
+
+
+_held: set[IO[str]] = set()
+
+
+def _forget_locks() -> None:
+    """Close the locks in a forked process: worker processes must not keep a directory locked that their parent used."""
+    for lock in _held:
+        lock.close()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def _now() -> str:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from coalmine import __version__
 from coalmine.errors import InputError, check_kind
 from coalmine.files import write_arrays, write_json
+from coalmine.results.manifest import PROVENANCE, RESULT, Manifest
+from coalmine.results.provenance import provenance
 from coalmine.results.result import AuditResult, MethodResults
 
 SCHEMA = 2
 """Version of the result format; ``schema.json`` describes it."""
-
-RESULT = "result.json"
 
 
 def envelope(results: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) ->
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     save(result, directory)
         ...     sorted(path.name for path in Path(directory).iterdir())
-        ['result.json', 'scores-mechanism-release.npz']
+        ['manifest.sha256', 'provenance.json', 'result.json', 'scores-mechanism-release.npz']
     """
     several = [results] if isinstance(results, AuditResult) else list(results)
     for result in several:
@@ -55,9 +55,11 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) ->
     directory = Path(directory)
     if (directory / "run.json").exists():
         raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
-    for result in several:
-        write_scores(result, directory)
-    write_content(results_to_dict(several), directory)
+    with (Manifest.read(directory) or Manifest(directory, {})).recording():
+        for result in several:
+            write_scores(result, directory)
+        write_json(directory / PROVENANCE, provenance())
+        write_content(results_to_dict(several), directory)
 
 
 def write_method_results(results: MethodResults, directory: Path) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import platform
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
-from importlib import metadata
 from typing import Any, Self
 
 import numpy.typing as npt
@@ -19,23 +15,15 @@ from coalmine.errors import InputError, check_kind
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.finding import Finding
+from coalmine.results.provenance import environment
 from coalmine.results.showing import Showable
 from coalmine.results.units import Unit, unit_named
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Estimate, Scores
 
-_PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
-
 # Estimates that may stand for a result, the best calibrated first. Bounds that assume a Gaussian mechanism are none.
 _CALIBRATED = ("gaussian-shift",)  # intervals that cover as often as they say
 _BEST_GUESSES = ("gaussian-shift", "gaussian-fit", "best-threshold", "median-exposure", "empirical", "composed")
-
-
-@lru_cache(maxsize=1)
-def _environment() -> dict[str, str]:
-    """Return the versions of Python and the main packages, and the platform."""
-    versions = {name: metadata.version(name) for name in _PACKAGES}
-    return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -70,6 +58,8 @@ class AuditResult(Showable):
         config: Settings of the audit.
         details: JSON-ready findings that only the method's own section of the report reads.
         arrays: Further arrays to save beside the scores.
+        recipe: JSON-ready terms that, with scores, arrays and claim, give the estimates and the test again
+            (`coalmine.methods.registry.Method.recompute`). Empty if they cannot be recomputed.
         provenance: Versions of what computed it.
 
     Raises:
@@ -112,7 +102,8 @@ class AuditResult(Showable):
     config: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=lambda: dict(_environment()))
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=lambda: dict(environment()))
 
     def __post_init__(self) -> None:
         test = self.claim_test
@@ -268,6 +259,7 @@ class AuditResult(Showable):
             "timing": dict(self.timing),
             "config": dict(self.config),
             "details": dict(self.details),
+            "recipe": dict(self.recipe),
             "provenance": dict(self.provenance),
         }
 
@@ -297,7 +289,8 @@ def _estimate_from_dict(content: Mapping[str, Any]) -> Estimate:
     return Estimate(**{**content, **numbers, "stricter": stricter})
 
 
-def _theory_from_dict(content: Mapping[str, Any] | None) -> Theory | None:
+def theory_from_dict(content: Mapping[str, Any] | None) -> Theory | None:
+    """Return the claim that `Theory.to_dict` wrote, or None for none."""
     if content is None:
         return None
     names = {f.name for f in fields(Theory)}
@@ -326,7 +319,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "claim_test": _claim_test_from_dict,
     "findings": lambda findings: [Finding.from_dict(finding) for finding in findings],
     "side_names": tuple,
-    "theory": _theory_from_dict,
+    "theory": theory_from_dict,
     "estimates": lambda estimates: [_estimate_from_dict(e) for e in estimates],
     "ceiling": from_json,
     "joint_bound": from_json,

@@ -11,8 +11,9 @@ from typing import Any
 from coalmine.errors import InputError
 from coalmine.reading import read_arrays, read_json
 from coalmine.results.directory import RunDirectory
-from coalmine.results.files import RESULT, SCHEMA, arrays_path, scores_path
+from coalmine.results.files import SCHEMA, arrays_path, scores_path
 from coalmine.results.finding import Finding
+from coalmine.results.manifest import PROVENANCE, RESULT, Manifest, verify
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.showing import Results
 from coalmine.results.verdict import Verdict
@@ -27,11 +28,13 @@ class SavedRun:
         path: The run directory.
         content: What ``result.json`` holds.
         results: Its results, with their scores if these were asked for.
+        fingerprint: One digest of all files that the results rest on (`Manifest.fingerprint`).
     """
 
     path: Path
     content: Mapping[str, Any]
     results: Sequence[AuditResult]
+    fingerprint: str = ""
 
     @property
     def title(self) -> str:
@@ -49,6 +52,12 @@ class SavedRun:
         """Names of the methods, in the run's order."""
         return list(dict.fromkeys(result.method for result in self.results))
 
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Date, versions and seeds, if they were written."""
+        path = self.path / PROVENANCE
+        return read_json(path) if self.fingerprint and path.is_file() else {}  # results of a Python session have none
+
     def of(self, method: str, extras: Sequence[str] = ()) -> MethodResults:
         """Return the results of one method, with those of its extra documents that were written."""
         summaries = self.content.get("summaries")
@@ -65,15 +74,16 @@ class SavedRun:
         return RunDirectory(self.path).config if (self.path / "config.toml").is_file() else None
 
 
-def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
+def read_run_directory(path: Path | str, *, scores: bool = False, manifest: Manifest | None = None) -> SavedRun:
     """Read a finished run.
 
     Args:
         path: A run directory, or one that `save` wrote.
         scores: Whether to read scores and further arrays as well.
+        manifest: The manifest to go by instead of the directory's own.
 
     Raises:
-        InputError: If the directory holds no results yet, or they cannot be read.
+        InputError: If the directory holds no results yet, they cannot be read, or a file is not as the manifest says.
     """
     directory = RunDirectory(path)
     if not directory.path.is_dir():
@@ -87,6 +97,7 @@ def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
             raise InputError(f"the run in {path} has no results yet ({reason}); {advice}")
     elif not (directory.path / RESULT).is_file():
         raise InputError(f"{path} holds no coalmine results: {RESULT} is missing")
+    manifest = manifest or verify(directory.path)
     content = read_json(directory.path / RESULT)
     schema = content.get("schema")
     if schema != SCHEMA:
@@ -96,7 +107,7 @@ def read_run_directory(path: Path | str, *, scores: bool = False) -> SavedRun:
         )
     check_results(content.get("results"), directory.path / RESULT)
     results = read_results(content["results"], directory.path if scores else None)
-    return SavedRun(path=directory.path, content=content, results=results)
+    return SavedRun(path=directory.path, content=content, results=results, fingerprint=manifest.fingerprint)
 
 
 def load(path: Path | str) -> Results:

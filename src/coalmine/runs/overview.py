@@ -10,6 +10,7 @@ from typing import Any
 from coalmine.errors import InputError
 from coalmine.results.directory import RunDirectory
 from coalmine.results.groups import grouped
+from coalmine.results.manifest import REPORT, verify
 from coalmine.results.result import in_json
 from coalmine.results.saved import read_run_directory, refusing_damage
 
@@ -31,7 +32,7 @@ def report_of(root: Path, name: str) -> Path | None:
     directory = run_directories(root).get(name)
     if directory is None:
         return None
-    path = directory / "report.html"
+    path = directory / REPORT
     return path if path.is_file() and path.resolve().parent == directory.resolve() else None
 
 
@@ -69,6 +70,7 @@ class Overview:
         return entry
 
     def _headline(self, path: Path) -> dict[str, Any]:
+        verify(path)
         try:
             stat = (path / "result.json").stat()
         except OSError as error:

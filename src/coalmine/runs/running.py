@@ -9,17 +9,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coalmine.errors import InputError, check_kind
+from coalmine.errors import InputError, Terminated, check_kind
 from coalmine.files import write_json, write_text
 from coalmine.methods import registry
 from coalmine.methods.job import Job, JobContext
 from coalmine.progress import reporting
+from coalmine.reading import read_json
 from coalmine.results.directory import RunDirectory
 from coalmine.results.files import envelope, write_content, write_method_results
+from coalmine.results.manifest import PROVENANCE
+from coalmine.results.provenance import provenance
 from coalmine.results.result import MethodResults
 from coalmine.results.saved import read_extras, read_part, read_results, read_run_directory, read_training_part
 from coalmine.results.showing import Results
 from coalmine.runs.settings import TRAINING, RunSettings, read_run
+from coalmine.runs.termination import Termination
+from coalmine.threads import single_thread
 
 if TYPE_CHECKING:
     from coalmine.simulation.data import Splits
@@ -58,7 +63,9 @@ class Finished:
 
         if self.directory is None:
             raise InputError("a report is drawn from a run directory: call run with out=, or run a file")
-        return write_text(Path(path), report(read_run_directory(self.directory, scores=True)))
+        page = report(read_run_directory(self.directory, scores=True))
+        with RunDirectory(self.directory).recording():  # the page may be in the run directory
+            return write_text(Path(path), page)
 
 
 def run(settings: RunSettings | Path | str, *, out: Path | str | None = None) -> Finished:
@@ -123,14 +130,28 @@ class _Run:
     timing: dict[str, float] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     """The training that each method audited, also where it reads from another method."""
+    termination: Termination = field(default_factory=Termination)
 
     def finished(self) -> Finished:
         """Run to the end and write the results."""
-        with nullcontext() if self.directory is None else self.directory.claimed(self.settings.to_toml()):
+        claim = nullcontext() if self.directory is None else self.directory.claimed(self.settings.to_toml())
+        with self.termination.watched(), claim:
             methods, content = self._all_results()
+            origin = self._provenance()
             if self.path is not None:
                 write_content(content, self.path)
-        return Finished(methods=methods, content=content, directory=self.path)
+        return Finished(methods=methods, content={**content, "provenance": origin}, directory=self.path)
+
+    def _provenance(self) -> dict[str, Any]:
+        """Return when and with what the results were computed; of a run that was complete before, as written then."""
+        tables = {**self.settings.trainings, **self.settings.methods}
+        seeds = {name: table.seed for name, table in tables.items() if hasattr(table, "seed")}
+        if self.path is None:
+            return provenance(seeds)
+        path = self.path / PROVENANCE
+        if not path.is_file():
+            write_json(path, provenance(seeds))
+        return read_json(path)
 
     @property
     def path(self) -> Path | None:
@@ -157,6 +178,11 @@ class _Run:
     def _all_results(self) -> tuple[list[MethodResults], dict[str, Any]]:
         """Compute the results of all methods; parts that an earlier process finished are read."""
         groups = self._groups()
+        with single_thread():  # torch is loaded by now, if a job needs it
+            return self._results_of(groups)
+
+    def _results_of(self, groups: Sequence[_Group]) -> tuple[list[MethodResults], dict[str, Any]]:
+        """Compute the results of all groups, and what ``result.json`` holds."""
         done = self._done(groups)
         methods: dict[str, MethodResults] = {}
         trainings: dict[str, dict[str, Any]] = {}
@@ -218,6 +244,8 @@ class _Run:
 
     def _trained(self, group: _Group) -> tuple[Rounds, dict[str, Any]]:
         """Return the finished training with all canaries, and what results record of it."""
+        from coalmine.simulation.data.fingerprint import fingerprint  # torch
+
         assert group.table is not None
         splits = group.splits()
         for job in group.jobs.values():
@@ -231,6 +259,7 @@ class _Run:
             metrics |= {f"{name} without canaries": value for name, value in quality(plain).items()}
         return training, {
             "clients": len(training.data),
+            "data_fingerprint": fingerprint(training.data),
             "parameters": training.dim,
             "rounds": training.rounds,
             "private": training.private,
@@ -255,8 +284,14 @@ class _Run:
                 advance(done, "; ".join(live))
                 if self.directory is not None:
                     self.directory.log("round", what=what, rounds=training.rounds, live=live, **measured)
+                if self.termination.requested:
+                    if path is not None:
+                        training.save(path)
+                    finished = f"{done} of {training.rounds} rounds of {what}"
+                    raise Terminated(f"stopped by SIGTERM after {finished}{'' if path is None else ', all saved'}")
 
-            training.run(checkpoints=path, checkpoint_every=self.settings.run.checkpoint_every, progress=progress)
+            with self.termination.deferred():
+                training.run(checkpoints=path, checkpoint_every=self.settings.run.checkpoint_every, progress=progress)
         if not resumed:
             self.timing[what] = time.perf_counter() - start
 

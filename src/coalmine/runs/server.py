@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from coalmine import __version__
 from coalmine.errors import InputError
+from coalmine.results.manifest import verify
 from coalmine.runs.comparison_page import page
 from coalmine.runs.overview import Overview, report_of
 
@@ -96,8 +97,13 @@ class Handler(BaseHTTPRequestHandler):
     def _report(self, name: str, head: bool) -> None:
         try:
             path = report_of(self.server.root, name)
+            if path is not None:
+                verify(path.parent)
             content = None if path is None else path.read_text(encoding="utf-8", errors="replace")
-        except (InputError, OSError, ValueError):
+        except InputError as error:
+            self._send(HTTPStatus.CONFLICT, "text/plain", str(error), head)
+            return
+        except (OSError, ValueError):
             content = None
         if content is None:
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "There is no such report.", head)

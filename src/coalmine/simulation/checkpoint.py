@@ -15,7 +15,7 @@ from safetensors.torch import save as serialized
 from torch import Tensor
 
 from coalmine.errors import InputError
-from coalmine.files import write_json, write_whole
+from coalmine.files import remove, write_json, write_whole
 from coalmine.reading import parse_json, read_tensors, read_text
 from coalmine.simulation.optimizers import OptimizerState
 
@@ -66,9 +66,14 @@ def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> 
     }
     # The JSON file names the tensors' file, so replacing it is what switches from the old checkpoint to the new one.
     write_json(directory / _FILE, content)
+    _remove_others(directory, name)
+
+
+def _remove_others(directory: Path, name: str) -> None:
+    """Remove the tensors of earlier checkpoints."""
     for other in directory.glob("round-*.safetensors"):
         if other.name != name:
-            other.unlink()
+            remove(other)
 
 
 def holds_one(directory: Path) -> bool:
@@ -86,6 +91,7 @@ def load(directory: Path, settings: Mapping[str, str]) -> TrainingState:
         _check_content(content, path, settings)
         if not (directory / content["tensors"]).is_file():
             raise InputError(f"the checkpoint in {directory} is incomplete: {content['tensors']} is missing")
+        _remove_others(directory, content["tensors"])  # left by a process that was killed while it saved
         # Clone into aligned memory: the last bits of a matrix product can depend on the alignment of its factors.
         tensors = {name: tensor.clone() for name, tensor in read_tensors(directory / content["tensors"]).items()}
         clip_norm, audits = content["clip_norm"], _by_group(tensors, "audit")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -21,11 +19,10 @@ from coalmine.protocol import Audit, Release, Vector, check_audits
 from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.data.federated import FederatedData
+from coalmine.simulation.data.fingerprint import digest_of, fingerprint
 from coalmine.simulation.evaluation import evaluate
 from coalmine.simulation.models.tasks import check_fits
 from coalmine.simulation.workers import one_thread
-
-_SAMPLED_ROWS = 1000  # examples in the digest of the data, which may be too large to read in full
 
 Progress = Callable[[Metrics], None]
 """Called after each round with its metrics."""
@@ -62,7 +59,7 @@ class Rounds(ABC):
             raise InputError(f"test must have the same task as data, {data.task}, got {test.task}")
         self._model = flat.FlatModel(model)
         self.state = TrainingState(model=flat.parameter_vector(model))
-        self._start = _digest(self.state.model.numpy())
+        self._start = digest_of(self.state.model.numpy())
 
     @abstractmethod
     def theory(self, delta: float) -> Theory:
@@ -187,7 +184,7 @@ class Rounds(ABC):
             "evaluate_every": self.evaluate_every,
             "the number of parameters": self.dim,
             "the first model": self._start,
-            "data": f"{self.data} {_digest_of_data(self.data)}",
+            "data": f"{self.data} {fingerprint(self.data)}",
             "audits": list(self.audits),
         }
         return {name: str(value) for name, value in (common | self._settings()).items()}
@@ -227,18 +224,3 @@ def read_only(vector: Tensor) -> Vector:
     copied = vector.numpy().copy()
     copied.flags.writeable = False
     return copied
-
-
-def _digest(*arrays: npt.NDArray[Any]) -> str:
-    """A short hash of arrays."""
-    digest = hashlib.blake2b(digest_size=6)
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _digest_of_data(data: FederatedData) -> str:
-    """A short hash of who holds which rows, and of a sample of the examples."""
-    sample = np.unique(np.linspace(0, len(data.inputs) - 1, _SAMPLED_ROWS).astype(np.int64))
-    rows = np.empty(0, dtype=np.int64) if data.rows is None else data.rows
-    return _digest(data.bounds, rows, data.inputs[sample], data.targets[sample])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from coalmine.simulation.client import Client
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.partial_sum import Kernel, PartialSum
 from coalmine.simulation.memory import keep_freed_memory
+from coalmine.threads import single_thread
 from coalmine.usercode import blamed, describe_error
 
 
@@ -193,12 +195,14 @@ class _Process:
         self.connection.close()
         self._process.join(5)
         if self._process.is_alive():
-            self._process.terminate()
+            self._process.kill()
             self._process.join()
 
 
 def _serve(work: ClientWork, model: Tensor, total: Tensor, connection: Connection[Any, Any], parent: int) -> None:
     """The main loop of a worker process: compute work items until asked to stop or until the parent is gone."""
+    # A batch system may send SIGTERM to all processes: the parent decides when to stop.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_freed_memory(True)
     while True:
@@ -225,21 +229,16 @@ _in_one_thread = False  # whether this process is inside `one_thread`: its setti
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with a single torch thread and keep freed memory; nested uses change nothing.
-
-    More threads would change the order of summation, and with it the last bits of results.
-    """
+    """Compute with a single thread and keep freed memory; nested uses change nothing."""
     global _in_one_thread  # noqa: PLW0603
     if _in_one_thread:
         yield
         return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     keep_freed_memory(True)
     _in_one_thread = True
     try:
-        yield
+        with single_thread():
+            yield
     finally:
         _in_one_thread = False
         keep_freed_memory(False)
-        torch.set_num_threads(threads)

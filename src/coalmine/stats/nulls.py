@@ -331,6 +331,8 @@ def _fraction(a: float, b: float, x: Floats) -> Floats:
 def parse_null(text: str | None) -> Null | None:
     """Return the null distribution that a text names: ``cosine:DIM``, ``normal`` or ``normal:MEAN,STD``.
 
+    `null_text` writes three more: ``orthogonal-cosine:DIM``, ``likelihood-ratio`` and ``largest-of:COUNT,NULL``.
+
     Raises:
         InputError: If the text names none.
 
@@ -346,7 +348,36 @@ def parse_null(text: str | None) -> Null | None:
             return CosineNull(check_count("the dimension of a cosine null", float(rest), least=2))
         if kind == "normal":
             return NormalNull(*(float(part) for part in rest.split(","))) if rest else NormalNull()
+        if kind == "orthogonal-cosine":
+            return OrthogonalCosineNull(int(rest))
+        if kind == "likelihood-ratio":
+            return LikelihoodRatioNull()
+        if kind == "largest-of":
+            count, _, each = rest.partition(",")
+            return LargestOfNull(parse_null(each) or NormalNull(), int(count))
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
     raise InputError(f"null must be cosine:DIM, normal, or normal:MEAN,STD, got {text!r}")
+
+
+def null_text(null: Null) -> str | None:
+    """Return the text that `parse_null` reads, or None for a distribution of somebody else's.
+
+    Example:
+        >>> null_text(LargestOfNull(OrthogonalCosineNull(900), 20))
+        'largest-of:20,orthogonal-cosine:900'
+    """
+    match null:
+        case OrthogonalCosineNull():
+            return f"orthogonal-cosine:{null.dim}"
+        case CosineNull():
+            return f"cosine:{null.dim}"
+        case NormalNull():
+            return f"normal:{null.mean!r},{null.std!r}"
+        case LikelihoodRatioNull():
+            return "likelihood-ratio"
+        case LargestOfNull():
+            each = null_text(null.each)
+            return None if each is None else f"largest-of:{null.count},{each}"
+    return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coalmine.config import SettingError
 from coalmine.methods.canife.settings import CanifeSettings
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.registry import Method
-from coalmine.results.result import MethodResults
+from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     return charts(method_results)
 
 
+def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+    from coalmine.methods.canife.recomputing import recomputed
+
+    return recomputed(result, siblings)
+
+
 METHOD = Method(
     name="canife",
     title="Crafted samples in single rounds",
@@ -78,6 +84,7 @@ METHOD = Method(
     reference="Maddock, Sablayrolles and Stock 2023",
     settings=CanifeSettings,
     job=_job,
+    recompute=_recompute,
     training=_training,
     init={"every": 20, "trials": 100, "delta": 1e-5},
     check=_check,

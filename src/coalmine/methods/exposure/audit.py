@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,10 +80,8 @@ def exposure_result(
         extrapolated = _largest_extrapolated(canaries, others)
     exposures = ex.exposure(ranks, n)
     scores = Scores(*ex.scores_from_ranks(worst, n))
-    bound, top = simultaneous_bound(scores, delta=delta, confidence=confidence, copies=copies)
-    ties = "; ties were ranked against the canary" if table.has("rank") else ""
-    threshold = None if bound.threshold is None else 0.5 - bound.threshold  # as a rank
-    bound = replace(bound, threshold=threshold, assumes=f"{bound.assumes}{ties}")
+    terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "copies": copies}
+    estimates, top = _evidence(scores, ranks, tied=table.has("rank"), **terms)
     return AuditResult(
         method="exposure",
         view="ranks",
@@ -91,11 +90,13 @@ def exposure_result(
         score_name="minus rank",
         side_names=("canaries", "references"),
         seed=0,
-        estimates=[bound, *_point_estimates(ranks, exposures, n, copies)],
+        estimates=estimates,
         scores=scores,
         ceiling=top,
         metrics={"inserted": float(exposures.size), "held_out": float(n)},
         config={"score": "rank", "source": table.source},
+        recipe={**terms, "tied": table.has("rank")},
+        arrays={"ranks": ranks},
         details={
             "canaries": int(exposures.size),
             "references": int(n),
@@ -103,6 +104,25 @@ def exposure_result(
             "exposures": exposures.tolist(),
         },
     )
+
+
+def recomputed(result: AuditResult, siblings: Sequence[AuditResult] = ()) -> AuditResult:
+    """Return a result with its estimates computed again from its scores and ranks."""
+    assert result.scores is not None
+    estimates, top = _evidence(result.scores, result.arrays["ranks"], **result.recipe)
+    return replace(result, estimates=estimates, ceiling=top)
+
+
+def _evidence(
+    scores: Scores, ranks: Floats, *, delta: float, confidence: float, copies: int, tied: bool
+) -> tuple[list[Estimate], float | None]:
+    """Return the bound, the point estimates and the ceiling; ``tied`` if a file's ranks count ties against canaries."""
+    bound, top = simultaneous_bound(scores, delta=delta, confidence=confidence, copies=copies)
+    ties = "; ties were ranked against the canary" if tied else ""
+    threshold = None if bound.threshold is None else 0.5 - bound.threshold  # as a rank
+    bound = replace(bound, threshold=threshold, assumes=f"{bound.assumes}{ties}")
+    references = scores.observed.size
+    return [bound, *_point_estimates(ranks, ex.exposure(ranks, references), references, copies)], top
 
 
 def _stored_ranks(table: ScoreTable, references: int | None, calibrate: bool) -> tuple[Floats, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from coalmine.config import SettingError
@@ -84,6 +85,12 @@ def _confidence(result: AuditResult) -> str:
     return f"{100 * (level or 0.0):g}%"
 
 
+def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+    from coalmine.methods.exposure.audit import recomputed
+
+    return recomputed(result, siblings)
+
+
 METHOD = Method(
     name="exposure",
     title="Ranks among references",
@@ -97,6 +104,7 @@ METHOD = Method(
     reference="Jagielski 2023",
     settings=ExposureSettings,
     job=_job,
+    recompute=_recompute,
     options=("file", "references", "calibrate", "copies", "delta", "confidence"),
     init={"delta": 0.0},
     check=check,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,16 @@ from coalmine.methods.ldp.estimates import (
     blind_epsilon,
     empirical_epsilons,
     estimates,
-    shared_bound,
     split_scores,
     spread,
 )
 from coalmine.methods.ldp.pair import Pair, gradient_of
+from coalmine.methods.ldp.recomputing import joint_evidence, stored_arrays, stored_terms
 from coalmine.methods.ldp.trials import Crafted, Trials, white_box
 from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
 from coalmine.progress import reporting
-from coalmine.results.result import AuditResult, refutes
+from coalmine.results.result import AuditResult
 from coalmine.results.showing import Results
 from coalmine.results.units import REPORT
 from coalmine.results.verdict import Verdict
@@ -295,13 +295,10 @@ class LDPAudit:
         empirical = empirical_epsilons(trials, mechanism.delta)
         guesses = [measurement.guesses for measurement in trials]
         guessed = sum(g.guesses for g in guesses)
-        theory = mechanism.theory()
-        claim = LocalClaimTest(trials, theory)
-        joint_bound = shared_bound(trials, delta=mechanism.delta, confidence=self._joint_confidence)
-        test = claim.result(confidence=self._joint_confidence)
-        if not test.refuted and refutes(joint_bound, mechanism.delta, theory):
-            test = replace(test, verdict=Verdict.SUSPICIOUS)  # the tests that were decided on do not refute it
-        needed = claim.trials_needed(self._joint_confidence) if test.verdict is Verdict.TOO_WEAK else None
+        theory, joint = mechanism.theory(), self._joint_confidence
+        joint_bound, test = joint_evidence(trials, theory, delta=mechanism.delta, confidence=joint)
+        too_weak = test.verdict is Verdict.TOO_WEAK
+        needed = LocalClaimTest(trials, theory).trials_needed(joint) if too_weak else None
         return AuditResult(
             odds=_ODDS,
             method="ldp",
@@ -318,6 +315,8 @@ class LDPAudit:
             estimates=estimates(trials, delta=mechanism.delta, confidence=self.confidence),
             joint_bound=joint_bound,
             scores=split_scores(trials),
+            recipe={"delta": mechanism.delta, "confidence": self.confidence, "joint": joint, **stored_terms(trials)},
+            arrays=stored_arrays(trials),
             metrics={
                 "empirical": float(empirical.mean()),
                 "empirical_std": spread(empirical),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.ldp.tables import tables
 from coalmine.methods.registry import Method
-from coalmine.results.result import MethodResults
+from coalmine.results.result import AuditResult, MethodResults
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -34,6 +34,12 @@ def _charts(method_results: MethodResults) -> Mapping[str, Any]:
     return charts(method_results.results)
 
 
+def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+    from coalmine.methods.ldp.recomputing import recomputed
+
+    return recomputed(result, siblings)
+
+
 METHOD = Method(
     name="ldp",
     title="Local privacy: one client's report",
@@ -47,6 +53,7 @@ METHOD = Method(
     reference="Matsumoto et al. 2022",
     settings=LDPSettings,
     job=_job,
+    recompute=_recompute,
     init={"data": "digits", "mechanism": "ldp-sgd", "epsilon": [1, 4], "trials": 10_000, "seed": 0},
     section=_section,
     tables=tables,

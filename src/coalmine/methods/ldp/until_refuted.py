@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from coalmine.methods.ldp.claim import LocalClaimTest
+from coalmine.arrays import Bools, Floats
+from coalmine.methods.ldp.recomputing import judged_at_any_time
 from coalmine.methods.ldp.trials import Trials, is_memoryless
-from coalmine.results.claim_test import ClaimTest
 from coalmine.results.result import AuditResult
 from coalmine.simulation.mechanisms.local import LocalMechanism
 from coalmine.stats import SequentialBound
-from coalmine.stats.sequential import as_estimates
 
 
 class WatchedGame:
@@ -27,6 +25,7 @@ class WatchedGame:
     def __init__(self, mechanism: LocalMechanism) -> None:
         self._in_order = not is_memoryless(mechanism)
         self._blocks: list[Trials] = []
+        self._bets: list[tuple[Bools, Floats]] = []
         self.bound = SequentialBound(delta=mechanism.delta, claim=mechanism.epsilon)
         self.measurements: list[Trials] = []
 
@@ -35,7 +34,8 @@ class WatchedGame:
         self._blocks.append(block)
         # Coins of independent trials are drawn all at once and sorted. In random order they are fair coins again.
         order = np.arange(block.scores.size) if self._in_order else rng.permutation(block.scores.size)
-        self.bound.update(block.sent_first[order], block.scores[order])
+        self._bets.append((block.sent_first[order], block.scores[order]))
+        self.bound.update(*self._bets[-1])
 
     def end_measurement(self) -> None:
         """Put the blocks since the last measurement together."""
@@ -47,11 +47,10 @@ class WatchedGame:
 
     def judged(self, result: AuditResult, *, confidence: float, joint: float, notes: Sequence[str]) -> AuditResult:
         """Return a result with the bound that allows an early stop first; the others become estimates."""
+        coins, scores = (np.concatenate(parts) for parts in zip(*self._bets, strict=True))
         return replace(
-            result,
-            estimates=[self.bound.estimate(confidence), *as_estimates(result.estimates)],
-            joint_bound=self.bound.lower(joint),
-            claim_test=self._claim_test(result, joint),
+            judged_at_any_time(result, self.measurements, self.bound, confidence=confidence, joint=joint),
+            arrays={**result.arrays, "bets_sent_first": coins, "bets_scores": scores},
             warnings=list(notes),
             metrics={**result.metrics, "trials": float(self.bound.trials)},
             config={
@@ -61,13 +60,6 @@ class WatchedGame:
                 "measurements": len(self.measurements),
             },
         )
-
-    def _claim_test(self, result: AuditResult, confidence: float) -> ClaimTest | None:
-        """Return the test of the claim by the bound, which decides instead of those for a fixed number of trials."""
-        theory = result.theory
-        if theory is None or theory.epsilon == math.inf:
-            return result.claim_test
-        return LocalClaimTest(self.measurements, theory).result_at_any_time(self.bound, confidence=confidence)
 
 
 def closest_to_claim(games: Iterable[WatchedGame], confidence: float) -> str:

@@ -158,6 +158,7 @@ def audit_mechanism(
         null=f"cosine:{null.dim}",
         theory=theory,
         claim_test=evidence.claim_test,
+        recipe=evidence.recipe,
         checks=tuple(map(str, CHECKS)) if battery else (),
         findings=findings,
         ceiling=evidence.ceiling,

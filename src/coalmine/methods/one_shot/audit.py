@@ -443,6 +443,7 @@ class OneShot(Audit):
             null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
             theory=theory,
             claim_test=evidence.claim_test,
+            recipe=evidence.recipe,
             checks=checks,
             findings=findings,
             ceiling=evidence.ceiling,

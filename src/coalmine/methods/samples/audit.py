@@ -196,6 +196,7 @@ class Samples(Audit):
             scores=evidence.scores,
             theory=theory,
             claim_test=evidence.claim_test,
+            recipe=evidence.recipe,
             ceiling=evidence.ceiling,
             warnings=[*warnings, *self.notes],
             metrics={**counts, **test, **(metrics or {})},

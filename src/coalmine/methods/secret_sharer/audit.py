@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,14 +19,14 @@ from torch import nn
 from coalmine.accounting import Theory
 from coalmine.arrays import Ints
 from coalmine.errors import InputError
-from coalmine.methods.estimates import bounds_per_copy, canary_evidence, claim_test, neighbors_apart, normality
+from coalmine.methods.estimates import normality
+from coalmine.methods.secret_sharer.evidence import phrase_evidence, user_evidence
 from coalmine.methods.secret_sharer.memorization import Memorization, Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import AuditResult
 from coalmine.results.units import PHRASE, USER
-from coalmine.stats import Design, Estimate, Scores, ceiling
-from coalmine.stats.exposure import epsilon_from_exposure, per_copy_epsilon
+from coalmine.stats import Scores
 from coalmine.stats.random_guessing import RandomGuessing
 
 PrivacyUnit = Literal["user", "phrase"]
@@ -152,46 +151,20 @@ class SecretSharer(Audit):
             raise InputError(
                 "no phrase was held out to compare the inserted ones with: draw phrases with twins=1 or more"
             )
+        terms: dict[str, Any] = {"delta": delta, "confidence": confidence, "design": canaries.design}
         if unit == "phrase":
-            evidence = canary_evidence(
-                members,
-                nonmembers,
-                null=None,
-                signs=False,
-                design=canaries.design,
-                delta=delta,
-                confidence=confidence,
-                theory=None,
-            )
-            scores, bound_ceiling = evidence.scores, evidence.ceiling
-            scope = "ε is that of all users who share a phrase together"
-            estimates = [replace(e, assumes=f"{e.assumes}; {scope}") if e.valid else e for e in evidence.estimates]
-            theory, test, warnings = None, None, normality(members, "inserted")[1]
+            theory, warnings = None, normality(members, "inserted")[1]
+            evidence = phrase_evidence(Scores(members, nonmembers), **terms)
         elif unit == "user":
             if users is None:
                 raise InputError(
                     "one user's ε needs the number of users that hold each canary: pass users, or ask for "
                     'unit="phrase"'
                 )
-            scores, warnings = Scores(members, nonmembers), []
-            # Data sets with and without the most widespread canary are this many neighbors apart.
+            warnings = []
             most = int(np.max(users)) if self.most_users is None else self.most_users
-            copies = neighbors_apart(max(1, most), theory)
-            design: Design = canaries.design
-            bounds = bounds_per_copy(scores, delta=delta, confidence=confidence, design=design, copies=copies)
-            limit = f"no phrase could be shared by more than {most} users"
-            median = float(np.median(memorization.sampled.exposures[canaries.inserted]))
-            estimates = [
-                *(replace(bound, assumes=f"{bound.assumes}; {limit}") for bound in bounds),
-                Estimate("median-exposure", per_copy_epsilon(epsilon_from_exposure(median), copies)),
-            ]
-            bound_ceiling = ceiling(
-                len(members), len(nonmembers), delta=delta, confidence=confidence, design=design, copies=copies
-            )
-            independent = design == "fixed"  # without coin flips there is no test that does not assume it
-            test = claim_test(
-                theory, estimates, members, nonmembers, design=design, copies=copies, independent=independent
-            )
+            exposures = memorization.sampled.exposures[canaries.inserted]
+            evidence = user_evidence(Scores(members, nonmembers), exposures, theory, most_users=most, **terms)
         else:
             raise InputError(f"unit must be user or phrase, got {unit!r}")
         score_name, adversary = _SCORES[score]
@@ -202,11 +175,12 @@ class SecretSharer(Audit):
             adversary=adversary,
             score_name=score_name,
             seed=canaries.seed,
-            estimates=estimates,
-            scores=scores,
+            estimates=evidence.estimates,
+            scores=evidence.scores,
             theory=theory,
-            claim_test=test,
-            ceiling=bound_ceiling,
+            claim_test=evidence.claim_test,
+            ceiling=evidence.ceiling,
+            recipe=evidence.recipe,
             warnings=warnings,
             timing={"audit_s": self._seconds},
             metrics={**_metrics(memorization), **(metrics or {})},

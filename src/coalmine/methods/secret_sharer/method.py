@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from coalmine.methods import registry
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.registry import Method
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
-from coalmine.results.result import MethodResults
+from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table, fixed
 
 if TYPE_CHECKING:
@@ -128,6 +128,12 @@ def _span(span: tuple[int, int] | None) -> str:
     return "-" if span is None else f"{span[0]:,} to {span[1]:,}"
 
 
+def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditResult:
+    from coalmine.methods.secret_sharer.evidence import recomputed
+
+    return recomputed(result, siblings)
+
+
 METHOD = Method(
     name=NAME,
     title="Inserted phrases",
@@ -141,6 +147,7 @@ METHOD = Method(
     reference="Thakkar et al. 2020",
     settings=SecretSharerSettings,
     job=_job,
+    recompute=_recompute,
     training=lambda: TextTrainingSettings,
     training_table=TABLE,
     options=("model_weights", "canaries", "reference_weights"),

@@ -7,7 +7,6 @@ attacks on whole users to future work (Section 5): its phrases are single record
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +17,15 @@ from torch import nn
 from coalmine.accounting import Theory
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
-from coalmine.methods.estimates import claim_test, neighbors_apart, with_stricter_bound
+from coalmine.methods.estimates import neighbors_apart
+from coalmine.methods.secret_sharer.evidence import USERS, attack_evidence
 from coalmine.progress import track
 from coalmine.results.result import AuditResult
 from coalmine.results.units import USER
 from coalmine.seeds import generator
 from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
-from coalmine.stats import Scores, ceiling, estimate
-
-_ASSUMPTION = "training and test users were split at random, and each is one person"
+from coalmine.stats import Scores
 
 
 def user_attack(
@@ -81,24 +79,23 @@ def user_attack(
         _scores(module, reference, nonmembers, first_clients(nonmembers)),
     )
     copies = neighbors_apart(max(most_clients(members), most_clients(nonmembers)), theory)
-    estimates = estimate(scores.members, scores.nonmembers, delta=delta, confidence=confidence, copies=copies)
-    estimates = with_stricter_bound(estimates, scores.members, scores.observed, copies=copies)
-    test = claim_test(theory, estimates, scores.members, scores.observed, copies=copies)
+    evidence = attack_evidence(scores, theory, delta=delta, confidence=confidence, copies=copies)
     inserted, held_out = len(scores.members), len(scores.observed)
     calibrated = reference is not None
     return AuditResult(
         method="secret-sharer",
-        view="users",
+        view=USERS,
         unit=USER,
         adversary="queries the final model with a user's texts" + calibrated * " and compares with a reference model",
         score_name="minus the mean loss" + calibrated * ", calibrated",
         side_names=("trained on", "not trained on"),
         seed=seed,
-        estimates=[replace(e, assumes=f"{e.assumes}; {_ASSUMPTION}") if e.valid else e for e in estimates],
+        estimates=evidence.estimates,
         scores=scores,
         theory=theory,
-        claim_test=test,
-        ceiling=ceiling(inserted, held_out, delta=delta, confidence=confidence, copies=copies),
+        claim_test=evidence.claim_test,
+        ceiling=evidence.ceiling,
+        recipe=evidence.recipe,
         metrics={"inserted": float(inserted), "held_out": float(held_out)},
         config={"score": "calibrated loss of all examples" if calibrated else "loss of all examples"},
     )

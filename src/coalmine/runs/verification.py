@@ -1,0 +1,210 @@
+"""``coalmine verify``: are the results of a directory those that its scores give?
+
+The manifest says whether files were changed since they were written. Whoever changes a result can change the manifest
+too, so this module computes every estimate, bound, claim test and verdict again from the stored scores, and compares
+all digits (docs/integrity.md).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from coalmine import accounting
+from coalmine.accounting import Theory
+from coalmine.accounting.accountants import ACCOUNTANTS
+from coalmine.accounting.sampling import AtMost, parse_sampling
+from coalmine.errors import InputError
+from coalmine.methods import registry
+from coalmine.results.result import AuditResult
+from coalmine.results.saved import SavedRun, refusing_damage
+from coalmine.threads import single_thread
+
+_FIELDS = ("verdict", "summary", "theory", "claim_test", "estimates", "ceiling", "joint_bound", "details")
+_ROUNDING = 1e-9  # relative difference that other processors and library versions may make
+
+
+class Outcome(StrEnum):
+    """How recomputed results compare with stored ones."""
+
+    SAME = "same"
+    ROUNDED = "same up to rounding"
+    DIFFERENT = "different"
+    NOT_RECOMPUTED = "not recomputed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputed:
+    """One result, computed again.
+
+    Args:
+        result: The stored result.
+        outcome: How it compares.
+        differences: What differs, one sentence each.
+        not_recomputed: What could not be computed from what is stored, and why.
+    """
+
+    result: AuditResult
+    outcome: Outcome
+    differences: Sequence[str] = ()
+    not_recomputed: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the result, ready for JSON."""
+        return {
+            "method": self.result.method,
+            "label": self.result.label,
+            "outcome": self.outcome.value,
+            "differences": list(self.differences),
+            "not_recomputed": list(self.not_recomputed),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """All results of a run, computed again.
+
+    Args:
+        run: The run.
+        recomputed: One entry per result.
+    """
+
+    run: SavedRun
+    recomputed: Sequence[Recomputed]
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst outcome; one result that is not recomputed does not hide that others are the same."""
+        outcomes = {entry.outcome for entry in self.recomputed}
+        order = (Outcome.DIFFERENT, Outcome.ROUNDED, Outcome.SAME)
+        return next((outcome for outcome in order if outcome in outcomes), Outcome.NOT_RECOMPUTED)
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        count, total = len(self.recomputed), len(self.recomputed)
+        different = sum(entry.outcome is Outcome.DIFFERENT for entry in self.recomputed)
+        skipped = sum(entry.outcome is Outcome.NOT_RECOMPUTED for entry in self.recomputed)
+        count -= skipped
+        kept = f" {skipped} of {total} results could not be recomputed." if skipped else ""
+        if different:
+            return f"{different} of {count} recomputed results differ from what is stored.{kept}"
+        if not count:
+            return f"None of the {total} results could be recomputed."
+        digits = "to the digit" if self.outcome is Outcome.SAME else f"to within {_ROUNDING:g} of their values"
+        return (
+            f"All {count} recomputed results are the same {digits}. That the scores are those of the training only a "
+            f"second run shows.{kept}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome, ready for JSON."""
+        return {
+            "outcome": self.outcome.value,
+            "fingerprint": self.run.fingerprint,
+            "sentence": self.sentence,
+            "results": [entry.to_dict() for entry in self.recomputed],
+        }
+
+
+def recompute(run: SavedRun) -> Verification:
+    """Compute all results of a run again.
+
+    Args:
+        run: A run that was read with its scores.
+    """
+    entries = []
+    with single_thread():
+        for result, stored in zip(run.results, run.content["results"], strict=True):
+            siblings = [other for other in run.results if other.method == result.method]
+            entries.append(_recomputed(run, result, siblings, stored))
+    return Verification(run=run, recomputed=entries)
+
+
+def _recomputed(
+    run: SavedRun, result: AuditResult, siblings: Sequence[AuditResult], stored: Mapping[str, Any]
+) -> Recomputed:
+    """Return one result, computed again and compared with its JSON."""
+    left_out, again, outcome = [], result, None
+    try:
+        if not result.recipe and not _is_composed(result, siblings):
+            raise InputError("its method stores no recipe for them")
+        if result.recipe and result.scores is None:
+            raise InputError("its scores are not stored")
+        with refusing_damage(run.path):
+            again = registry.find(result.method).recompute(result, siblings)
+    except InputError as error:
+        left_out.append(f"estimates and claim test: {error}")
+        outcome = Outcome.NOT_RECOMPUTED
+    theory = result.theory
+    if theory is not None:
+        claim = _recomputed_claim(theory)
+        if claim is None:
+            left_out.append(f"claimed ε: taken as stated ({theory.accountant})")
+        else:
+            # The claim test names the claim that it tested; both are compared with what is stored.
+            again = replace(again, theory=claim, claim_test=_for_claim(again, claim))
+    if result.checks:
+        left_out.append(f"findings of {len(result.checks)} checks: what they saw of the training is not stored")
+    content = json.loads(json.dumps(again.to_dict()))
+    differences = list(_differences({name: stored.get(name) for name in _FIELDS}, content))
+    if any(not rounding for _, rounding in differences):
+        outcome = Outcome.DIFFERENT
+    elif outcome is None:
+        outcome = Outcome.ROUNDED if differences else Outcome.SAME
+    sentences = [sentence for sentence, rounding in differences if not rounding]
+    return Recomputed(result=result, outcome=outcome, differences=sentences, not_recomputed=left_out)
+
+
+def _is_composed(result: AuditResult, siblings: Sequence[AuditResult]) -> bool:
+    """Whether a result without scores follows from another one of its method."""
+    return result.scores is None and any(result.label.startswith(f"{other.label}, ") for other in siblings)
+
+
+def _for_claim(result: AuditResult, claim: Theory) -> Any:
+    """Return the claim test of a result as a test of ``claim``, which differs from its own in ε at most."""
+    return None if result.claim_test is None else replace(result.claim_test, theory=claim)
+
+
+def _recomputed_claim(theory: Theory) -> Theory | None:
+    """Return a claim with its ε from the accountant again, or None if somebody else stated it."""
+    if theory.accountant not in ACCOUNTANTS or theory.noise_multiplier is None or theory.noise_schedule:
+        return None
+    try:
+        sampling = parse_sampling(theory.sampling)
+        # A client drawn m times in one round counts as m² rounds, which can exceed the number of rounds.
+        rounds = max(theory.rounds, sampling.times) if isinstance(sampling, AtMost) else theory.rounds
+        again = accounting.theory(
+            noise_multiplier=theory.noise_multiplier,
+            sampling=sampling,
+            rounds=rounds,
+            delta=theory.delta,
+            accountant=theory.accountant,
+        )
+    except InputError:
+        return None
+    return replace(theory, epsilon=again.epsilon)
+
+
+def _differences(stored: Any, again: Any, place: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield sentences on what differs in two JSON values, and whether rounding explains it."""
+    if isinstance(stored, dict) and isinstance(again, dict):
+        for name, value in stored.items():
+            yield from _differences(value, again.get(name), f"{place}.{name}" if place else name)
+    elif isinstance(stored, list) and isinstance(again, list) and len(stored) == len(again):
+        for i, (one, other) in enumerate(zip(stored, again, strict=True)):
+            name = one.get("method", i) if isinstance(one, dict) else i
+            yield from _differences(one, other, f"{place}[{name}]")
+    elif stored != again:
+        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stored, again))
+        rounding = numbers and math.isclose(stored, again, rel_tol=_ROUNDING)
+        yield f"{place} is stored as {_shown(stored)}, recomputed as {_shown(again)}", rounding
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,179 @@
+"""``coalmine verify``: every number of a result again from its scores, to the digit."""
+
+import json
+import math
+
+import jsonschema
+import pytest
+
+from coalmine.results import manifest
+from coalmine.results.files import save
+from coalmine.results.saved import read_run_directory
+from coalmine.runs.running import run as run_all
+from coalmine.runs.settings import run_from_text
+from coalmine.runs.verification import Outcome, recompute
+from coalmine.stats.nulls import (
+    CosineNull,
+    LargestOfNull,
+    LikelihoodRatioNull,
+    NormalNull,
+    OrthogonalCosineNull,
+    null_text,
+    parse_null,
+)
+from gate_runs import result
+
+ALL = """
+[training]
+data = "generated-text"
+vocabulary_size = 120
+positions = 6
+clients = 40
+rounds = 4
+cohort = "poisson:1.0"
+clip_norm = 0.5
+noise_multiplier = 1.0
+model_settings = {embedding = 8, units = 12}
+[one-shot]
+view = ["final-change", "updates"]
+canaries = 40
+[canife]
+every = 2
+trials = 12
+design.iterations = [3]
+[secret-sharer]
+references = 500
+each = 4
+[ldp]
+trials = 300
+measurements = 2
+epsilon = [1.0]
+crafter = ["dummy-gradient"]
+[exposure]
+[mechanism]
+noise_multiplier = 1.0
+claim = 2.0
+dim = 2000
+canaries = 50
+calls = 16
+"""
+
+STOPPING = """
+[ldp]
+trials = 400
+measurements = 2
+epsilon = [1.0]
+crafter = ["dummy-gradient"]
+view = ["white-box"]
+stop_when_refuted = true
+"""
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    path = tmp_path_factory.mktemp("verification") / "run"
+    run_all(run_from_text(ALL, "all"), out=path)
+    return path
+
+
+def test_every_method_is_recomputed_to_the_digit(everything):
+    verification = recompute(read_run_directory(everything, scores=True))
+    assert {entry.result.method for entry in verification.recomputed} == {
+        "one-shot", "canife", "secret-sharer", "ldp", "exposure", "mechanism",
+    }  # fmt: skip
+    assert len(verification.recomputed) == 15
+    for entry in verification.recomputed:
+        assert (entry.outcome, entry.differences) == (Outcome.SAME, []), entry.result.label
+
+
+def test_what_cannot_be_recomputed_is_named(everything):
+    by_method = {
+        entry.result.method: entry.not_recomputed
+        for entry in recompute(read_run_directory(everything, scores=True)).recomputed
+    }
+    assert any("checks" in sentence for sentence in by_method["mechanism"])
+    assert any("claimed ε" in sentence for sentence in by_method["ldp"])
+    assert not by_method["exposure"]
+
+
+def test_games_that_may_stop_early_are_recomputed_in_the_order_of_their_bets(tmp_path):
+    run_all(run_from_text(STOPPING, "stopping"), out=tmp_path / "run")
+    verification = recompute(read_run_directory(tmp_path / "run", scores=True))
+    assert verification.outcome is Outcome.SAME
+
+
+def changes(content):
+    """Yield one change to each kind of number in the results, with a word that must be in the sentence about it."""
+    for i, one in enumerate(content["results"]):
+        where = f"{one['method']} {one['view']}"
+        yield where, i, ("estimates", 0, "epsilon"), "epsilon"
+        yield where, i, ("verdict",), "verdict"
+        if one["claim_test"] is not None and one["claim_test"]["p_value"] is not None:
+            yield where, i, ("claim_test", "p_value"), "p_value"
+        if one["theory"] is not None and one["theory"]["accountant"] == "pld":
+            yield where, i, ("theory", "epsilon"), "theory.epsilon"
+
+
+def test_any_changed_number_is_found_although_the_manifest_fits(everything, tmp_path, run):
+    """One recomputation finds changes in all results at once: each is compared with its own scores."""
+    import shutil
+
+    copy = shutil.copytree(everything, tmp_path / "run")
+    content = json.loads((copy / "result.json").read_text())
+    changed = []
+    for where, i, path, word in list(changes(content)):
+        place = content["results"][i]
+        for key in path[:-1]:
+            place = place[key]
+        old = place[path[-1]]
+        new = {"verdict": "refuted" if old != "refuted" else "not refuted"}.get(path[-1])
+        place[path[-1]] = new or (0.5 if old in (0, "inf") else old * (1 + 1e-6))
+        changed.append((where, i, word))
+    (copy / "result.json").write_text(json.dumps(content))
+    manifest.Manifest.of_files(copy).write()
+    entries = recompute(read_run_directory(copy, scores=True)).recomputed
+    for where, i, word in changed:
+        assert entries[i].outcome is Outcome.DIFFERENT, where
+        assert any(word in sentence for sentence in entries[i].differences), (where, word, entries[i].differences)
+    assert run("check", str(copy))[0] in (0, 1)  # the manifest alone does not notice
+
+
+def test_rounding_is_told_from_a_change(everything, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(everything, tmp_path / "run")
+    content = json.loads((copy / "result.json").read_text())
+    estimate = content["results"][0]["estimates"][0]
+    estimate["epsilon"] = math.nextafter(estimate["epsilon"], math.inf)
+    (copy / "result.json").write_text(json.dumps(content))
+    manifest.Manifest.of_files(copy).write()
+    verification = recompute(read_run_directory(copy, scores=True))
+    assert (verification.recomputed[0].outcome, verification.outcome) == (Outcome.ROUNDED, Outcome.ROUNDED)
+
+
+def test_a_result_without_a_recipe_is_said_to_be_taken_on_trust(tmp_path, run):
+    save(result(), tmp_path)
+    code, out, _ = run("verify", str(tmp_path))
+    assert code == 0
+    assert "None of the 1 results could be recomputed" in out
+    assert "recipe" in out
+
+
+def test_the_json_follows_the_schema(everything, run):
+    from importlib import resources
+
+    schema = json.loads((resources.files("coalmine.results") / "schema.json").read_text(encoding="utf-8"))
+    code, out, _ = run("verify", str(everything), "--json")
+    assert code == 0
+    jsonschema.validate(json.loads(out), schema)
+
+
+@pytest.mark.parametrize(
+    "null",
+    [
+        CosineNull(7), OrthogonalCosineNull(900), NormalNull(0.1, 2.5), LikelihoodRatioNull(),
+        LargestOfNull(OrthogonalCosineNull(50), 3),
+    ],
+)  # fmt: skip
+def test_a_null_distribution_is_read_back_from_its_text(null):
+    assert parse_null(null_text(null)) == null
