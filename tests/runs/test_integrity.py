@@ -81,8 +81,8 @@ def missing_scores(path):
 
 
 def added_arrays(path):
-    np.savez(path / "arrays-one-shot-final.npz", scores=np.zeros(3))
-    return "arrays-one-shot-final.npz does not belong"
+    np.savez(path / "arrays-one-shot-other.npz", scores=np.zeros(3))
+    return "arrays-one-shot-other.npz does not belong"
 
 
 def swapped_files(path):

@@ -122,5 +122,5 @@ def test_any_number_of_threads_gives_the_same_bytes(tmp_path):
         command = [sys.executable, "-m", "coalmine", "run", str(file), "--out", str(out), "--quiet", "--json"]
         subprocess.run(command, env=environment, check=True, capture_output=True)
         outcomes.append({p.name: p.read_bytes() for p in [out / "result.json", *sorted(out.glob("*.npz"))]})
-    assert len(outcomes[0]) == 4
+    assert len(outcomes[0]) >= 4
     assert outcomes[0] == outcomes[1] == outcomes[2]
