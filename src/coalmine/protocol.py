@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Vector
-from coalmine.errors import InputError, check_count, check_kind
+from coalmine.errors import InputError, check_count, check_kind, check_positive
 
 if TYPE_CHECKING:
     from coalmine.accounting.claims import TrainingClaim
@@ -69,6 +69,9 @@ class Release:
         rounding: How far rounding may have moved each number of the vector, where that is not negligible beside the
             noise, such as in half precision; infinite if numbers were replaced.
 
+    Raises:
+        InputError: If the kind is unknown, the round is not a whole number of at least 0, or the divisor not positive.
+
     Example:
         >>> release = Release(round=3, kind="update", vector=np.zeros(10, dtype=np.float32), divisor=50.0)
         >>> View("update").shows(release.round, rounds=5)
@@ -81,6 +84,15 @@ class Release:
     trial: int | None = None
     divisor: float | None = None
     rounding: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise InputError(f"kind must be model or update, got {self.kind!r}")
+        check_count("round", self.round, least=0)
+        if self.divisor is not None:
+            check_positive("divisor", self.divisor)
+        if not self.rounding >= 0:
+            raise InputError(f"rounding must be at least 0, got {self.rounding}")
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,10 @@ def assert_private(
     from coalmine.methods.mechanism.audit import applied, audit_mechanism, checked_calls
     from coalmine.methods.mechanism.battery import check_noise
 
+    if not callable(mechanism):
+        raise InputError(
+            f"mechanism must be a function from the sum of updates to the noisy sum, got {type(mechanism).__name__}"
+        )
     curve, claim, sigma = _claim(epsilon, delta, noise_multiplier)
     _checked(claim, delta, false_alarm_rate)
     if delta > false_alarm_rate:

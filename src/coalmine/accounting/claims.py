@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from coalmine.accounting.accountants import check_accountant
 from coalmine.accounting.guarantees import Theory, claimed, scheduled_epsilon, theory
 from coalmine.accounting.rounds import round_epsilon
 from coalmine.accounting.sampling import EveryRound, Poisson, Sampling, parse_sampling
-from coalmine.errors import InputError, check_delta
+from coalmine.errors import InputError, check_count, check_delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,8 @@ def parse_claim(text: str, *, delta: float) -> Theory:
 
     Args:
         text: The terms of a training, ``"noise=1.0,sampling=poisson:0.01,rounds=800"``, optionally with
-            ``accountant=rdp``; or just an ε, ``"epsilon=8"``. Sampling is ``every-round`` and rounds 1 unless stated.
+            ``accountant=rdp``; or just an ε, ``"epsilon=8"`` or ``"8"``. Sampling is ``every-round`` and rounds 1
+            unless stated.
         delta: The δ at which ε is claimed.
 
     Returns:
@@ -112,7 +114,13 @@ def parse_claim(text: str, *, delta: float) -> Theory:
         >>> parse_claim("epsilon=8", delta=1e-5).epsilon
         8.0
     """
-    terms = dict(part.partition("=")[::2] for part in text.split(","))
+    pairs = [part.strip().partition("=")[::2] for part in text.split(",")]
+    with suppress(ValueError):
+        pairs = [("epsilon", str(float(text)))]
+    terms = dict(pairs)
+    repeated = next((name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1), None)
+    if repeated is not None:
+        raise InputError(f"a claim must state {repeated} once, got {text!r}")
     known = ({"epsilon"}, {"noise", "sampling", "rounds", "accountant"})
     if not (terms.keys() == known[0] or ("noise" in terms and terms.keys() <= known[1])):
         raise InputError(
@@ -120,10 +128,16 @@ def parse_claim(text: str, *, delta: float) -> Theory:
         )
     try:
         if "epsilon" in terms:
-            return claimed(float(terms["epsilon"]), delta)
-        noise_multiplier, rounds = float(terms["noise"]), int(terms.get("rounds", "1"))
+            epsilon, noise_multiplier, rounds = float(terms["epsilon"]), 1.0, 1
+        else:
+            epsilon, noise_multiplier, rounds = 0.0, float(terms["noise"]), int(terms.get("rounds", "1"))
     except ValueError:
         raise InputError(f"epsilon, noise and rounds of a claim must be numbers, got {text!r}") from None
+    if not (math.isfinite(epsilon) and math.isfinite(noise_multiplier)):
+        raise InputError(f"epsilon and noise of a claim must be finite, got {text!r}")
+    if "epsilon" in terms:
+        return claimed(epsilon, delta)
+    check_count("rounds of a claim", rounds)
     return theory(
         noise_multiplier=noise_multiplier,
         sampling=parse_sampling(terms.get("sampling", EveryRound.name)),

@@ -43,6 +43,10 @@ class Client:
     update: Any
     examples: int = 1
 
+    def __post_init__(self) -> None:
+        if isinstance(self.update, str | bytes | bool | int) or self.update is None:
+            raise InputError(f"a client's update must be an array, or a list or dict of arrays, got {self.update!r}")
+
 
 def is_tensor(value: object) -> bool:
     """Whether a value is a torch tensor; torch is not imported for the answer."""

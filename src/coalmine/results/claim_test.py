@@ -46,15 +46,19 @@ class ClaimTest:
 
     Args:
         verdict: One of the five verdicts.
-        p_value: Probability of such evidence, or an upper limit on it, if the claim is true.
-        confidence: One minus the false-alarm rate at which ``verdict`` was reached.
+        p_value: Probability of such evidence, or an upper limit on it, if the claim is true; None if there is no claim,
+            or if only a lower bound was compared with it.
+        confidence: One minus the false-alarm rate at which ``verdict`` was reached; None if there is no claim or bound.
         assumes: What the test assumes about the scores; it assumes nothing about the mechanism.
         noise_at_most: Upper bound, at that confidence, on the share of the claimed noise that the training adds;
             None if the claim states no noise multiplier or no share can be excluded.
-        noise_estimate: Estimate of that share, as seen by this attack: a weak attack makes it too large.
-        detectable_noise: The audit detects noise below this share of the claim with 80% power; None if it detects none.
-        canaries_needed: Inserted canaries that detect half the claimed noise with that power, if these are too few.
-        theory: The claim that was tested. A result takes no test of another claim than its own.
+        noise_estimate: Estimate of that share, as seen by this attack: a weak attack makes it too large. None where
+            ``noise_at_most`` would be None for lack of a noise multiplier, or if it is below 0.02 or above 11.
+        detectable_noise: The audit detects noise below this share of the claim with 80% power; for a claim without a
+            noise multiplier, an ε above the claimed one divided by this share. None if it detects nothing.
+        canaries_needed: Inserted canaries that detect half the claimed noise with that power, if these are too few;
+            None if they are enough, or if a million (4,000 that depend on each other) would not be.
+        theory: The claim that was tested; None until a result adds its own. It takes no test of another claim.
 
     Example:
         >>> ClaimTest(verdict=Verdict.REFUTED, p_value=1e-4, confidence=0.95).refuted

@@ -86,7 +86,9 @@ class Finding:
         from coalmine.results.words import p_value_text
 
         text = self.sentence.rstrip(".")
-        return f"{text}." if self.p_value == 0 else f"{text} ({p_value_text(self.p_value)})."
+        if self.p_value == 0:
+            return text if text.endswith("?") else f"{text}."
+        return f"{text} ({p_value_text(self.p_value)})."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""

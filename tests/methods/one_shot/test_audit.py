@@ -427,10 +427,8 @@ def test_a_result_needs_every_release_and_ends_the_audit():
     with pytest.raises(InputError, match=r"round 0 .* result"):
         done.plant(0, clip_norm=1.0)
     skipped = OneShot(dim=50, rounds=2, canaries=20)
-    skipped.plant(1, clip_norm=1.0)
-    skipped.observe(Release(1, "model", np.ones(50, dtype=np.float32)))
-    with pytest.raises(InputError, match=r"plant .* round 0"):
-        skipped.result()
+    with pytest.raises(InputError, match=r"plant .* round 1 before round 0"):
+        skipped.plant(1, clip_norm=1.0)
 
 
 def test_canaries_need_a_norm_if_nothing_is_clipped():

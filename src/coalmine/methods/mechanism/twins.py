@@ -30,7 +30,8 @@ def repeat_attack(calls: Calls) -> Attack | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = np.nan_to_num(product / np.sqrt(power * power.T))
     np.fill_diagonal(correlation, 0)
-    sure = _correlated(correlation, count)
+    # Few large values decide about the correlation of heavy-tailed noise, so that it has fewer degrees of freedom.
+    sure = _correlated(correlation, count / calls.spread)
     strength = np.where(sure, np.abs(correlation), 0)
     partner = strength.argmax(axis=1)
     each = np.arange(partner.size)

@@ -39,7 +39,7 @@ from coalmine.methods.one_shot.scores import SCORES, find_score
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.updates import check_room, family_for
 from coalmine.methods.one_shot.views import adversary, parse_view, shows_one_release
-from coalmine.protocol import Audit, Release, View
+from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import USER
@@ -152,6 +152,7 @@ class OneShot(Audit):
         # How often each canary was due since the last release.
         self._due = np.zeros(self._count, dtype=np.int64)
         self._seconds, self._finished = 0.0, False
+        self._inserted: tuple[int, Vector] | None = None  # round and sum of the canaries planted last
 
     def _start_evidence(self) -> None:
         """Start to score the canaries, and to check the training."""
@@ -262,6 +263,7 @@ class OneShot(Audit):
         self._due[present] += 1
         clients = self.participation.rate(self._count, self.rounds, round) * self.canaries
         planted = self._canaries.planted(present, norm, clients) if self._plants else None
+        self._inserted = None if planted is None else (round, planted.total)
         self._seconds += time.perf_counter() - start
         return planted
 
@@ -312,7 +314,11 @@ class OneShot(Audit):
         round = release.round
         if 0 <= round < self.rounds and self._log.planted[round] and not self._log.aborted[round]:
             check_vector(np.asarray(release.vector), f"the release of round {round}", self.dim)
-            self._inspection.observe(release, float(self._log.clip_norms[round]))
+            planted_in, inserted = self._inserted or (round, None)
+            self._inserted = None  # frees its memory before the canaries are scored
+            self._inspection.observe(
+                release, float(self._log.clip_norms[round]), inserted if planted_in == round else None
+            )
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, for the check against the claimed sampling.

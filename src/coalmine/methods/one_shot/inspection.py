@@ -18,14 +18,15 @@ from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, ClaimedNoise
-from coalmine.methods.one_shot.noise_record import NoiseRecord
+from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
 from coalmine.methods.one_shot.strata import StrataEvidence
-from coalmine.protocol import Release
+from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.1
-_ONE_TENSOR = "the update"
+# Standard errors from 0 within which the canaries' share of the releases is none, and from 1 at which it would show.
+_LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
 
 
 class Inspection:
@@ -47,16 +48,37 @@ class Inspection:
         self._noise: NoiseRecord | None = None
         self._cohorts = CohortRecord()
         self._looked_at: list[str] = []
+        self._presence = np.zeros(2)  # of the canaries: sum of share times precision, and of the precision
 
     # During the training
 
-    def observe(self, release: Release, clip_norm: float) -> None:
-        """Record the update of a round, if claimed noise would have a known size in it."""
+    def observe(self, release: Release, clip_norm: float, inserted: Vector | None = None) -> None:
+        """Record the update of a round, if claimed noise would have a known size in it.
+
+        Args:
+            release: The update.
+            clip_norm: Clip norm of the round.
+            inserted: Sum of the canaries that were to be inserted, (dim,).
+        """
         if release.divisor is None or not (release.divisor > 0 and math.isfinite(clip_norm)):
             return
         if math.isfinite(release.rounding):
             update = np.asarray(release.vector, dtype=np.float32)
-            self._record.add(release.round, update, clip_norm / release.divisor, release.rounding)
+            self._record.add(release.round, update, clip_norm / release.divisor, release.rounding, release.divisor)
+            if inserted is not None:
+                self._look_for(inserted, update, release.divisor)
+
+    def _look_for(self, inserted: Vector, update: Vector, divisor: float) -> None:
+        """Record how much of the canaries' sum an update contains: 1 if it was added, and about 0 if it was not.
+
+        The canaries are random, so what else is in the update has a component along their sum with a variance of
+        |update|²/dim. Rounds are weighted by the inverse of that variance.
+        """
+        length, energy = float(inserted @ inserted), float(update @ update)
+        if length > 0 and energy > 0:
+            share = float(inserted @ update) * divisor / length
+            precision = length * self.dim / (energy * divisor**2)
+            self._presence += [share * precision, precision]
 
     def cohort(self, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round."""
@@ -87,13 +109,32 @@ class Inspection:
             made.append(Check.CANARIES)
         level = CHECK_RATE / max(1, len(made))
         findings: list[Finding] = []
+        low_everywhere = False
         if noise is not None and self._noise is not None:
-            findings += ClaimedNoise(self._noise, noise, level).findings()
+            claimed_noise = ClaimedNoise(self._noise, noise, level)
+            findings += claimed_noise.findings()
+            low_everywhere = claimed_noise.is_low_everywhere
+        if not low_everywhere:  # otherwise the divisor is in doubt, and with it the share of the canaries
+            findings += self._missing_canaries()
         findings += cohort_findings(self._cohorts, sampling, level=level)
         if strata is not None and claim is not None:
             findings += strata.findings(members, claim, level=level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         return list(map(str, made)), [*self.facts, *adjusted]
+
+    def _missing_canaries(self) -> list[Finding]:
+        """Warn if the releases contain nothing of the canaries, although they would show."""
+        precision = float(self._presence[1])
+        if not precision:
+            return []
+        share, error = float(self._presence[0]) / precision, precision**-0.5
+        if abs(share) > _LOOKS_LIKE_NOTHING * error or 1 - share < _WOULD_SHOW * error:
+            return []
+        sentence = (
+            f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did you "
+            "add planted.total to the sum of the clients' updates?"
+        )
+        return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
 
     def _claimed_noise(self, theory: Theory | None) -> Floats | None:
         """Return the claimed noise multiplier of each round; None if the claim is not about Gaussian noise."""
@@ -122,7 +163,7 @@ class Inspection:
     @property
     def _record(self) -> NoiseRecord:
         if self._noise is None:
-            layers = self.layers or Layers({_ONE_TENSOR: (self.dim,)})
+            layers = self.layers or Layers({THE_UPDATE: (self.dim,)})
             self._noise = NoiseRecord(layers, self.rounds, self.seed)
         return self._noise
 
@@ -130,10 +171,12 @@ class Inspection:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        return {**self._cohorts.state(), **({} if self._noise is None else self._noise.state())}
+        presence = {"presence": np.array(self._presence)}
+        return {**self._cohorts.state(), **presence, **({} if self._noise is None else self._noise.state())}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
         self._cohorts.restore(state)
+        self._presence = np.array(state["presence"])
         if "noise_energies" in state:
             self._record.restore(state)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
-from coalmine.methods.one_shot.noise_record import NoiseRecord
+from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
 from coalmine.results.finding import Check, Finding
 from coalmine.results.words import list_rounds
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
@@ -30,6 +31,9 @@ _LEAST_SAMPLE = 8
 _SIZE_TESTS = 5
 _MOST_BY_TENSOR = 1024  # rounds up to which repeats are looked for in each tensor
 _LISTED = 3
+_ALIKE = 0.15  # relative difference up to which factors count as the same
+_LEAST_FACTOR = 3.0  # by which everything is smaller if it was divided by a number of clients
+_LEAST_DIMENSIONS = 50  # in which noise of the claimed size is never twice as large by chance (p < 1e-17)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +55,12 @@ class ClaimedNoise:
         if not self.record.counts.any():
             return []
         repeats = _repeats(self)
-        return [*_size(self, fresh=not repeats), *repeats, *_copies(self)]
+        return [*_size(self, fresh=not repeats), *repeats, *_copies(self), *_too_large(self)]
+
+    @property
+    def is_low_everywhere(self) -> bool:
+        """Whether every block has less than the claimed noise over all rounds."""
+        return bool((self.by_block <= self.level).all())
 
     @cached_property
     def energies(self) -> tuple[Floats, Floats]:
@@ -123,7 +132,8 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
             check=Check.PLACES,
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
             sentence=f"{name} "
-            + _less(noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2)),
+            + _less(noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2))
+            + _same_factor(record, energies, dimensions),
             p_value=float(by_block[a:b].max()),
         )
         for name, a, b in _ranges(record, low_blocks)
@@ -147,10 +157,49 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
     for tensor in np.unique(tensors[odd.any(axis=0)])[:_LISTED]:
         cells = odd & (tensors == tensor)
         where = list_rounds(rounds[cells.any(axis=1)], _LISTED)
-        sentence = f"{record.layers.names[tensor]} lacks the claimed noise in {where}"
+        sentence = f"{_subject(record.layers.names[tensor])} lacks the claimed noise in {where}"
         findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(by_both[cells].max())))
     # Rounds without noise have many numbers near zero, too.
     return findings if low_rounds.any() or not fresh else findings + _near_zero(claim)
+
+
+def _same_factor(record: NoiseRecord, energies: Floats, dimensions: Floats) -> str:
+    """Ask about the divisor if all tensors and rounds are smaller by about the same factor; empty if they are not."""
+    shares = [np.sqrt(energies.sum(axis=axis) / dimensions.sum(axis=axis)) for axis in (0, 1)]
+    share = float(np.sqrt(energies.sum() / dimensions.sum()))
+    alike = all(np.abs(part / share - 1).max() < _ALIKE for part in shares) if share > 0 else False
+    if not alike or share > 1 / _LEAST_FACTOR:
+        return ""
+    factor, divisor = 1 / share, float(record.divisor[0])
+    if divisor > 1 and abs(factor / divisor - 1) < _ALIKE:
+        return f". All of it is smaller by the divisor, {divisor:g}: perhaps the update was divided twice"
+    return (
+        f". All of it is smaller by about {factor:.3g}: perhaps the sum was divided by {factor * divisor:.3g}, and "
+        "divisor= should say so"
+    )
+
+
+def _too_large(claim: ClaimedNoise) -> list[Finding]:
+    """Warn if the updates are larger than the claimed noise and clipped clients explain: missing noise would not show.
+
+    As many clients as the divisor says, or twice as many with canaries, have an energy of at most their number squared.
+    """
+    energies, dimensions = claim.energies
+    size, divisor = float(np.sqrt(energies.sum() / dimensions.sum())), float(claim.record.divisor[0])
+    per_round = float(dimensions.sum()) / float(claim.record.counts.sum())
+    clients = 2 * divisor / (float(claim.bin_noise.min()) * np.sqrt(per_round))
+    # A divisor of about 1 says nothing about the number of clients.
+    if dimensions.sum() < _LEAST_DIMENSIONS or divisor < _LEAST_FACTOR or size < 2 * (1 + clients):
+        return []
+    # Where the sum was not divided, noise and clients are larger by the divisor.
+    is_sum = 1 - _ALIKE < size / divisor < (1 + _ALIKE) * (1 + clients)
+    why = (
+        f"about the divisor, so they look like sums: were they divided by {divisor:g}?"
+        if is_sum
+        else "so the noise is larger than claimed, updates are not clipped, or divisor= is wrong."
+    )
+    sentence = f"The updates are {size:.3g} times as large as the claimed noise, {why} Missing noise would not show."
+    return [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
 
 
 def _near_zero(claim: ClaimedNoise) -> list[Finding]:
@@ -168,8 +217,8 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
             findings.append(
                 Finding(
                     check=Check.PLACES,
-                    sentence=f"About {counts[tensor] / totals[tensor]:.0%} of the numbers of "
-                    f"{record.layers.names[tensor]} have next to no noise",
+                    sentence=f"About {100 * _bare_share(counts[tensor] / totals[tensor], width):.2g}% of the numbers "
+                    f"of {record.layers.names[tensor]} have next to no noise",
                     p_value=float(p_values[tensor]),
                 )
             )
@@ -188,6 +237,12 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
     return findings
 
 
+def _bare_share(near_zero: float, width: float) -> float:
+    """Return the share of numbers without noise, from the share that is near zero: noise puts others there, too."""
+    by_chance = float(special.erf(width / np.sqrt(2)))
+    return max(0.0, near_zero - by_chance) / (1 - by_chance)
+
+
 def _less(share: float) -> str:
     """Say that there is less than the claimed noise, with the upper bound on its share if that says more."""
     return "less than the claimed noise" if share > 0.99 else f"at most {share:.2g} of the claimed noise"
@@ -195,7 +250,7 @@ def _less(share: float) -> str:
 
 def _ranges(record: NoiseRecord, low: Bools) -> list[tuple[str, int, int]]:
     """Return runs of blocks in words: the whole model, tensors, or parts of tensors."""
-    if low.all():
+    if low.all() and len(record.layers.names) > 1:
         return [("All tensors together have", 0, len(low))]
     runs: list[tuple[int, int]] = []
     tensors, names = record.tensor_of_block, []
@@ -206,8 +261,13 @@ def _ranges(record: NoiseRecord, low: Bools) -> list[tuple[str, int, int]]:
             runs.append((block, block + 1))
     for first, last in runs:
         name, whole = _block_name(record, first, last)
-        names.append((f"{name} {'has' if whole else 'have'}", first, last))
+        names.append((f"{_subject(name)} {'has' if whole else 'have'}", first, last))
     return names
+
+
+def _subject(name: str) -> str:
+    """Return a name as a sentence starts with it; names of tensors keep their letters."""
+    return THE_UPDATE.capitalize() if name == THE_UPDATE else name
 
 
 def _block_name(record: NoiseRecord, first: int, last: int) -> tuple[str, bool]:

@@ -19,6 +19,9 @@ from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 
+THE_UPDATE = "the update"
+"""Name of the only tensor if the layers are unknown."""
+
 _BLOCKS = 4  # parts of a tensor whose energies are kept
 _LEAST_BLOCK = 32
 _KEPT_ROUNDS, _KEPT_NUMBERS, _LEAST_BINS = 4096, 1 << 21, 256
@@ -28,7 +31,7 @@ COPY_ROUNDS = 4
 _SEARCHED = 1 << 14  # numbers of the update, and of each tensor, that are searched for copies
 _PREFIX, _SHORT_PREFIX, _MOST_TENSORS = 64, 16, 128
 
-_ARRAYS = ("energies", "counts", "rounding", "samples", "sampled", "copies", "whole", "lag")
+_ARRAYS = ("energies", "counts", "divisor", "rounding", "samples", "sampled", "copies", "whole", "lag")
 
 
 class NoiseRecord:
@@ -48,6 +51,7 @@ class NoiseRecord:
         self.bins = min(rounds, max(_LEAST_BINS, _KEPT_NUMBERS // (4 * len(self.edges))))
         self.energies = np.zeros((self.bins, len(self.edges)))
         self.counts, self.rounding = np.zeros(self.bins, dtype=np.int64), np.zeros(self.bins)
+        self.divisor = np.zeros(1)  # the largest one
         kept = min(rounds, _KEPT_ROUNDS)
         self.samples = np.zeros((kept, len(self.coordinates)), dtype=np.float32)
         self.sampled = np.full(kept, -1, dtype=np.int64)
@@ -111,7 +115,7 @@ class NoiseRecord:
 
     # What happened
 
-    def add(self, round: int, update: Vector, unit: float, rounding: float) -> None:
+    def add(self, round: int, update: Vector, unit: float, rounding: float, divisor: float = 1.0) -> None:
         """Record an update.
 
         Args:
@@ -119,7 +123,9 @@ class NoiseRecord:
             update: The update, (dim,).
             unit: Clip norm / divisor.
             rounding: How far rounding may have moved each number of the update.
+            divisor: What the sum was divided by.
         """
+        self.divisor[0] = max(self.divisor[0], divisor)
         index = self.bin_of(round)
         self.energies[index] += self._block_energies(update) / unit**2
         self.counts[index] += 1

@@ -37,6 +37,12 @@ class RoundLog:
         self._check_round(check_count("round", round, least=0))
         if self.planted[round]:
             raise InputError(f"plant was already called for round {round}: call it once per round")
+        missing = np.flatnonzero(~self.planted[:round])
+        if len(missing):
+            raise InputError(
+                f"plant was called for round {round} before {list_rounds(missing)}: call it in the order of rounds, "
+                "and skip for rounds that were aborted"
+            )
 
     def check_release(self, release: Release, view: View, view_name: str) -> None:
         """Raise if a view cannot see a release, or not at this time."""
@@ -52,16 +58,13 @@ class RoundLog:
             raise InputError(f"plant was not called for round {round}: call it before observe")
 
     def check_complete(self, view: View, view_name: str) -> None:
-        """Raise if a release or a call of plant is missing."""
+        """Raise if a release is missing. Rounds are planted in order, so none is missing before an observed one."""
         missing = [t for t in range(self.rounds) if view.shows(t, self.rounds) and not self.observed[t]]
         if missing:
             raise InputError(
                 f"the view {view_name} has not observed {list_rounds(missing)} of {self.rounds}: call observe with "
                 "what each released"
             )
-        unplanted = np.flatnonzero(~self.planted)
-        if len(unplanted):
-            raise InputError(f"plant was never called for {list_rounds(unplanted.tolist())}: call it in every round")
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""

@@ -1,0 +1,97 @@
+"""Releases that are not what their description says: canaries left out, wrong divisors, bare numbers in no layer."""
+
+import re
+
+import numpy as np
+import pytest
+
+from coalmine import OneShot, Release
+from coalmine.methods.one_shot.inspection import Inspection
+from coalmine.methods.one_shot.updates import update_canaries
+
+DIM, CLIENTS = 4000, 30
+
+
+def audited(
+    *, add=1.0, noise=1.0, scale=1.0, divisor=None, bare=None, layers=None, canaries=20, rounds=5, clients=CLIENTS
+):
+    """A loop that adds a share of the canaries, and releases ``scale`` times the noisy mean."""
+    audit = OneShot(
+        dim=DIM, rounds=rounds, canaries=canaries, view="updates", participation="every-round", layers=layers
+    )
+    rng = np.random.default_rng(0)
+    for t in range(rounds):
+        planted = audit.plant(t, clip_norm=1.0)
+        sent = rng.standard_normal((clients, DIM))
+        total = np.sum(sent / np.linalg.norm(sent, axis=1, keepdims=True), axis=0) + add * planted.total
+        noisy = total + noise * rng.standard_normal(DIM) * (1 if bare is None else ~bare)
+        count = clients + planted.clients
+        update = (scale * noisy / count).astype(np.float32)
+        audit.observe(Release(round=t, kind="update", vector=update, divisor=divisor or count))
+    return audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5))
+
+
+def test_a_correct_loop_gets_no_finding():
+    assert audited().findings == []
+    assert audited(layers=[3000, 1000]).findings == []
+
+
+def test_canaries_that_were_never_added_are_missed():
+    (finding,) = audited(add=0.0).findings
+    assert finding.check == "canaries in the releases"
+    assert not finding.refutes
+    assert str(finding).endswith("Did you add planted.total to the sum of the clients' updates?")
+
+
+def test_nothing_is_said_where_canaries_would_not_show():
+    """With a hundred times the noise, the share is 0 within its error whether or not canaries were added."""
+    assert "canaries in the releases" not in [f.check for f in audited(add=0.0, noise=100.0).findings]
+
+
+@pytest.mark.parametrize("family", ["gaussian", "hadamard"])
+@pytest.mark.parametrize("added", [0.0, 1.0])
+def test_the_share_of_the_canaries_has_the_stated_error(family, added):
+    """The standardized error of 400 audits has a variance of at most 1, up to four standard errors of that."""
+    rng, dim, errors = np.random.default_rng(0), 256, []
+    for seed in range(400):
+        inserted = update_canaries(family, dim=dim, count=8, seed=seed).total(np.ones(8))
+        inspection = Inspection(dim, 1, seed, None)
+        update = added * inserted + rng.standard_normal(dim) * np.linspace(0.2, 2, dim)
+        inspection._look_for(inserted, update.astype(np.float32), 1.0)
+        weighted, precision = inspection._presence
+        errors.append((weighted / precision - added) * precision**0.5)
+    bound = 4 / np.sqrt(400)
+    assert abs(np.mean(errors)) < bound
+    assert np.var(errors) < 1 + np.sqrt(2) * bound
+
+
+def test_a_mean_without_its_divisor_is_named():
+    (finding,) = audited(divisor=1.0).bugs
+    assert finding.check == "noise on every tensor"
+    assert "The update has at most 0.02" in finding.sentence
+    assert re.search(r"smaller by about (49|5\d).*perhaps the sum was divided by (49|5\d)", finding.sentence)
+
+
+def test_an_update_that_was_divided_twice_is_named():
+    sentence = audited(scale=1 / (CLIENTS + 20)).bugs[0].sentence
+    assert "smaller by the divisor, 50: perhaps the update was divided twice" in sentence
+
+
+@pytest.mark.parametrize("layers", [None, [3000, 1000]])
+def test_a_sum_with_a_divisor_is_a_warning(layers):
+    (finding,) = audited(scale=CLIENTS + 20, layers=layers).findings
+    assert finding.check == "divisor of the releases"
+    assert not finding.refutes
+    assert "look like sums: were they divided by 50?" in finding.sentence
+
+
+def test_the_share_of_bare_numbers_is_not_the_share_near_zero():
+    """3% without noise: 11% of the numbers are within a tenth of a standard deviation, 8% by chance."""
+    bare = np.random.default_rng(1).random(DIM) < 0.03
+    (sentence,) = [
+        f.sentence for f in audited(bare=bare, canaries=2, rounds=20, clients=1).bugs if "About" in f.sentence
+    ]
+    share = float(re.fullmatch(r"About (\S+)% of the numbers of the update have next to no noise", sentence)[1])
+    # Four standard errors of 8% of 2,048 sampled numbers in 20 rounds, and of how many of them are bare.
+    error = np.sqrt(0.08 * 0.92 / (20 * 2048) + 0.03 * 0.97 / 2048)
+    assert share == pytest.approx(100 * bare.mean(), abs=400 * error)

@@ -1,0 +1,81 @@
+"""Input that would silently mean something else gets a sentence; verdicts say what would help."""
+
+import numpy as np
+import pytest
+
+import coalmine as cm
+from coalmine.accounting import claimed, theory
+from coalmine.accounting.claims import parse_claim
+from coalmine.accounting.sampling import EveryRound
+from coalmine.results import words
+from coalmine.results.claim_test import ClaimTest
+from coalmine.results.verdict import Verdict
+from coalmine.testing import assert_private
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("noise=1,rounds=0", "rounds of a claim .* at least 1, got 0"),
+        ("noise=inf", "must be finite, got 'noise=inf'"),
+        ("epsilon=inf", "must be finite"),
+        ("noise=1,rounds=5,noise=2", "state noise once"),
+        ("epsilon=3,epsilon=3", "state epsilon once"),
+        ("four", "must look like .* epsilon=8, got 'four'"),
+    ],
+)
+def test_claims_that_mean_nothing_are_refused(text, fact):
+    with pytest.raises(cm.InputError, match=fact):
+        parse_claim(text, delta=1e-5)
+
+
+def test_a_bare_number_is_a_claimed_epsilon():
+    assert parse_claim("4", delta=1e-5) == parse_claim("epsilon=4", delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"kind": "updat"}, "kind must be model or update, got 'updat'"),
+        ({"divisor": 0}, "divisor must be a positive number, got 0"),
+        ({"divisor": np.inf}, "divisor must be a positive number"),
+        ({"round": -1}, "round .* got -1"),
+        ({"rounding": -0.1}, "rounding must be at least 0"),
+    ],
+)
+def test_a_release_is_checked_where_it_is_made(change, fact):
+    with pytest.raises(cm.InputError, match=fact):
+        cm.Release(**{"round": 0, "kind": "update", "vector": np.zeros(3, dtype=np.float32)} | change)
+
+
+@pytest.mark.parametrize("update", ["abc", None, 3])
+def test_a_client_without_arrays_is_refused(update):
+    with pytest.raises(cm.InputError, match="must be an array"):
+        cm.Client(update)
+
+
+def test_rounds_are_planted_in_order():
+    audit = cm.OneShot(dim=200, rounds=3, canaries=5, view="updates", participation="every-round")
+    with pytest.raises(cm.InputError, match="round 1 before round 0"):
+        audit.plant(1, clip_norm=1.0)
+    audit.plant(0, clip_norm=1.0)
+    audit.skip(1)
+    assert audit.plant(2, clip_norm=1.0) is not None
+
+
+def test_a_mechanism_is_a_function():
+    with pytest.raises(cm.InputError, match=r"mechanism must be a function .* got int"):
+        assert_private(5, epsilon=1.0)
+
+
+def test_a_claim_without_noise_is_not_compared_with_noise():
+    claim = claimed(3.0, 1e-5)
+    fine = ClaimTest(verdict=Verdict.NOT_REFUTED, p_value=0.5, confidence=0.95, detectable_noise=0.75, theory=claim)
+    sentence = words.claim_sentence(claim, fine, None)
+    assert "would have detected ε = 4 (80% power)" in sentence
+    assert "noise" not in sentence
+    weak = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, canaries_needed=700, theory=claim)
+    assert "twice this ε could go unnoticed. About 700 inserted canaries" in words.claim_sentence(claim, weak, None)
+    noisy = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
+    hopeless = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, theory=noisy)
+    assert "half the noise could go unnoticed. More canaries alone" in words.claim_sentence(noisy, hopeless, None)
