@@ -7,6 +7,7 @@ file or the new one, never half of either.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -74,8 +75,30 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """Write a JSON object atomically; NaN and infinity raise a `ValueError`, since JSON cannot represent them."""
-    return write_text(path, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    """Write a JSON object atomically."""
+    return write_text(path, json_text(content) + "\n")
+
+
+def json_text(content: object, *, indent: int | None = 2, ensure_ascii: bool = False) -> str:
+    """Return JSON in which infinity and NaN, which JSON cannot represent, are the words "inf", "-inf" and "nan".
+
+    Example:
+        >>> json_text({"loss": float("nan"), "perplexity": [float("inf"), 2.5]}, indent=None)
+        '{"loss": "nan", "perplexity": ["inf", 2.5]}'
+    """
+    try:
+        return json.dumps(content, indent=indent, allow_nan=False, ensure_ascii=ensure_ascii)
+    except ValueError:  # rare, so most contents are not walked through
+        return json.dumps(_in_words(content), indent=indent, allow_nan=False, ensure_ascii=ensure_ascii)
+
+
+def _in_words(content: object) -> object:
+    """Return the content with infinity and NaN as words."""
+    if isinstance(content, Mapping):
+        return {key: _in_words(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_in_words(value) for value in content]
+    return str(float(content)) if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def write_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> Path:

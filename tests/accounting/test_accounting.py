@@ -384,7 +384,7 @@ rates = st.floats(1e-4, 1)
 deltas = st.floats(-7, -2).map(lambda exponent: 10**exponent)
 counts = st.integers(1, 10**9)
 samplings = st.one_of(
-    st.floats(0, 1).map(Poisson),
+    st.floats(1e-12, 1).map(Poisson),
     st.tuples(counts, counts).map(lambda pair: FixedSize(min(pair), max(pair))),
     counts.map(OncePerEpoch),
     counts.map(AtMost),
@@ -618,3 +618,9 @@ def test_many_estimates_are_composed_as_dp_accounting_composes_them_one_by_one()
     assert compose_rounds(series, sampling=Poisson(0.01), delta=1e-5) == pytest.approx(
         accountant.get_epsilon(1e-5), rel=2e-3
     )
+
+
+@pytest.mark.parametrize("rate", ["1e-300", "5e-324", "1e-13"])
+def test_a_sampling_probability_below_all_populations_raises(rate):
+    with pytest.raises(InputError, match=f"at least 1e-12, got {rate}"):
+        parse_sampling(f"poisson:{rate}")

@@ -166,3 +166,14 @@ def test_a_directory_in_which_nothing_was_computed_can_be_used_again(tmp_path):
         run(wrong, out=tmp_path / "run")
     with RunDirectory(tmp_path / "run").claimed("x = 1"):
         pass
+
+
+def test_a_wrong_setting_of_the_second_model_is_reported_before_the_first_training(tmp_path, run):
+    (tmp_path / "audit.toml").write_text(
+        "[training]\nrounds = 100000\n[one-shot]\ncanaries = 10\n[text-training]\nmodel_settings = {no_such = 3}\n"
+        "[secret-sharer]\n"
+    )
+    code, _, err = run("run", tmp_path / "audit.toml", "--out", tmp_path / "run", "--quiet")
+    assert code == 2
+    assert "no_such" in err
+    assert not (tmp_path / "run" / "checkpoint").exists()

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import socket
 import threading
 from datetime import datetime
 
@@ -176,3 +177,23 @@ def test_a_port_or_a_directory_that_cannot_be_had_is_a_sentence(served, tmp_path
         Server(served[0], served[1].server_port)
     code, _, err = run("serve", str(tmp_path / "nowhere"))
     assert (code, "there is no directory" in err) == (2, True)
+
+
+def test_two_host_headers_are_refused(served):
+    _, server = served
+    ours = f"{HOST}:{server.server_port}"
+    for hosts in ((ours, "evil.example"), ("evil.example", ours), (ours, ours), ()):
+        connection = http.client.HTTPConnection(HOST, server.server_port, timeout=10)
+        connection.putrequest("GET", "/", skip_host=True)
+        for host in hosts:
+            connection.putheader("Host", host)
+        connection.endheaders()
+        assert connection.getresponse().status == 421
+        connection.close()
+
+
+def test_a_hundred_connections_can_wait(tmp_path):
+    with Server(tmp_path, 0) as server:  # nobody accepts: all of them wait
+        waiting = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(100)]
+        for connection in waiting:
+            connection.close()

@@ -20,6 +20,9 @@ Schedule = Sequence[tuple[float, int]]
 # is an upper bound either way.
 MIN_NOISE, MAX_NOISE = 1e-6, 1e6
 
+MIN_RATE = 1e-12
+"""Smallest probability of Poisson sampling other than 0."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -104,6 +107,8 @@ class Poisson(Sampling):
     def __post_init__(self) -> None:
         if isinstance(self.q, str) or not 0 <= self.q <= 1:
             raise InputError(f"the sampling probability q must be in [0, 1], got {self.q}")
+        if 0 < self.q < MIN_RATE:  # privacy losses of a round would vanish in rounding
+            raise InputError(f"the sampling probability q must be 0 or at least {MIN_RATE:g}, got {self.q}")
 
     def __str__(self) -> str:
         return f"poisson:{self.rate!r}"

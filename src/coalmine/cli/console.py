@@ -7,7 +7,6 @@ recolor, rewrite or hide what a terminal shows.
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import sys
@@ -23,6 +22,7 @@ import click
 import typer
 
 from coalmine.errors import CanaryWarning, DataWarning
+from coalmine.files import json_text
 from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 def print_json(content: dict[str, Any]) -> None:
     """Print JSON and nothing else."""
-    print(json.dumps(content, indent=2, allow_nan=False))
+    print(json_text(content, ensure_ascii=True))
 
 
 def exit_if_failed(gate: Gate) -> None:

@@ -57,6 +57,7 @@ def _training_curves(history: Sequence[Mapping[str, Any]], name: str) -> list[Fi
 def _curve(history: Sequence[Mapping[str, Any]], field: str, title: str, name: str) -> Figure | None:
     points = [{"round": h["round"] + 1, "value": from_json(h[field])} for h in history if h.get(field) is not None]
     points = [point for point in points if math.isfinite(point["value"])]
+    points = [point for point in points if math.isfinite(point["value"])]
     if len(points) < 2:  # a single point is no curve, and the table has it
         return None
     style = {"color": INSERTED, "strokeWidth": 2, "point": len(points) < 30 and {"color": INSERTED, "size": 30}}

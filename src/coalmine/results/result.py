@@ -301,8 +301,8 @@ def theory_from_dict(content: Mapping[str, Any] | None) -> Theory | None:
 
 
 def from_json(value: Any) -> Any:
-    """Return a value of a result file as a Python value; infinity is written as a word."""
-    return math.inf if value == "inf" else value
+    """Return a value of a result file as a Python value; infinity and NaN are written as words."""
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
 def in_json(value: float | None) -> float | str | None:

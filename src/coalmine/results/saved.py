@@ -14,7 +14,7 @@ from coalmine.results.directory import RunDirectory
 from coalmine.results.files import SCHEMA, arrays_path, scores_path
 from coalmine.results.finding import Finding
 from coalmine.results.manifest import PROVENANCE, RESULT, Manifest, verify
-from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.result import AuditResult, MethodResults, from_json
 from coalmine.results.showing import Results
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
@@ -186,9 +186,10 @@ def read_training_part(path: Path) -> dict[str, Any]:
     """Return what is known of a finished training, refusing a damaged file as `read_part` does."""
     training = read_json(path)
     metrics = training.get("metrics")
-    if not isinstance(metrics, dict) or not all(_is_number(value) for value in metrics.values()):
+    values = {name: from_json(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {"": None}
+    if not all(isinstance(value, float) or _is_number(value) for value in values.values()):
         raise InputError(f"{path} has no readable metrics; delete the file to compute it again")
-    return training
+    return {**training, "metrics": values}
 
 
 def check_results(results: object, path: Path) -> None:

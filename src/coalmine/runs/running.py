@@ -184,6 +184,7 @@ class _Run:
     def _results_of(self, groups: Sequence[_Group]) -> tuple[list[MethodResults], dict[str, Any]]:
         """Compute the results of all groups, and what ``result.json`` holds."""
         done = self._done(groups)
+        _check_models([group for group in groups if not all(name in done for name in group.jobs)])
         methods: dict[str, MethodResults] = {}
         trainings: dict[str, dict[str, Any]] = {}
         for group in groups:
@@ -312,6 +313,13 @@ class _Run:
         if self.directory is not None:
             write_json(self.directory.part(name), content)
             self.directory.log("found", part=name)
+
+
+def _check_models(groups: Sequence[_Group]) -> None:
+    """Build the models of all trainings but the first, so that a wrong setting is not found after hours of training."""
+    for group in [group for group in groups if group.settings is not None][1:]:
+        assert group.settings is not None
+        group.settings.module(group.splits())
 
 
 def quality(training: Rounds) -> dict[str, float]:

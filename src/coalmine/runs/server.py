@@ -6,7 +6,6 @@ rebinding from a foreign page would send. Reports are served unchanged, in a san
 
 from __future__ import annotations
 
-import json
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from coalmine import __version__
 from coalmine.errors import InputError
+from coalmine.files import json_text
 from coalmine.results.manifest import verify
 from coalmine.runs.comparison_page import page
 from coalmine.runs.overview import Overview, report_of
@@ -72,7 +72,9 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing: the terminal belongs to the user."""
 
     def _answer(self, *, head: bool) -> None:
-        if (self.headers.get("Host") or "").lower() not in self.server.names:
+        hosts = self.headers.get_all("Host") or []
+        # Of two, a proxy may believe the other.
+        if len(hosts) != 1 or hosts[0].lower() not in self.server.names:
             self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "This server answers for this machine only.", head)
             return
         path = urlsplit(self.path).path
@@ -92,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
             content, status = {"runs": self.server.overview.runs()}, HTTPStatus.OK
         except InputError as error:
             content, status = {"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR  # type: ignore[dict-item]
-        self._send(status, "application/json", json.dumps(content, allow_nan=False), head)
+        self._send(status, "application/json", json_text(content, indent=None), head)
 
     def _report(self, name: str, head: bool) -> None:
         try:
@@ -133,6 +135,7 @@ class Server(ThreadingHTTPServer):
     """The server of the runs in ``root``, on a port of this machine; port 0 picks a free one."""
 
     daemon_threads = True
+    request_queue_size = 128  # connections that wait, where http.server lets five
 
     def __init__(self, root: Path, port: int) -> None:
         if not root.is_dir():

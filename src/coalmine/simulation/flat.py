@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 
 from coalmine.errors import InputError
 
@@ -140,8 +141,19 @@ def parameter_vector(module: nn.Module) -> Tensor:
     """The trainable parameters as one float32 vector, in the order of ``module.parameters()``.
 
     Raises:
-        InputError: If the module has no trainable parameters.
+        InputError: If the module has no trainable parameters, or some that cannot be part of a vector.
     """
+    for name, value in module.named_parameters():
+        if is_lazy(value):
+            raise InputError(
+                f"parameter {name!r} has no shape before the first batch (a lazy layer such as LazyLinear): name its "
+                "input size, or call the model once on a batch before you pass it"
+            )
+        if value.layout != torch.strided or value.is_complex() or value.is_quantized or value.is_meta:
+            raise InputError(
+                f"parameter {name!r} must hold real numbers, stored densely: {value.dtype}, {value.layout} on device "
+                f"{value.device} cannot be part of one vector"
+            )
     pieces = [value.detach().reshape(-1).float() for value in module.parameters() if value.requires_grad]
     if not pieces:
         raise InputError("the model has no trainable parameters: set requires_grad to True for at least one")
@@ -159,12 +171,14 @@ def norms(rows: Tensor) -> Tensor:
 
 def check_module(module: nn.Module, *, private: bool) -> None:
     """Raise `InputError` for a module that cannot be trained: bad parameters, or BatchNorm in a private training."""
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+        raise InputError("the model is compiled by torch.jit, which hides its layers: pass the plain module")
+    parameter_vector(module)
     for name, value in module.named_parameters():
         if not value.is_floating_point():
             raise InputError(f"parameter {name!r} has dtype {value.dtype}; all parameters must be floating-point")
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"parameter {name!r} is not finite before training: check its initialization")
-    parameter_vector(module)
     for name, layer in module.named_modules():
         if private and isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise InputError(
