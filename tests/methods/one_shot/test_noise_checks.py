@@ -8,7 +8,8 @@ import pytest
 from coalmine import OneShot, Release
 from coalmine.accounting import EveryRound, claimed
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.noise_checks import ClaimedNoise
+from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, ClaimedNoise
+from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_findings
 from coalmine.methods.one_shot.noise_record import NoiseRecord
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
@@ -93,6 +94,28 @@ def same_seed_for_each_tensor(rng, t, memory):
     return np.concatenate([np.random.default_rng(seed).normal(size=size) for size in LAYERS.sizes])
 
 
+def permuted_copies(rng, t, memory):
+    """Every number has a partner at a random place, which gets the same noise with the other sign."""
+    order = memory.setdefault("order", rng.permutation(LAYERS.dim))
+    vector, half = fresh(rng, t, memory), LAYERS.dim // 2
+    vector[order[half : 2 * half]] = -vector[order[:half]]
+    return vector
+
+
+def bare_number(rng, t, memory):
+    vector = fresh(rng, t, memory)
+    vector[1234] = 0
+    return vector
+
+
+def uniform(rng, t, memory):
+    return rng.uniform(-math.sqrt(3), math.sqrt(3), LAYERS.dim)
+
+
+def random_signs(rng, t, memory):
+    return rng.choice([-1.0, 1.0], LAYERS.dim)
+
+
 BUGS = {
     "no noise on a bias": (without("fc2.bias"), "fc2.bias has at most"),
     "no noise on a scalar": (without("scale"), "scale has at most"),
@@ -113,6 +136,9 @@ BUGS = {
     "one draw per row": (one_draw_per_row, "Neighboring numbers of fc1.weight"),
     "the same rows": (same_rows, "The rows of fc1.weight"),
     "tiled noise": (tiled, "777 places further on"),
+    "uniform noise": (uniform, "within 4 standard deviations"),
+    "random signs": (random_signs, "of Gaussian ones would"),
+    "copies at random places": (permuted_copies, "follows that of number"),
     "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),
 }
 
@@ -123,7 +149,12 @@ def test_a_bug_is_named(bug):
     assert any(words in sentence for sentence in sentences(noise))
 
 
-# 40 trainings with three checks at level 2e-4 each: false-alarm probability at most 0.024. The signals are up to nine
+def test_a_single_number_without_noise_is_named_wherever_it_is():
+    words = "1 of 8,907 numbers lack the claimed noise in all rounds, such as number 1234 of fc1.weight"
+    assert sentences(bare_number, signal=5.0) == [words]
+
+
+# 40 trainings with four checks at level 2e-4 each: false-alarm probability at most 0.032. The signals are up to nine
 # times as long as all noise together, the same in every round, or all in one tensor.
 @pytest.mark.parametrize("signal", [0.0, 20.0, 900.0])
 def test_a_correct_training_has_no_findings(signal):
@@ -138,19 +169,40 @@ def test_a_signal_that_repeats_is_not_noise_that_repeats():
 
 
 def test_false_alarms_stay_below_the_level():
-    """At a level of 0.3 per check, three checks alarm in at most 90% of trainings and each in at most 30%."""
-    alarms = np.zeros(3)
+    """At a level of 0.3 per check, each of four checks alarms in at most 30% of trainings."""
+    alarms = np.zeros(len(NOISE_CHECKS))
     trainings = 150
     layers = Layers.of([40, 8, (6, 20), 1])
     for seed in range(trainings):
         rng = np.random.default_rng(seed)
-        record = NoiseRecord(layers, 6, seed)
-        for t in range(6):
+        record = NoiseRecord(layers, 10, seed)
+        for t in range(10):
             record.add(t, rng.normal(size=layers.dim).astype(np.float32), 1.0, 0.0)
-        checks = {f.check for f in ClaimedNoise(record, np.ones(6), 0.3).findings()}
-        alarms += [name in checks for name in ("noise on every tensor", "fresh noise", "independent noise")]
+        checks = {f.check for f in ClaimedNoise(record, np.ones(10), 0.3).findings()}
+        alarms += [name in checks for name in NOISE_CHECKS]
     # One standard error is 0.037: exceeding 0.3 + 4 of them by chance has probability 3e-5.
     assert (alarms / trainings <= 0.3 + 4 * 0.037).all()
+
+
+@pytest.mark.parametrize("signal", [0.0, 1.0, 4.0])
+def test_patterns_of_correct_noise_are_found_at_most_as_often_as_the_level_says(signal):
+    """150 trainings, with a signal that repeats: exceeding 0.3 by 4 standard errors has probability 3e-5."""
+    alarms = np.zeros(2)
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        rows = signal * rng.normal(size=60) + rng.normal(size=(10, 60))
+        alarms += [bool(shape_findings(rows, 0.0, 0.3)), pair_p_value(rows, 0.0)[0] <= 0.3]
+    assert (alarms / 150 <= 0.3 + 4 * 0.037).all()
+
+
+def test_no_set_is_likelier_than_an_interval_around_zero():
+    """What the check of the shape rests on: sets of measure m, signals and more noise do not exceed 2 Φ(m/2) − 1."""
+    grid = np.arange(-12, 12, 0.01) + 0.005
+    for shift, sigma in ((0.0, 1.0), (0.7, 1.0), (0.0, 1.6), (-3.0, 2.5)):
+        masses = np.sort(np.exp(-((grid - shift) ** 2) / (2 * sigma**2)) * 0.01 / (sigma * math.sqrt(2 * math.pi)))
+        for measure in (0.1, 1.0, 4.0):
+            likeliest = masses[::-1][: round(measure / 0.01)].sum()
+            assert likeliest <= math.erf(measure / 2 / math.sqrt(2)) + 1e-4
 
 
 def test_the_energy_test_is_exact_without_signal_and_conservative_with_any():

@@ -14,12 +14,13 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats, Ints
+from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_findings
 from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
 from coalmine.results.finding import Check, Finding
 from coalmine.results.words import list_rounds
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
-NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT)
+NOISE_CHECKS = (Check.PLACES, Check.FRESH, Check.INDEPENDENT, Check.SHAPE)
 
 # Numbers within this many standard deviations of the claimed noise count as near zero.
 _WIDTHS = (0.1, 0.001)
@@ -55,7 +56,11 @@ class ClaimedNoise:
         if not self.record.counts.any():
             return []
         repeats = _repeats(self)
-        return [*_size(self, fresh=not repeats), *repeats, *_copies(self), *_too_large(self)]
+        findings = [*_size(self, fresh=not repeats), *repeats, *_copies(self)]
+        _, rows, rounding = self.rows
+        # Missing and repeated noise has another shape, too.
+        findings = findings or shape_findings(rows, float(rounding.max()), self.level)
+        return [*findings, *_too_large(self)]
 
     @property
     def is_low_everywhere(self) -> bool:
@@ -223,18 +228,31 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
                 )
             )
         known = known | low
-    energies = _with_rounding(np.sum(rows**2, axis=0), np.array(float(len(rows))), float(rounding.max()))
-    p_values = _SIZE_TESTS * rows.shape[1] * energy_p_value(energies, len(rows))
+    return findings + _single_numbers(claim, known)
+
+
+def _single_numbers(claim: ClaimedNoise, known: Bools) -> list[Finding]:
+    """Return a finding if single numbers lack noise in all rounds: any number, or one of the sample in large models."""
+    record = claim.record
+    rounds, rows, rounding = claim.rows
+    if len(record.squares):
+        coordinates, energies = np.arange(record.layers.dim), record.squares / claim.noise_multipliers.min() ** 2
+        dimensions = float(record.counts.sum())
+    else:
+        coordinates, energies, dimensions = record.coordinates, np.sum(rows**2, axis=0), float(len(rounds))
+    energies = _with_rounding(energies, np.array(dimensions), float(rounding.max()))
+    p_values = _SIZE_TESTS * len(energies) * energy_p_value(energies, dimensions)
+    tensors = np.searchsorted(record.layers.starts, coordinates, side="right") - 1
     low = (p_values <= claim.level) & ~known[tensors]
-    if low.any():
-        first = int(np.argmax(low))
-        number = int(record.coordinates[first] - record.layers.starts[tensors[first]])
-        sentence = (
-            f"{int(low.sum())} of {low.size} sampled numbers lack the claimed noise in all rounds, such as number "
-            f"{number} of {record.layers.names[tensors[first]]}"
-        )
-        findings.append(Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[low].max())))
-    return findings
+    if not low.any():
+        return []
+    first = int(np.argmax(low))
+    number = int(coordinates[first] - record.layers.starts[tensors[first]])
+    sentence = (
+        f"{int(low.sum()):,} of {low.size:,} numbers lack the claimed noise in all rounds, such as number {number} of "
+        f"{record.layers.names[tensors[first]]}"
+    )
+    return [Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[low].max()))]
 
 
 def _bare_share(near_zero: float, width: float) -> float:
@@ -371,7 +389,8 @@ def _copies(claim: ClaimedNoise) -> list[Finding]:
     dimensions = (tested * np.maximum(record.pair_dimensions, 0)).sum(axis=0).astype(np.float64)
     rounding = float(np.max(record.rounding)) / float(np.sqrt(noise.min()))
     energies = _with_rounding(rest, dimensions, rounding)
-    p_values = np.minimum(1.0, len(record.pairs) * energy_p_value(energies, dimensions))
+    # Half of the level is for pairs of any numbers.
+    p_values = np.minimum(1.0, 2 * len(record.pairs) * energy_p_value(energies, dimensions))
     copied = np.flatnonzero((p_values <= claim.level) & (whole - rest >= _EXPLAINED * whole))
     by_kind: dict[str, list[int]] = {}
     for pair in copied.tolist():
@@ -382,7 +401,23 @@ def _copies(claim: ClaimedNoise) -> list[Finding]:
             continue  # the same copies, without a name
         sentence = _copy_sentence(kind, [record.pairs[pair] for pair in pairs], int(record.lag[0]))
         findings.append(Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=float(p_values[pairs].max())))
-    return findings
+    return findings or _partners(claim)
+
+
+def _partners(claim: ClaimedNoise) -> list[Finding]:
+    """Return a finding if sampled numbers, wherever they are, get the noise of others."""
+    record = claim.record
+    _, rows, rounding = claim.rows
+    p_value, pairs = pair_p_value(rows, float(rounding.max()))
+    if 2 * p_value > claim.level:
+        return []
+    names = [
+        f"number {record.coordinates[i] - record.layers.starts[tensor]:,} of {record.layers.names[tensor]}"
+        for i, tensor in zip(pairs[0], record.tensor_of_sample[pairs[0]], strict=True)
+    ]
+    more = f", and likewise {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
+    sentence = f"The noise of {names[0]} follows that of {names[1]}{more}"
+    return [Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=2 * p_value)]
 
 
 def _copy_sentence(kind: str, pairs: Sequence[tuple[str, str, str]], lag: int) -> str:

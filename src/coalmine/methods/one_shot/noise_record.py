@@ -1,7 +1,7 @@
 """What checks of the noise remember of each round's update: energies, a sample of coordinates, and copies.
 
 An update is recorded in units of clip norm / divisor, the most that one client moves it. Claimed noise then has the
-noise multiplier as its standard deviation, which need not be known before the end. It takes about 8 MB at most.
+noise multiplier as its standard deviation, which need not be known before the end. It takes about 12 MB at most.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _BLOCKS = 4  # parts of a tensor whose energies are kept
 _LEAST_BLOCK = 32
 _KEPT_ROUNDS, _KEPT_NUMBERS, _LEAST_BINS = 4096, 1 << 21, 256
 _MOST_SAMPLED, _LEAST_SAMPLED = 2048, 256
+_MOST_SQUARES = 1 << 19  # numbers up to which the energy of every single one is kept
 # Copies inside an update are bugs of the code, not of single rounds: a few rounds show them.
 COPY_ROUNDS = 4
 _SEARCHED = 1 << 14  # numbers of the update, and of each tensor, that are searched for copies
 _PREFIX, _SHORT_PREFIX, _MOST_TENSORS = 64, 16, 128
 
-_ARRAYS = ("energies", "counts", "divisor", "rounding", "samples", "sampled", "copies", "whole", "lag")
+_ARRAYS = ("energies", "counts", "divisor", "rounding", "samples", "sampled", "copies", "whole", "lag", "squares")
 
 
 class NoiseRecord:
@@ -59,6 +60,8 @@ class NoiseRecord:
         self.copies = np.full((COPY_ROUNDS, len(self.pairs)), np.nan)
         self.whole = np.full((COPY_ROUNDS, len(self.pairs)), np.nan)
         self.lag = np.zeros(1, dtype=np.int64)
+        # Energy of each single number over all rounds.
+        self.squares = np.zeros(layers.dim if layers.dim <= _MOST_SQUARES else 0)
 
     # Where to look
 
@@ -128,6 +131,8 @@ class NoiseRecord:
         self.divisor[0] = max(self.divisor[0], divisor)
         index = self.bin_of(round)
         self.energies[index] += self._block_energies(update) / unit**2
+        if len(self.squares):
+            self.squares += np.square(update / unit, dtype=np.float64)
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / unit)
         kept, half = len(self.samples), len(self.samples) // 2

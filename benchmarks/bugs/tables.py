@@ -1,0 +1,85 @@
+"""Tables of docs/bugs.md, from the bench's rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+Row = dict[str, Any]
+
+TITLES = {
+    "mechanism": "mechanism", "loop": "own loop", "simulator": "simulator", "flower": "Flower", "opacus": "Opacus",
+    "replay": "replay", "ldp": "LDP test", "ldp_audit": "LDP audit",
+}  # fmt: skip
+"""Targets in the order of the columns."""
+
+KINDS = (
+    "size", "support", "freshness", "correlation", "shape", "schedule", "data-dependent", "clipping", "weighting",
+    "sampling", "accounting",
+)  # fmt: skip
+
+SHORT = {
+    "size of the noise": "size", "shape of the noise": "shape", "values of the noise": "values",
+    "noise at every coordinate": "place", "noise in every call": "call", "fresh noise in every call": "fresh",
+    "independent coordinates": "copies", "noise in every direction": "direction", "noise on every tensor": "tensor",
+    "fresh noise": "fresh", "independent noise": "copies", "participation": "cohorts",
+    "canaries in each tensor": "canaries", "sensitivity": "probe",
+}  # fmt: skip
+"""Names of checks in cells of the table."""
+
+
+def short_name(check: str) -> str:
+    """Return the name of a check in a cell."""
+    return SHORT.get(check, check.removeprefix("replay: "))
+
+
+def cell(rows: list[Row]) -> str:
+    """Return how many runs caught a bug, and the check that did so most often."""
+    caught = [row for row in rows if row["check"]]
+    if not rows:
+        return "·"
+    if not caught:
+        return "**missed**"
+    check = Counter(short_name(row["check"]) for row in caught).most_common(1)[0][0]
+    return check if len(caught) == len(rows) else f"{check} ({len(caught)} of {len(rows)})"
+
+
+def totals(rows: list[Row]) -> list[str]:
+    """Return the table of all targets."""
+    lines = ["| target | bugs | caught by all seeds | buggy runs caught | correct runs | false alarms |"]
+    lines.append("|---|---|---|---|---|---|")
+    every = []
+    for target, title in TITLES.items():
+        buggy = [row for row in rows if row["target"] == target and row["kind"] != "correct"]
+        correct = [row for row in rows if row["target"] == target and row["kind"] == "correct"]
+        names = {row["bug"] for row in buggy}
+        missed = {row["bug"] for row in buggy if not row["check"]}
+        every.append((len(names), len(names - missed), sum(bool(row["check"]) for row in buggy), len(buggy)))
+        every[-1] += (len(correct), sum(bool(row["check"]) for row in correct))
+        lines.append(_total(title, *every[-1]))
+    return [*lines, _total("all", *(sum(column) for column in zip(*every, strict=True)))]
+
+
+def _total(title: str, names: int, always: int, caught: int, runs: int, correct: int, alarms: int) -> str:
+    share = f"{caught:,} of {runs:,} ({caught / runs:.0%})" if runs else "–"
+    return f"| {title} | {names} | {always} | {share} | {correct:,} | {alarms} |"
+
+
+def matrix(rows: list[Row]) -> list[str]:
+    """Return the table of all bugs in all targets."""
+    targets = [target for target in TITLES if any(row["target"] == target for row in rows)]
+    lines = [f"| kind | bug | {' | '.join(TITLES[target] for target in targets)} |"]
+    lines.append("|---" * (2 + len(targets)) + "|")
+    for kind in KINDS:
+        names = dict.fromkeys(row["bug"] for row in rows if row["kind"] == kind)
+        for name in names:
+            of_bug = [row for row in rows if row["bug"] == name and row["kind"] == kind]
+            cells = [cell([row for row in of_bug if row["target"] == target]) for target in targets]
+            lines.append(f"| {kind} | {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def print_tables(rows: list[Row]) -> None:
+    """Print all tables."""
+    print("\n".join(totals(rows)), end="\n\n")
+    print("\n".join(matrix(rows)))
