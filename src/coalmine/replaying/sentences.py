@@ -14,12 +14,10 @@ from coalmine.replaying.movement import Movement, Round
 from coalmine.replaying.noise import Noise
 from coalmine.replaying.result import Moved, count
 from coalmine.replaying.shrinking import detected, limit
-from coalmine.results.finding import Finding
+from coalmine.results.finding import Check, Finding
 
 # A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05
-
-SIZE, EVERYWHERE, INDEPENDENT = "size of the noise", "noise on every tensor", "independent noise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +92,13 @@ class Judge:
                 f"The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
                 f"{self._noise_multiplier:g}. (Noise from a fixed seed, or from a vector drawn once, counts as none.)"
             )
-            self._general.append(Finding(check=SIZE, sentence=sentence))
+            self._general.append(Finding(check=Check.SIZE, sentence=sentence))
         elif noise.rank is not None:
             sentence = (
                 f"The noise is not independent across coordinates and calls: its vectors span only "
                 f"{count(noise.rank, 'dimension')}. Whatever is orthogonal to them is released bare."
             )
-            self._general.append(Finding(check=INDEPENDENT, sentence=sentence))
+            self._general.append(Finding(check=Check.INDEPENDENT, sentence=sentence))
 
     def about_zero(self, refusal: str) -> None:
         """Judge an aggregation that fails on an update of zero."""
@@ -190,8 +188,8 @@ class Judge:
     def _check(self, observation: Observation) -> str:
         """Return the name of the check that an excessive movement belongs to."""
         if observation.movement.unprotected:
-            return EVERYWHERE
-        return SIZE if self._too_little_noise(observation) else observation.extra.check
+            return Check.PLACES
+        return Check.SIZE if self._too_little_noise(observation) else observation.extra.check
 
     def _too_little_noise(self, observation: Observation) -> bool:
         """Whether a plain update moves the release no further than it may, and the noise is too small for that."""

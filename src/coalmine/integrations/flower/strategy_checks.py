@@ -15,9 +15,9 @@ from coalmine.errors import InputError
 from coalmine.integrations.flower.replay import StrategyRelease, copied_strategy, template
 from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.replaying import Client, replay
-from coalmine.results.finding import Finding
+from coalmine.results.finding import Check, Finding
 
-SENSITIVITY = "sensitivity"
+SENSITIVITY = str(Check.SENSITIVITY)
 
 _EXAMPLES = "num-examples"
 _CLIENTS = 5  # an odd number, so that one client decides a median
