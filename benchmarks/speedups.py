@@ -22,7 +22,7 @@ import torch
 
 import trainer
 from coalmine.simulation import flat
-from coalmine.simulation.client import Client
+from coalmine.simulation.client import Participant
 from coalmine.simulation.kernels import convolutions, loop, one_step
 from coalmine.simulation.kernels.partial_sum import Kernel
 from coalmine.simulation.memory import keep_freed_memory
@@ -65,7 +65,7 @@ CASES = [
 ]
 
 
-def processor_time(kernel: Kernel, weights: torch.Tensor, clients: list[Client]) -> float:
+def processor_time(kernel: Kernel, weights: torch.Tensor, clients: list[Participant]) -> float:
     """The processor seconds of one clipped sum."""
     start = time.process_time()
     kernel.clipped_sum(weights, clients, 0.1, torch.empty_like(weights))
@@ -83,7 +83,7 @@ def main() -> None:
     for name, switched_off, kind, workload, count, examples in CASES:
         work = replace(workloads[workload], clients=count, examples=examples)
         data, module = work.data(), work.module()
-        clients = [Client(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in range(count)]
+        clients = [Participant(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in range(count)]
         weights = flat.parameter_vector(module)
         with one_thread():
             kernel = kind(module, work.task, work.client)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import Client, LocalTraining, ignored_index, tensors
+from coalmine.simulation.client import LocalTraining, Participant, ignored_index, tensors
 from coalmine.simulation.data.federated import FederatedData, Task
 
 
@@ -45,7 +45,7 @@ def _federated(inputs, targets, sizes, task):
 def parts(data, weights=None):
     """Every client's part in a round."""
     weights = np.ones(len(data)) if weights is None else weights
-    return [Client(data.client(i), float(weights[i]), partial(np.random.default_rng, i)) for i in range(len(data))]
+    return [Participant(data.client(i), float(weights[i]), partial(np.random.default_rng, i)) for i in range(len(data))]
 
 
 def mlp(shape=(1, 8, 8), classes=3, seed=0):

@@ -1,5 +1,8 @@
 """How far something is, said to whoever listens."""
 
+import sys
+
+from coalmine import progress
 from coalmine.cli import console
 from coalmine.progress import listening, reporting, track
 
@@ -55,3 +58,13 @@ def test_without_a_terminal_there_is_a_line_at_each_tenth_of_what_takes_long(cap
     with console.bars(quiet=True):
         list(track(range(40), "counting"))
     assert capsys.readouterr().err == ""
+
+
+def test_slow_work_shows_a_bar_in_a_terminal_and_quick_work_does_not(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for patience in (60.0, -1.0):
+        monkeypatch.setattr(progress, "_PATIENCE", patience)
+        with progress.shown_if_slow():
+            assert list(track([1, 2, 3], "replay", words=lambda: "0.2 s per run")) == [1, 2, 3]
+        assert ("0.2 s per run" in capsys.readouterr().err) == (patience < 0)

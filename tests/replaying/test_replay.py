@@ -234,6 +234,56 @@ BUGS = {
 }  # fmt: skip
 
 
+def _largest_by_data(updates, rng):
+    """Keeps the largest quarter of the numbers, chosen before the noise."""
+    total = sum(clip(u) for u in updates)
+    kept = np.argsort(-np.abs(total))[: DIM // 4]
+    released = np.zeros(DIM)
+    released[kept] = (total + _noise(rng))[kept]
+    return released
+
+
+def _bare_outliers(updates, rng):
+    total = sum(clip(u) for u in updates)
+    return np.where(np.abs(total) > C / 4, total, total + _noise(rng))
+
+
+def _short_integers(updates, rng):
+    """Seven numbers of 5,000 exceed an int16, six do not."""
+    return sum(np.rint(clip(u) * 5e3 / C).astype(np.int16) for u in updates) / 5e3 * C + _noise(rng)
+
+
+class _Late:
+    """Releases what a client sent once more, two rounds later."""
+
+    def __init__(self):
+        self.totals = []
+
+    def __call__(self, updates, rng):
+        self.totals.append(sum(clip(u) for u in updates))
+        return self.totals[-1] + (self.totals[-3] if len(self.totals) > 2 else 0.0) + _noise(rng)
+
+
+@pytest.mark.parametrize(
+    ("release", "check"),
+    [
+        (_largest_by_data, "noise on every tensor"),
+        (_bare_outliers, "noise on every tensor"),
+        (_short_integers, "other clients"),
+        (_Late(), "memory"),
+    ],
+    ids=["largest by data", "outliers without noise", "overflow", "two rounds later"],
+)
+def test_bugs_that_show_only_in_some_places_are_found(release, check):
+    assert check in checks(run(release))
+
+
+@pytest.mark.parametrize("after", [np.sign, lambda noisy: np.where(np.abs(noisy) > 2 * Z * C, noisy, 0.0)])
+def test_what_is_done_after_the_noise_is_no_finding(after):
+    """False-alarm probability at most 0.1% each, once for this seed."""
+    assert run(lambda updates, rng: after(sum(clip(u) for u in updates) + _noise(rng))).ok
+
+
 @pytest.mark.parametrize("name", BUGS)
 def test_each_bug_is_found(name):
     make, check = BUGS[name]
@@ -357,6 +407,63 @@ def test_the_smallest_example_is_near_the_threshold():
     magnitude, others = float(finding.example.split(" *")[0]), finding.example.split("with ")[-1]
     assert 1.0 <= magnitude < 1.25
     assert others == "1 other client"
+
+
+def test_a_divisor_is_measured_unless_it_is_given():
+    measured, given = run(Mean(), noise_multiplier=2 * Z), run(Mean(noise=Z / 2), divisor=12)
+    assert (measured.divisor, measured.divisor_given) == (6.0, False)
+    assert "covers 0.5 of how far" in measured.findings[0].sentence
+    assert (given.divisor, given.divisor_given, given.unit) == (12, True, C / 12)
+    assert "moved by 2 × C/m (m = 12)" in given.findings[0].sentence
+
+
+def test_a_divisor_that_is_no_whole_number_is_not_named():
+    result = run(Mean(divisor=0.8, norm=3 * C))
+    assert result.divisor is None
+    assert "times what the noise covers" in result.findings[0].sentence
+
+
+def test_a_movement_above_1_that_may_be_an_error_is_explained():
+    result = next(result for seed in range(20) if (result := run(Mean(), seed=seed)).worst > 1.006)
+    assert result.ok
+    row = max((row for row in result.moved if not row.warns and not row.hostile), key=lambda row: row.excess)
+    assert row.excess < row.limit
+    assert f"up to {row.limit:.3g} may be an error of measurement" in result.summary
+
+
+def test_a_quick_replay_takes_fewer_runs_and_finds_a_missing_clip():
+    broken, correct = (run(Mean(norm=norm), quick=True) for norm in (9 * C, C))
+    assert "clipping" in checks(broken)
+    assert correct.ok
+    assert correct.calls < run(Mean()).calls / 2
+
+
+def test_a_client_may_hold_plain_numbers():
+    """A float without a name of a count is part of the update."""
+
+    def release(people, rng):
+        return sum(clip(p["update"]) * p["loss"] for p in people) + _noise(rng)
+
+    assert "clipping" in checks(run(release, [{"update": u, "loss": 1.0} for u in clients()]))
+
+
+def test_an_interrupt_stops_a_replay_and_leaves_no_trace():
+    random.seed(3)
+    state = random.getstate()
+
+    def release(updates):
+        random.random()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(release)
+    assert random.getstate() == state
+
+
+def test_who_joins_has_a_name():
+    result = run(Mean(norm=2 * C), who="example")
+    assert "one example" in str(result)
+    assert "one client" not in str(result)
 
 
 # Randomness

@@ -66,6 +66,7 @@ class Setting:
         others: The other clients.
         essential: Whether to try it where only few rounds can be tried.
         may_refuse: Whether an aggregation may raise an error instead.
+        probes: The clients that join; by default the simplest.
     """
 
     check: str
@@ -73,6 +74,7 @@ class Setting:
     others: Sequence[Any]
     essential: bool = False
     may_refuse: bool = False
+    probes: Sequence[Extra] = ()
 
 
 class Extras:
@@ -113,10 +115,9 @@ class Extras:
         count = len(self.clients)
         norms = [max(float(np.linalg.norm(vector)), 1e-300) for vector in vectors]
 
-        def beside(how: str, make: Callable[[int], Floats], *, essential: bool = False) -> Setting:
+        def beside(how: str, make: Callable[[int], Floats], **more: Any) -> Setting:
             others = [self.template.build(make(i), base=self.clients[i]) for i in range(count)]
-            does = f"joined beside {self._who}s {how}"
-            return Setting(check="other clients", does=does, others=others, essential=essential)
+            return Setting(check="other clients", does=f"joined beside {self._who}s {how}", others=others, **more)
 
         def clipped(i: int) -> Floats:
             return vectors[i] * (_HUGE * self.clip / norms[i])
@@ -130,6 +131,10 @@ class Extras:
                 lambda i: self.direction * self.clip * ((-1) ** i if i < even else 1e-5), essential=True,
             )  # fmt: skip
         yield beside("that all send the same update", lambda i: self.direction * self.clip)
+        # The largest sum in one number: integers overflow there, and modular sums wrap.
+        first = np.eye(1, self.template.dim)[0]
+        largest = self._plain("with an update of the clip norm in coordinate 0 only", "C * e[0]", first, 1.0)
+        yield beside("that all do the same", lambda i: first * self.clip, probes=[largest])
         if dropouts and count > 2:
             does = f"joined and {count - 1} of the {count} others dropped out"
             yield Setting(check="dropouts", does=does, others=list(self.clients[:1]), may_refuse=True)
@@ -187,7 +192,7 @@ class Extras:
             yield self._extra("one coordinate", sends, f"{{magnitude}} * C * e[{index}]", direction, _HUGE)
 
     def _types(self) -> Iterator[Extra]:
-        """Other types of numbers, integer arrays, and arrays in another order."""
+        """Integer arrays; other types of numbers and arrays in another order, which honest clients do not send."""
         for value in (1e3, 1e6) if self.template.whole else ():
             yield self._extra(
                 "integers", f"whose integer arrays ({self._names(self.template.whole)}) hold {value:,.0f}",
@@ -197,12 +202,12 @@ class Extras:
         yield Extra(
             check="integers", sends="whose arrays are integers", code="rint({magnitude} * v * sqrt(d)).astype(int64)",
             build=lambda size: self._cast(size * math.sqrt(self.template.dim), "int64"), magnitude=_HUGE,
-            tolerance=self.tolerance, may_refuse=True,
+            tolerance=self.tolerance, hostile=True, may_refuse=True,
         )  # fmt: skip
         yield Extra(
             check="precision", sends="whose arrays have half precision", code="({magnitude} * v).astype(float16)",
             build=lambda size: self._cast(min(size * self.clip, 3e4), "float16"), magnitude=_HUGE,
-            tolerance=_HALF_TOLERANCE, may_refuse=True,
+            tolerance=_HALF_TOLERANCE, hostile=True, may_refuse=True,
         )  # fmt: skip
         for magnitude in (1.0, _HUGE):
             if self._reordered(magnitude) is not None:
@@ -308,7 +313,8 @@ def _longer(client: Any, template: Template, clip: float) -> Any:
     last, container = _last_container(client, template)
     if container is None:
         return None
-    more = like(template.update[last], np.full(3, 1000 * clip))
+    leaf = template.update[last]
+    more = 1000 * clip if isinstance(leaf, float) else like(leaf, np.full(3, 1000 * clip))
     return _with_container(client, last[:-1], lambda items: {**items, "another": more}, lambda items: [*items, more])
 
 

@@ -20,6 +20,9 @@ from coalmine.results.finding import CHECK_RATE
 _RATE = CHECK_RATE / 2 / 500
 _QUANTILE = float(-special.ndtri(_RATE))
 
+# Draws to find out whether a coordinate has noise with and without a client, at most.
+_MOST_DRAWS = 200
+
 
 @dataclass(frozen=True, kw_only=True)
 class Movement:
@@ -182,6 +185,11 @@ class Round:
         finite = finite & np.isfinite(with_client).all(axis=(0, 1))
         with_client = np.where(finite, with_client, 0.0)
         without = np.where(finite, np.stack([self._matrix(self.outcome(draw)) for draw in draws]), 0.0)
+        atoms, p_value = self._atoms(members, with_client, without, scale)
+        if atoms:
+            return Movement(
+                length=math.inf, deviations=math.inf, excess=math.inf, exact=False, unprotected=atoms, p_value=p_value
+            )
         there, here = measure(with_client, self._sizes()), self.noise
         noise = here if here.level <= there.level else there
         difference = with_client - without
@@ -208,6 +216,35 @@ class Round:
             excess=excess, margin=margin, exact=False, scale=1.0 if scale.size_released else ratio,
             not_finite=bad, p_value=CHECK_RATE if excess * margin > 1 else 1.0,
         )  # fmt: skip
+
+    def _atoms(
+        self, members: Sequence[Sequence[Any]], with_client: Floats, without: Floats, scale: Scale
+    ) -> tuple[tuple[int, ...], float]:
+        """Return coordinates that have one value in all draws of one side and in none of the other, with a p-value.
+
+        Let a be the value in the first draw, and p and q its probabilities on the two sides. The claim allows
+        p ≤ Φ(Φ⁻¹(q) + 1/z), so that min(p, 1 − q) ≤ Φ(1/2z): a draw has a on one side only with at most this
+        probability, however the sides depend on each other. All draws but the first count; there are 2d such tests.
+        """
+        if scale.noise_multiplier == 0 or len(self.members) > 1:
+            return (), 1.0
+        chance, tests = float(special.ndtr(0.5 / scale.noise_multiplier)), 2 * with_client.shape[-1]
+        needed = max(self.draws, 1 + math.ceil(math.log(_RATE / tests) / math.log(chance)))
+        sides = [with_client[:, 0], without[:, 0]]
+        alone = [(one == one[0]).all(axis=0) & (other != one[0]).all(axis=0) for one, other in (sides, sides[::-1])]
+        if needed > _MOST_DRAWS or not np.any(alone):
+            return (), 1.0
+        values = sides[0][0], sides[1][0]
+        for draw in range(self.draws, needed):
+            more = [self._runner.run(rounds, draw).vector for rounds in (members, self.members)]
+            if more[0] is None or more[1] is None or more[0].shape != more[1].shape:
+                return (), 1.0
+            alone[0] &= (more[0] == values[0]) & (more[1] != values[0])
+            alone[1] &= (more[1] == values[1]) & (more[0] != values[1])
+            if not np.any(alone):
+                break
+        places = tuple(int(i) for i in np.flatnonzero(alone[0] | alone[1]))
+        return places, tests * chance ** (needed - 1)
 
     def _ratio_error(self, with_client: Floats, without: Floats, usable: Bools, degrees: int) -> float:
         """Return the standard error of the logarithm of the ratio of two noise levels.

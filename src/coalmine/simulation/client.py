@@ -64,7 +64,7 @@ class LocalTraining:
 
 
 @dataclass(frozen=True)
-class Client:
+class Participant:
     """One client in a round: its examples, its ``weight`` in the sum, and its random stream."""
 
     examples: Examples

@@ -23,7 +23,7 @@ from torch import Tensor
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count
 from coalmine.seeds import generator
-from coalmine.simulation.client import Client
+from coalmine.simulation.client import Participant
 from coalmine.simulation.data.federated import FederatedData
 from coalmine.simulation.kernels.partial_sum import Kernel, PartialSum
 from coalmine.simulation.memory import keep_freed_memory
@@ -53,7 +53,7 @@ class ClientWork:
     def do(self, model: Tensor, item: WorkItem, out: Tensor) -> PartialSum:
         """The clipped sum of the item's clients, trained from ``model`` and written to ``out``."""
         clients = [
-            Client(
+            Participant(
                 self.data.client(i), float(weight), partial(generator, self.seed, "batches", i, item.round, item.trial)
             )
             for i, weight in zip(item.clients.tolist(), item.weights, strict=True)

@@ -15,7 +15,7 @@ from coalmine.errors import InputError, check_count, check_positive
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.seeds import generator
 from coalmine.simulation import flat
-from coalmine.simulation.client import Client, LocalTraining
+from coalmine.simulation.client import LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.choice import promising_kernel
 from coalmine.simulation.kernels.loop import Loop
@@ -107,7 +107,7 @@ class ClientUpdates:
         return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm)
 
     def _one_by_one(
-        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Client]
+        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Participant]
     ) -> Iterator[Tensor]:
         """Yield the update of each client by the reference."""
         check_positive("clip_norm", clip_norm)
@@ -118,7 +118,7 @@ class ClientUpdates:
             yield partial_sum.total
 
     def _stacked(
-        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Client]
+        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Participant]
     ) -> Tensor | None:
         """Return the updates (clients, d) of clients who train together; None, for good, if no kernel applies.
 
@@ -151,10 +151,10 @@ class ClientUpdates:
             _check_finite(name, norm)
         return rows
 
-    def _clients(self, data: FederatedData, weighting: Weighting) -> list[Client]:
+    def _clients(self, data: FederatedData, weighting: Weighting) -> list[Participant]:
         """Return each client with its weight and the stream of its batches."""
         return [
-            Client(data.client(i), float(weight), partial(generator, self._seed, "batches", i))
+            Participant(data.client(i), float(weight), partial(generator, self._seed, "batches", i))
             for i, weight in enumerate(weighting.weights(data.sizes))
         ]
 

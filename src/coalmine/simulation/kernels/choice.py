@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import Client, LocalTraining, has_other_loss, input_tensor
+from coalmine.simulation.client import LocalTraining, Participant, has_other_loss, input_tensor
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.loop import Loop
 from coalmine.simulation.kernels.one_step import OneStep
@@ -81,14 +81,14 @@ def _agree(
     return True
 
 
-def _trial_clients(data: FederatedData, batch_size: int | None) -> Sequence[Client]:
+def _trial_clients(data: FederatedData, batch_size: int | None) -> Sequence[Participant]:
     """The first, smallest and largest clients, one with a short last batch, and four at random."""
     draw = np.random.default_rng(0)
     chosen = [*range(min(2, len(data))), int(data.sizes.argmin()), int(data.sizes.argmax())]
     if batch_size is not None:
         chosen.append(int(((data.sizes - 1) % batch_size).argmin()))
     chosen += draw.integers(len(data), size=4).tolist()
-    return [Client(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]
+    return [Participant(data.client(i), 1.0, partial(np.random.default_rng, i)) for i in dict.fromkeys(chosen)]
 
 
 def _activations(module: nn.Module, task: Task, data: FederatedData) -> int:

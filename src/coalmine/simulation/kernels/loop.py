@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import Client, LocalTraining, loss_of, tensors
+from coalmine.simulation.client import LocalTraining, Participant, loss_of, tensors
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.convolutions import use_reach
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
@@ -37,7 +37,7 @@ class Loop:
         """About 16 chunks, so that workers can share them evenly."""
         return group_sizes(sizes, clients=max(1, len(sizes) // 16), rows=sum(sizes))
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), one client at a time."""
         start, total = weights, out
         if self.model.channels_last or self._dtype != weights.dtype:
@@ -56,7 +56,7 @@ class Loop:
         torch.set_rng_state(rng_state)
         return PartialSum(self.model.export(total, out=out), norms, losses)
 
-    def _train(self, client: Client, start: Tensor) -> float:
+    def _train(self, client: Participant, start: Tensor) -> float:
         """Train from the global model, leave the new parameters in the flat vector, and return the first loss."""
         self.model.reattach()
         self.model.vector.copy_(start)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import Client, LocalTraining
+from coalmine.simulation.client import LocalTraining, Participant
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.layers import is_supported, layer_gradients
 from coalmine.simulation.kernels.padding import padded
@@ -64,7 +64,7 @@ class OneStep:
         """As many clients per chunk as one pass handles without leaving the cache."""
         return group_sizes(sizes, clients=_CLIENTS, rows=self._rows)
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), in one pass."""
         self.model.load(weights)
         inputs, targets, loss_weights = padded([client.examples for client in clients], self._task, self._dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from coalmine.arrays import Floats
-from coalmine.simulation.client import Client
+from coalmine.simulation.client import Participant
 from coalmine.simulation.flat import FlatModel
 
 # Float32 rounding could push a clipped update just above the clip norm. Clipping to slightly less makes the sensitivity
@@ -39,7 +39,7 @@ class Kernel(Protocol):
     model: FlatModel
     """The kernel's private copy of the module."""
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Train every client from the global model and sum the clipped updates.
 
         Args:

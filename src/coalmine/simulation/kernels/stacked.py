@@ -13,7 +13,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
-from coalmine.simulation.client import Client, LocalTraining
+from coalmine.simulation.client import LocalTraining, Participant
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.padding import padded
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
@@ -59,19 +59,21 @@ class Stacked:
             [min(size, self._training.batch_size or size) for size in sizes], clients=_CLIENTS, rows=self._rows
         )
 
-    def clipped_sum(self, weights: Tensor, clients: Sequence[Client], clip_norm: float, out: Tensor) -> PartialSum:
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(updateᵢ), all clients in step."""
         updates, norms, factors, losses = self._updates(weights, clients, clip_norm)
         torch.mv(updates.t(), factors, out=out)
         return PartialSum(out, norms, losses)
 
-    def clipped_updates(self, weights: Tensor, clients: Sequence[Client], clip_norm: float) -> tuple[Tensor, Floats]:
+    def clipped_updates(
+        self, weights: Tensor, clients: Sequence[Participant], clip_norm: float
+    ) -> tuple[Tensor, Floats]:
         """The terms of ``clipped_sum``, shape (clients, d), and each client's norm before clipping."""
         updates, norms, factors, _ = self._updates(weights, clients, clip_norm)
         return updates.mul_(factors[:, None]), norms
 
     def _updates(
-        self, weights: Tensor, clients: Sequence[Client], clip_norm: float
+        self, weights: Tensor, clients: Sequence[Participant], clip_norm: float
     ) -> tuple[Tensor, Floats, Tensor, Floats]:
         """The updates (clients, d) before clipping, their norms, their clip factors, and the first losses."""
         start = weights.to(self._dtype)
