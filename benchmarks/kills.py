@@ -1,6 +1,9 @@
-"""Kill a run at random moments, resume it, and compare its results byte for byte with an undisturbed run.
+"""Kill a run at random moments, resume it at once, and compare its results byte for byte with an undisturbed run.
 
-``python benchmarks/kills.py [--kills 50]`` prints how many results were identical and how many were not.
+``python benchmarks/kills.py [--kills 100]`` prints how many results were identical and how many were not. It kills in
+four ways in turn: SIGKILL and SIGTERM to the process, SIGKILL to one of its workers, and SIGKILL by itself right before
+or after it renames a file. A run that refuses to resume, for instance since its directory is still locked, ends the
+benchmark.
 """
 
 from __future__ import annotations
@@ -8,13 +11,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import multiprocessing
+import os
+import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+
+from coalmine.results.manifest import verify
 
 SETTINGS = """
 [run]
@@ -24,6 +33,7 @@ checkpoint_every = 2
 partition = "iid:16"
 cohort = "poisson:1.0"
 rounds = 6
+workers = 2
 noise_multiplier = 20
 model_settings = {hidden = 8}
 client = {epochs = 1, batch_size = "all"}
@@ -44,6 +54,9 @@ trials = 400
 """
 
 
+KINDS = ("SIGKILL", "SIGTERM", "a worker", "inside a write")
+
+
 _PRELOADED = [
     "coalmine.runs.running",
     "coalmine.cli.main",
@@ -53,21 +66,39 @@ _PRELOADED = [
 ]  # imported once by the fork server, not by every run
 
 
-def command(arguments: list[str]) -> None:
-    """Run the command line, in a separate process."""
+def command(arguments: list[str], dies_at: int | None) -> None:
+    """Run the command line in a separate process, which kills itself before or after a rename if ``dies_at`` is set."""
     from coalmine.cli import main as cli
 
+    if dies_at is not None:
+        die_at_rename(dies_at)
     sys.argv = ["coalmine", *arguments]
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         cli.main()
 
 
-def start(file: Path, out: Path) -> multiprocessing.process.BaseProcess:
+def die_at_rename(number: int) -> None:
+    """Kill this process at rename ``number // 2`` of a file: before it if the number is even, after it if it is odd."""
+    rename, renamed = os.replace, 0
+
+    def dying(*arguments: str) -> None:
+        nonlocal renamed
+        if renamed == number // 2 and number % 2 == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(*arguments)
+        if renamed == number // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        renamed += 1
+
+    os.replace = dying  # type: ignore[assignment]
+
+
+def start(file: Path, out: Path, dies_at: int | None = None) -> multiprocessing.process.BaseProcess:
     """Start the run, or resume it, as a user would."""
     arguments = ["resume", str(out)] if (out / "run.json").exists() else ["run", str(file), "--out", str(out)]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    process = context.Process(target=command, args=([*arguments, "--quiet"],))
+    process = context.Process(target=command, args=([*arguments, "--quiet"], dies_at))
     process.start()
     return process
 
@@ -81,17 +112,43 @@ def run_to_end(file: Path, out: Path) -> float:
     return time.perf_counter() - begin
 
 
-def run_and_kill(file: Path, out: Path, seconds: float) -> bool:
-    """Kill the run after ``seconds`` and return True, or return False if it finished before."""
-    process = start(file, out)
-    process.join(seconds)
-    if process.exitcode is not None:
-        if process.exitcode != 0:
-            raise SystemExit(f"the run in {out} ended with code {process.exitcode} before it was killed")
-        return False
-    process.kill()
+def disturbed(file: Path, out: Path, kind: str, rng: np.random.Generator, duration: float) -> bool:
+    """Run and disturb the run in one of the ways of `KINDS`; return False if it finished before."""
+    process = start(file, out, int(rng.integers(0, 60)) if kind == "inside a write" else None)
+    if kind != "inside a write":
+        process.join(float(rng.uniform(0, duration)))
+        if process.exitcode is None:
+            assert process.pid is not None
+            workers = children(process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                if kind == "a worker" and workers:
+                    os.kill(int(rng.choice(workers)), signal.SIGKILL)
+                else:
+                    os.kill(process.pid, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
     process.join()
-    return True
+    # 143 after SIGTERM, or -15 before the run has begun; 2 with a sentence where a worker died.
+    if process.exitcode not in (0, 143, -signal.SIGTERM, -signal.SIGKILL, 2 if kind == "a worker" else 0):
+        raise SystemExit(f"{kind}: the run in {out} ended with code {process.exitcode}")
+    return process.exitcode != 0
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    try:
+        return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def phase(out: Path) -> str:
+    """Return what a run had done last when it was disturbed."""
+    try:
+        events = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    except (OSError, ValueError):
+        return "before the start"
+    last = next((event for event in reversed(events) if event["event"] in ("round", "found", "running")), {})
+    names = {"running": "at the start", "round": "in the training", "found": f"after {last.get('part')}"}
+    return names.get(last.get("event", ""), "before the start")
 
 
 def kill_after_event(file: Path, out: Path, event: str, delay: float) -> None:
@@ -112,10 +169,16 @@ def read_results(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths}
 
 
+def leftovers(out: Path) -> list[str]:
+    """Return temporary files and old checkpoints, of which there must be none."""
+    tensors = sorted(out.glob("checkpoint*/round-*"))
+    return [str(path) for path in [*out.rglob(".*.new"), *tensors[:-1]]]
+
+
 def main() -> None:
-    """Kill and resume runs until there were enough kills, and compare each finished run."""
+    """Disturb and resume runs until there were enough kills, and compare each finished run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
@@ -126,16 +189,21 @@ def main() -> None:
         run_to_end(file, root / "warm-up")
         duration = run_to_end(file, root / "undisturbed")
         expected = read_results(root / "undisturbed")
-        kills, runs, corrupted = 0, 0, 0
-        while kills < options.kills:
+        kinds, phases, runs, corrupted = Counter[str](), Counter[str](), 0, 0
+        while kinds.total() < options.kills:
             out, runs = root / f"killed-{runs}", runs + 1
             for _ in range(int(rng.integers(1, 8))):
-                if not run_and_kill(file, out, float(rng.uniform(0, duration))):
+                kind = KINDS[kinds.total() % len(KINDS)]
+                if not disturbed(file, out, kind, rng, duration):
                     break
-                kills += 1
+                kinds[kind] += 1
+                phases[phase(out)] += 1
             run_to_end(file, out)
-            corrupted += read_results(out) != expected
-    print(f"{kills} kills in {runs} runs of {duration:.1f} s: {runs - corrupted} identical, {corrupted} corrupted")
+            verify(out)
+            corrupted += read_results(out) != expected or bool(leftovers(out))
+    print(f"{kinds.total()} kills in {runs} runs of {duration:.1f} s: {runs - corrupted} identical, {corrupted} not")
+    print("; ".join(f"{kind}: {count}" for kind, count in kinds.items()))
+    print("; ".join(f"{name}: {count}" for name, count in phases.most_common()))
     sys.exit(1 if corrupted else 0)
 
 

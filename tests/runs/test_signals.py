@@ -33,10 +33,6 @@ model_settings = {embedding = 48, units = 96}
 [one-shot]
 canaries = 200
 view = ["final-change", "updates"]
-[mechanism]
-noise_multiplier = 1.0
-dim = 200000
-canaries = 3000
 """
 
 
@@ -65,7 +61,7 @@ def test_a_lock_ends_with_its_owner_although_forked_workers_live_on(tmp_path):
 
 def test_sigterm_saves_the_round_and_says_so(tmp_path, run, monkeypatch):
     file, out = tmp_path / "audit.toml", tmp_path / "run"
-    text = TEXT.replace("rounds = 2", "rounds = 6").partition("[mechanism]")[0]
+    text = TEXT.replace("rounds = 2", "rounds = 6")
     file.write_text(text.replace("canaries = 200", "canaries = 20").replace("units = 96", "units = 8"))
     real = RunDirectory.log
 
@@ -99,28 +95,37 @@ def test_only_the_first_sigterm_is_deferred():
 
 def test_elsewhere_sigterm_stops_at_once_and_is_recorded(tmp_path):
     directory = RunDirectory(tmp_path)
-
-    def stopped():
-        with Termination().watched(), directory.claimed("x = 1"):
-            (tmp_path / "parts").mkdir()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Terminated):
-        stopped()
+    (tmp_path / "figures").mkdir()
+    with pytest.raises(Terminated), Termination().watched(), directory.claimed("x = 1"):
+        os.kill(os.getpid(), signal.SIGTERM)
     assert directory.standing() == ("stopped", "stopped by SIGTERM")
 
 
-def test_any_number_of_threads_gives_the_same_bytes(tmp_path):
-    file = tmp_path / "audit.toml"
-    file.write_text(TEXT)
-    outcomes = []
+def test_any_number_of_threads_gives_the_same_scores(tmp_path):
+    scores = set()
     for threads in ("1", "2", None):
         out = tmp_path / f"threads-{threads}"
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         environment |= {} if threads is None else {"OMP_NUM_THREADS": threads}
         environment["PYTHONPATH"] = str(Path(__file__).parents[2] / "src")
-        command = [sys.executable, "-m", "coalmine", "run", str(file), "--out", str(out), "--quiet", "--json"]
-        subprocess.run(command, env=environment, check=True, capture_output=True)
-        outcomes.append({p.name: p.read_bytes() for p in [out / "result.json", *sorted(out.glob("*.npz"))]})
-    assert len(outcomes[0]) >= 4
-    assert outcomes[0] == outcomes[1] == outcomes[2]
+        settings = [part for text in ("dim=200000", "canaries=3000", "calls=0") for part in ("--set", text)]
+        command = ["audit", "mechanism", "--noise-multiplier", "1", *settings, "--out", str(out), "--json"]
+        subprocess.run([sys.executable, "-m", "coalmine", *command], env=environment, check=False, capture_output=True)
+        scores.add(((out / "result.json").read_bytes(), (out / "scores-mechanism-release.npz").read_bytes()))
+    assert len(scores) == 1
+
+
+def test_a_training_gives_the_same_bytes_with_any_number_of_threads(tmp_path):
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    text, results, usual = TEXT.replace("rounds = 2", "rounds = 1"), set(), torch.get_num_threads()
+    for threads in (1, 2):
+        out = tmp_path / str(threads)
+        with threadpool_limits(threads):
+            torch.set_num_threads(threads)
+            run_all(run_from_text(text, "threads"), out=out)
+            assert torch.get_num_threads() == threads
+        results.add((out / "result.json").read_bytes())
+    torch.set_num_threads(usual)
+    assert len(results) == 1

@@ -128,6 +128,8 @@ def test_any_changed_number_is_found_although_the_manifest_fits(everything, tmp_
         old = place[path[-1]]
         new = {"verdict": "refuted" if old != "refuted" else "not refuted"}.get(path[-1])
         place[path[-1]] = new or (0.5 if old in (0, "inf") else old * (1 + 1e-6))
+        if path[0] == "estimates" and place["valid"]:
+            place["lower"] = place["epsilon"]  # otherwise it could not even be read
         changed.append((where, i, word))
     (copy / "result.json").write_text(json.dumps(content))
     manifest.Manifest.of_files(copy).write()
@@ -144,7 +146,7 @@ def test_rounding_is_told_from_a_change(everything, tmp_path):
     copy = shutil.copytree(everything, tmp_path / "run")
     content = json.loads((copy / "result.json").read_text())
     estimate = content["results"][0]["estimates"][0]
-    estimate["epsilon"] = math.nextafter(estimate["epsilon"], math.inf)
+    estimate["epsilon"] = estimate["lower"] = math.nextafter(estimate["epsilon"], math.inf)
     (copy / "result.json").write_text(json.dumps(content))
     manifest.Manifest.of_files(copy).write()
     verification = recompute(read_run_directory(copy, scores=True))

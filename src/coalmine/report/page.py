@@ -117,12 +117,18 @@ def _origin(run: SavedRun) -> str:
     )
     parts = [
         str(origin["date"]).replace("T", " ").replace("+00:00", " UTC") if "date" in origin else "",
-        f"coalmine {run.content.get('coalmine', 'unknown')}" + (f" (commit {str(commit)[:12]})" if commit else ""),
+        f"coalmine {run.content.get('coalmine', 'unknown')}" + (f" (commit {_short(str(commit))})" if commit else ""),
         f"data {', '.join(data_fingerprints)}" if data_fingerprints else "",
         f"seed {', '.join(dict.fromkeys(map(str, seeds.values())))}" if isinstance(seeds, dict) and seeds else "",
         f"fingerprint {run.fingerprint}" if run.fingerprint else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _short(commit: str) -> str:
+    """Return a commit with 12 digits, and whether files differed from it."""
+    digits, dirty, _ = commit.partition("-dirty")
+    return f"{digits[:12]}{dirty}"
 
 
 def _sections(run: SavedRun) -> list[Section]:

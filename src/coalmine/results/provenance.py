@@ -25,21 +25,21 @@ _PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
 
 @lru_cache(maxsize=1)
 def environment() -> Mapping[str, str]:
-    """Return the versions of Python and the main packages, the platform, and coalmine's commit where it is known."""
+    """Return the versions of Python and the main packages, and the platform."""
     versions = {name: metadata.version(name) for name in _PACKAGES}
-    commit = _installed_commit() or _checked_out_commit(Path(coalmine.__file__).parents[2])
-    return {
-        "python": sys.version.split()[0],
-        "platform": f"{platform.system()}-{platform.machine()}",
-        **versions,
-        **({} if commit is None else {"commit": commit}),
-    }
+    return {"python": sys.version.split()[0], "platform": f"{platform.system()}-{platform.machine()}", **versions}
 
 
 def provenance(seeds: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """Return date, versions and seeds of results that are complete now."""
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"date": date, "coalmine": coalmine.__version__, **environment(), "seeds": dict(seeds or {})}
+    """Return date, versions, commit where it is known, and seeds of results that are complete now."""
+    commit = _installed_commit() or _checked_out_commit(Path(coalmine.__file__).parents[2])
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "coalmine": coalmine.__version__,
+        **({} if commit is None else {"commit": commit}),
+        **environment(),
+        "seeds": dict(seeds or {}),
+    }
 
 
 def _installed_commit() -> str | None:

@@ -97,7 +97,7 @@ class Verification:
             return f"None of the {total} results could be recomputed."
         digits = "to the digit" if self.outcome is Outcome.SAME else f"to within {_ROUNDING:g} of their values"
         return (
-            f"All {count} recomputed results are the same {digits}. That the scores are those of the training only a "
+            f"The {count} recomputed results are the same {digits}. That the scores are those of the training only a "
             f"second run shows.{kept}"
         )
 
@@ -149,7 +149,8 @@ def _recomputed(
             # The claim test names the claim that it tested; both are compared with what is stored.
             again = replace(again, theory=claim, claim_test=_for_claim(again, claim))
     if result.checks:
-        left_out.append(f"findings of {len(result.checks)} checks: what they saw of the training is not stored")
+        checks = "1 check" if len(result.checks) == 1 else f"{len(result.checks)} checks"
+        left_out.append(f"findings of {checks}: what they saw of the training is not stored")
     content = json.loads(json.dumps(again.to_dict()))
     differences = list(_differences({name: stored.get(name) for name in _FIELDS}, content))
     if any(not rounding for _, rounding in differences):
