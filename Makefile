@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo flower-demo test lint bench mutants docs clean
+.PHONY: help demo flower-demo test fuzz lint bench mutants docs dist clean
 
 help: ## List the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*##/:/" | awk -F: '{printf "  make %-12s%s\n", $$1, $$2}'
@@ -18,6 +18,11 @@ flower-demo: $(VENV)/.flower ## Audit a Flower deployment on this machine
 
 test: $(VENV)/.test ## Run all tests (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2
+
+# `make fuzz MINUTES=15` for less; `make test` tries a few hundred cases.
+MINUTES ?= 60
+fuzz: $(VENV)/.test ## Mutate everything that is read from outside (an hour)
+	$(BIN)/python -W ignore benchmarks/fuzz.py --minutes $(MINUTES)
 
 lint: $(VENV)/.test ## Check style, types and import contracts
 	$(BIN)/ruff check .
@@ -43,8 +48,11 @@ docs: $(VENV)/.docs ## Build the documentation site
 	$(BIN)/python -m coalmine.runs.settings_reference > docs/config.md
 	$(BIN)/python -m mkdocs build
 
+dist: ## Build sdist and wheel, and run the demo with the wheel in an empty environment
+	.ci/dist
+
 clean: ## Remove the environment and all caches
-	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)

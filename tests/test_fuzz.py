@@ -1,0 +1,87 @@
+"""Whatever is read from outside is read or refused with a sentence. `make fuzz` tries far more cases."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import fuzz
+from coalmine.errors import InputError
+from coalmine.reading import parse_json, parse_toml
+from coalmine.scorefile import read_scores
+
+# Commands take a tenth of a second each, and settings that are accepted a run.
+CASES = {"settings .toml": 12, "user's file .py": 15}
+TARGETS = [
+    pytest.param(target, marks=pytest.mark.skipif(not fuzz.available(target), reason="an extra"), id=target.name)
+    for target in fuzz.TARGETS
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_unchanged_files_are_accepted(target, directory, monkeypatch):
+    monkeypatch.setattr(fuzz, "mutated", lambda content, rng: content)
+    assert fuzz.case(target, 0, directory / "whole" / target.name.replace(" ", "-"))[0] == "accepted"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_mutated_files_are_read_or_refused(target, directory):
+    cases = CASES.get(target.name, 25 if target.read is None else 100)
+    outcomes = [fuzz.case(target, seed, directory / target.file / str(seed)) for seed in range(cases)]
+    assert {outcome for outcome, _ in outcomes} <= {"accepted", "refused"}, outcomes
+    assert any(outcome == "refused" for outcome, _ in outcomes)
+
+
+@pytest.mark.parametrize("name", ["scores .csv", "user's file .py"])
+def test_a_process_of_its_own_ends_as_well(name, directory):
+    (target,) = [target for target in fuzz.TARGETS if target.name == name]
+    outcome, details = fuzz.case(target, 3, directory / "process", own_process=True)
+    assert outcome in ("accepted", "refused"), details
+
+
+def test_the_judge_notices_what_must_not_happen():
+    assert fuzz._judged(3, "coalmine: internal error", "", (0, 1, 2))[0] == "crashed"
+    assert fuzz._judged(2, "Traceback (most recent call last)", "", (0, 1, 2))[0] == "crashed"
+    assert fuzz._judged(2, "", "", (0, 1, 2))[0] == "did not say one sentence"
+    assert fuzz._judged(2, "coalmine: \x1b[2J", "", (0, 1, 2))[0] == "printed control characters"
+    assert fuzz._judged(2, "coalmine: no", "", (0, 1, 2))[0] == "refused"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def outcome_of(read, *arguments, **options):
+    """Return what was read and nothing, or nothing and the sentence that refuses it."""
+    try:
+        return read(*arguments, **options), None
+    except InputError as error:
+        return None, str(error)
+
+
+@settings(max_examples=150)
+@given(content=st.fixed_dictionaries({"members": VALUES, "nonmembers": VALUES}) | VALUES)
+def test_any_json_is_scores_or_refused(content, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(content))
+    scores, refusal = outcome_of(read_scores, path, "score", "member", known_null=False)
+    assert "any.json" in refusal if scores is None else min(side.size for side in scores) > 0
+
+
+@given(text=st.text(max_size=60))
+def test_any_text_is_parsed_or_refused(text):
+    for parse in (parse_json, parse_toml):
+        _, refusal = outcome_of(parse, text, "any text")
+        assert refusal is None or "any text" in refusal
