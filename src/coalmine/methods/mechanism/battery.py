@@ -71,29 +71,28 @@ def check_noise(
 ) -> list[Finding]:
     """Attack the noise of a mechanism in every way that the battery knows.
 
-        Args:
-            mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
-            dim: Number of coordinates.
-            claim: The claimed trade-off curve of one call, for adding or removing one update of norm 1.
-            calls: Number of calls, at least 16; by default enough for four million coordinates in all, and fewer for
-                more than 100,000 coordinates.
-            rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
-            noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
-            layers: The tensors that make up the vector, for sentences.
-            seed: Seed of canaries and coins.
-            before: Number of calls of the mechanism before these, for sentences.
+    Args:
+        mechanism: Function from a float32 vector, (dim,), to an array of ``dim`` finite numbers.
+        dim: Number of coordinates.
+        claim: The claimed trade-off curve of one call, for adding or removing one update of norm 1.
+        calls: Number of calls, at least 16; by default enough for four million coordinates in all, and fewer for
+            more than 100,000 coordinates.
+        rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
+        noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
+        layers: The tensors that make up the vector, for sentences.
+        seed: Seed of canaries and coins.
+        before: Number of calls of the mechanism before these, for sentences.
 
-        Returns:
-            At most one finding: the failed check that names the bug most directly.
+    Returns:
+        At most one finding: the failed check that names the bug most directly.
 
-        Example:
-            >>> from coalmine.stats.noise_tests import LEAST_P_VALUE
-    from coalmine.stats.tradeoff import ApproximateDP
-            >>> rng = np.random.default_rng(0)
-            >>> def forgetful(total):
-            ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
-            >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5)))
-            Coordinates 490–499 carry no noise (p < 1e-300).
+    Example:
+        >>> from coalmine.stats.tradeoff import ApproximateDP
+        >>> rng = np.random.default_rng(0)
+        >>> def forgetful(total):
+        ...     return total + np.r_[rng.normal(0, 4, total.size - 10), np.zeros(10)]
+        >>> print(*check_noise(forgetful, dim=500, claim=ApproximateDP(1.0, 1e-5)))
+        Coordinates 490–499 carry no noise (p < 1e-300).
     """
     layers, calls = layers or Layers({}), calls or default_calls(dim)
     named: tuple[Attack, Calls, float] | None = None
