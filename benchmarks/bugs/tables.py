@@ -20,10 +20,9 @@ KINDS = (
 
 SHORT = {
     "size of the noise": "size", "shape of the noise": "shape", "values of the noise": "values",
-    "noise at every coordinate": "place", "noise in every call": "call", "fresh noise in every call": "fresh",
-    "independent coordinates": "copies", "noise in every direction": "direction", "noise on every tensor": "tensor",
-    "fresh noise": "fresh", "independent noise": "copies", "participation": "cohorts",
-    "canaries in each tensor": "canaries", "sensitivity": "probe",
+    "noise on every tensor": "places", "noise in every call": "calls", "fresh noise": "fresh",
+    "independent noise": "copies", "noise in every direction": "directions", "participation": "cohorts",
+    "canaries in each tensor": "canaries", "canaries in the releases": "canaries", "divisor of the releases": "units",
 }  # fmt: skip
 """Names of checks in cells of the table."""
 
