@@ -1,5 +1,6 @@
 """Privacy as a unit test: right mechanisms pass, wrong ones fail with a readable message, at the stated rate."""
 
+import itertools
 import subprocess
 import sys
 
@@ -89,6 +90,42 @@ def test_a_local_mechanism_is_judged_by_what_it_reports():
     assert assert_locally_private(along(2.0), epsilon=2.0, dim=5, trials=300).epsilon > 1.0
     with pytest.raises(AssertionError, match="ε = 1 at δ = 0 is refuted"):
         assert_locally_private(along(2.0), epsilon=1.0, dim=5, trials=300)
+
+
+def local_gaussian(sigma, *, bare=None, every=None):
+    """Gaussian noise on gradients clipped to norm 1, but not on one coordinate, or not in every so many reports."""
+    rng, calls = np.random.default_rng(1), itertools.count(1)
+
+    def randomize(gradient):
+        noise = rng.normal(0, sigma, gradient.size)
+        if bare is not None:
+            noise[bare] = 0
+        silent = every is not None and next(calls) % every == 0
+        return gradient / max(1.0, np.linalg.norm(gradient)) + (0 if silent else noise)
+
+    return randomize
+
+
+LOCAL_SIGMA = 2 * sigma_gaussian(1.0, 1e-5)
+
+
+@pytest.mark.parametrize("bug", [{"bare": 3}, {"every": 10}])
+def test_local_noise_that_is_missing_in_one_place_or_report_fails(bug):
+    assert_locally_private(local_gaussian(LOCAL_SIGMA), epsilon=1.0, delta=1e-5, dim=40, trials=1000)
+    with pytest.raises(AssertionError, match="ε = 1 at δ = 1e-05 is refuted"):
+        assert_locally_private(local_gaussian(LOCAL_SIGMA, **bug), epsilon=1.0, delta=1e-5, dim=40, trials=1000)
+
+
+def test_a_claimed_local_noise_multiplier_takes_less_evidence_and_clipping_is_tested_by_long_gradients():
+    claim = {"noise_multiplier": LOCAL_SIGMA, "delta": 1e-5, "dim": 20, "trials": 1500}
+    assert assert_locally_private(local_gaussian(LOCAL_SIGMA), **claim, norm=10.0).valid
+    half = local_gaussian(LOCAL_SIGMA / 2)
+    assert assert_locally_private(half, epsilon=1.0, delta=1e-5, dim=20, trials=1500).valid  # a pair says too little
+    with pytest.raises(AssertionError, match=r"noise multiplier of 7\.46"):
+        assert_locally_private(half, **claim)
+    rng = np.random.default_rng(2)
+    with pytest.raises(AssertionError, match="refuted"):
+        assert_locally_private(lambda g: g + rng.normal(0, LOCAL_SIGMA, g.size), **claim, norm=10.0)
 
 
 def test_a_slow_local_mechanism_is_stopped_as_soon_as_it_is_refuted():

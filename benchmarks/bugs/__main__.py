@@ -58,10 +58,11 @@ def row_of(target: str, name: str, seed: int) -> Row:
 
 
 def read_rows(path: Path | None) -> list[Row]:
-    """Return the rows of a file."""
+    """Return the rows of a file, the last of each run."""
     if path is None or not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return list({(row["target"], row["bug"], row["seed"]): row for row in rows}.values())
 
 
 def planned(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:

@@ -20,10 +20,9 @@ KINDS = (
 
 SHORT = {
     "size of the noise": "size", "shape of the noise": "shape", "values of the noise": "values",
-    "noise at every coordinate": "place", "noise in every call": "call", "fresh noise in every call": "fresh",
-    "independent coordinates": "copies", "noise in every direction": "direction", "noise on every tensor": "tensor",
-    "fresh noise": "fresh", "independent noise": "copies", "participation": "cohorts",
-    "canaries in each tensor": "canaries", "sensitivity": "probe",
+    "noise on every tensor": "places", "noise in every call": "calls", "fresh noise": "fresh",
+    "independent noise": "copies", "noise in every direction": "directions", "participation": "cohorts",
+    "canaries in each tensor": "canaries", "canaries in the releases": "canaries", "divisor of the releases": "units",
 }  # fmt: skip
 """Names of checks in cells of the table."""
 
@@ -79,7 +78,15 @@ def matrix(rows: list[Row]) -> list[str]:
     return lines
 
 
+def messages(rows: list[Row], target: str) -> list[str]:
+    """Return the table of what the audit of a target says about each bug, with the first seed."""
+    first = [row for row in rows if row["target"] == target and row["kind"] != "correct" and row["seed"] == 0]
+    ordered = sorted(first, key=lambda row: KINDS.index(row["kind"]))
+    lines = [f"| {row['kind']} | {row['bug']} | {row['sentence'].split(' (p ')[0]} |" for row in ordered]
+    return ["| kind | bug | message |", "|---|---|---|", *lines]
+
+
 def print_tables(rows: list[Row]) -> None:
     """Print all tables."""
-    print("\n".join(totals(rows)), end="\n\n")
-    print("\n".join(matrix(rows)))
+    for table in (totals(rows), matrix(rows), messages(rows, "mechanism")):
+        print("\n".join(table), end="\n\n")

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coalmine.arrays import Bools
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_delta, check_number
 from coalmine.layers import Layers, LayerSpec
 from coalmine.protocol import Vector
 from coalmine.results import words
-from coalmine.stats import Estimate, Scores, SequentialBound, ceiling, sigma_gaussian, simultaneous
+from coalmine.stats import Estimate, Scores, ceiling, sigma_gaussian, simultaneous
 from coalmine.stats.gaussian import epsilon_gdp
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import ApproximateDP, Curve, GaussianDP
@@ -161,8 +161,9 @@ def _claim(epsilon: float | None, delta: float, noise_multiplier: float | None) 
 def assert_locally_private(
     mechanism: Callable[[Vector], object],
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 0.0,
+    noise_multiplier: float | None = None,
     dim: int = 100,
     norm: float = 1.0,
     trials: int = 2000,
@@ -173,18 +174,22 @@ def assert_locally_private(
     """Assert that a client's report is (ε, δ)-locally private.
 
     In each trial a fair coin decides which of two opposite gradients is randomized, and a distinguisher guesses from
-    the report (the dummy-gradient adversary of Matsumoto et al. 2022).
+    the report (the dummy-gradient adversary of Matsumoto et al. 2022). As many trials follow with gradients of the one
+    coordinate that the reports gave away most.
 
     Args:
         mechanism: Function from a gradient, a float32 array of shape ``(dim,)`` and norm ``norm``, to a report of the
             same shape.
-        epsilon: Claimed ε.
+        epsilon: Claimed ε; not needed with ``noise_multiplier``.
         delta: Claimed δ.
+        noise_multiplier: Claimed standard deviation of Gaussian noise over the clip norm. The claim is then the whole
+            trade-off curve, which takes far less evidence to refute than a pair of ε and δ.
         dim: Number of coordinates.
-        norm: Norm of the gradients.
+        norm: Norm of the gradients. To test a mechanism that clips, pass more than its clip norm.
         trials: Number of trials.
         stop_when_refuted: Whether to stop as soon as the claim is refuted, for slow mechanisms. The claim is then
-            judged by `coalmine.stats.SequentialBound`, which allows that and reports that depend on earlier ones.
+            judged by `coalmine.stats.SequentialBound`, which allows that and reports that depend on earlier ones. Only
+            the first trials are made then, and the claim is ``epsilon`` and ``delta``.
         false_alarm_rate: Largest probability that a correct mechanism fails.
         seed: Seed of coins and gradients.
 
@@ -192,7 +197,7 @@ def assert_locally_private(
         The lower bound that was compared with the claim.
 
     Raises:
-        AssertionError: If the lower bound exceeds the claim.
+        AssertionError: If the claim is refuted.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -202,47 +207,56 @@ def assert_locally_private(
         True
     """
     __tracebackhide__ = True
+    from coalmine.accounting import EveryRound, theory
+    from coalmine.methods.ldp.claim import LocalClaimTest
     from coalmine.methods.ldp.estimates import estimates, shared_bound
+    from coalmine.methods.ldp.games import GAMES, play, until_refuted
     from coalmine.methods.ldp.trials import Trials
     from coalmine.simulation.mechanisms.user import OwnMechanism
 
-    claim, confidence = _checked(epsilon, delta, false_alarm_rate)
+    # Replacing a gradient by its opposite moves it by twice its norm.
+    halved = None if noise_multiplier is None else check_number("noise_multiplier", noise_multiplier) / 2
+    _, claim, _ = _claim(epsilon, delta, halved)
+    claim, confidence = _checked(claim, delta, false_alarm_rate)
     rng = np.random.default_rng(check_count("seed", seed, least=0))
     sent = rng.random(check_count("trials", trials, least=2)) < 0.5
-    perfect = np.where(sent, 1.0, -1.0)  # scores that show the most that so many trials can show
-    if stop_when_refuted:
-        most = _until_refuted(perfect, sent, claim=claim, delta=delta, confidence=confidence).lower(confidence)
-    else:
-        most = shared_bound([Trials(perfect, sent)], delta=delta, confidence=confidence)
-    _check_can_fail(most, claim, f"{trials:,} trials")
 
     @functools.wraps(mechanism)
     def reported(gradient: Vector, _: np.random.Generator) -> object:
         return mechanism(gradient)
 
     randomizer = OwnMechanism(function=reported, epsilon=max(claim, 1e-9), delta=delta, norm=norm)
+
+    def randomized(gradient: Vector) -> Floats:
+        return np.asarray(randomizer.randomize(gradient, rng)[0], dtype=np.float64)
+
+    perfect = np.where(sent, 1.0, -1.0)  # scores that show the most that so many trials can show
     direction = rng.standard_normal(check_count("dim", dim))
     gradient = (norm / np.linalg.norm(direction) * direction).astype(np.float32)
-    scores = (float(randomizer.randomize(gradient if first else -gradient, rng)[0] @ gradient) for first in sent)
     if stop_when_refuted:
-        sequential = _until_refuted(scores, sent, claim=claim, delta=delta, confidence=confidence)
-        bound, played = sequential.estimate(confidence), sequential.trials
-    else:
-        bound = estimates([Trials(np.array(list(scores)), sent)], delta=delta, confidence=confidence)[0]
-        played = trials
-    return _judged(bound, claim, false_alarm_rate, f"{played:,} trials in {dim:,} dimensions, seed {seed}")
-
-
-def _until_refuted(
-    scores: Iterable[float], sent: Bools, *, claim: float, delta: float, confidence: float
-) -> SequentialBound:
-    """Return the bound when it first exceeds the claim, or after all trials."""
-    bound = SequentialBound(delta=delta, claim=claim)
-    for score, first in zip(scores, sent, strict=True):
-        bound.update(bool(first), score)
-        if bound.refuted(confidence):
-            break
-    return bound
+        most = until_refuted(perfect, sent, claim=claim, delta=delta, confidence=confidence).lower(confidence)
+        _check_can_fail(most, claim, f"{trials:,} trials")
+        scores = (float(randomized(gradient if first else -gradient) @ gradient) for first in sent)
+        sequential = until_refuted(scores, sent, claim=claim, delta=delta, confidence=confidence)
+        how = f"{sequential.trials:,} trials in {dim:,} dimensions, seed {seed}"
+        return _judged(sequential.estimate(confidence), claim, false_alarm_rate, how)
+    confidence = 1 - (1 - confidence) / len(GAMES)  # each game has its share of the rate
+    most = shared_bound([Trials(perfect, sent)], delta=delta, confidence=confidence)
+    if halved is None:  # a curve takes far fewer trials
+        _check_can_fail(most, claim, f"{trials:,} trials")
+    bounds = []
+    for where, game in play(randomized, gradient, sent, rng=rng):
+        how = f"{trials:,} trials along {where}, in {dim:,} dimensions, seed {seed}"
+        bounds.append(_judged(estimates([game], delta=delta, confidence=confidence)[0], claim, false_alarm_rate, how))
+        if halved is not None:
+            stated = theory(noise_multiplier=halved, sampling=EveryRound(), rounds=1, delta=delta)
+            p_value = LocalClaimTest([game], stated).p_value(1.0)
+            if p_value <= 1 - confidence:
+                raise AssertionError(
+                    f"the claimed noise multiplier of {noise_multiplier:g} is refuted (p = {p_value:.2g}).\n"
+                    f"A correct mechanism fails this test in at most {_share(false_alarm_rate)} ({how})."
+                )
+    return max(bounds, key=lambda bound: bound.epsilon)
 
 
 def assert_private_scores(

@@ -173,6 +173,17 @@ def _remembers(rng):
     return release
 
 
+def _feeds_back_what_clipping_cut_off(rng):
+    left = np.zeros(DIM)
+
+    def release(updates):
+        total = left + sum(clip(u) for u in updates)
+        left[:] = sum(u - clip(u) for u in updates)
+        return total + _noise(rng)
+
+    return release
+
+
 def _same_noise_each_round(rng):
     kept = []
 
@@ -227,6 +238,7 @@ BUGS = {
         lambda rng: lambda us: sum(clip(u) for u in us)
         + _noise(rng, Z * np.median([np.linalg.norm(clip(u)) for u in us])), "other clients"),
     "momentum before noise": (_remembers, "memory"),
+    "what clipping cut off comes back": (_feeds_back_what_clipping_cut_off, "memory"),
     "the same noise in every round": (_same_noise_each_round, "memory"),
     "clips one update only once": (
         lambda rng: lambda us: sum(u if i == len(us) - 1 else clip(u) for i, u in enumerate(us)) + _noise(rng),

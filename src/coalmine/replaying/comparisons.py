@@ -216,23 +216,27 @@ class Search:
             self._observe(named, movement, around, self.extras.clients)
 
     def try_rounds(self, rounds: int) -> None:
-        """Look for a client of the first round in the releases of later ones."""
+        """Look for a client of the first round in the releases of later ones.
+
+        A long update is looked for too, since what clipping cut off may come back.
+        """
         ordinary = self._without(self.extras.clients)
-        extra = self.extras.probes()[0]
-        joined = [*self.extras.clients, extra.build(extra.magnitude)]
         around, rest = self._round([ordinary] * rounds), [ordinary] * (rounds - 1)
-        plain, moved = around.outcome(0).vector, self.runner.run([joined, *rest]).vector
-        if plain is None or moved is None or plain.size != moved.size:
-            return
-        later = slice(plain.size // rounds, None)
-        left = np.abs(plain[later] - moved[later]) > 8 * self._precision * np.abs(plain[later])
-        if self.reproducible and not left.any() and not self._shares_noise(around):
-            return  # nothing of the first round is left in later ones
-        # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
-        movement = around.compare([joined, *rest], self.scale)
-        does = f"took part in the first of {rounds} rounds, all of which are seen"
-        named = replace(extra, check="memory", does=does, plain=False, shrinks=False)
-        self._observe(named, movement, around, self.extras.clients)
+        plain = around.outcome(0).vector
+        for extra in (probe for probe in self.extras.probes() if probe.essential):
+            joined = [*self.extras.clients, extra.build(extra.magnitude)]
+            moved = self.runner.run([joined, *rest]).vector
+            if plain is None or moved is None or plain.size != moved.size:
+                return
+            later = slice(plain.size // rounds, None)
+            left = np.abs(plain[later] - moved[later]) > 8 * self._precision * np.abs(plain[later])
+            if self.reproducible and not left.any() and not self._shares_noise(around):
+                continue  # nothing of the first round is left in later ones
+            # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
+            movement = around.compare([joined, *rest], self.scale)
+            does = f"took part in the first of {rounds} rounds, all of which are seen"
+            named = replace(extra, check="memory", does=does, plain=False, shrinks=False)
+            self._observe(named, movement, around, self.extras.clients)
 
     def _shares_noise(self, around: Round) -> bool:
         """Whether two rounds have the same noise: then both differ by the same from what another draw gives."""
