@@ -312,3 +312,10 @@ def test_heavy_tails_are_not_taken_for_weak_calls_or_coordinates():
     rng = np.random.default_rng(0)
     laplace = findings(lambda total: total + 0.4 * rng.laplace(0, 1, DIM), claim=GaussianDP(1.0), noise_multiplier=1.0)
     assert "too small everywhere" in laplace[0].sentence
+
+
+def test_noise_that_is_missing_where_nothing_was_sent_depends_on_the_input():
+    """Calls of the test show it only where nothing was sent: that must not read as calls without noise."""
+    draw = normal()
+    (finding,) = findings(lambda total: total + draw() * (total != 0), calls=100)
+    assert finding.sentence.startswith("The noise depends on the input")

@@ -34,6 +34,7 @@ _ENOUGH = 0.98  # share of the claimed noise that does not count as too small
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 _LARGEST_TABLE = 20_000
 _BINS = 400
+_NARROW = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +158,11 @@ class _Density:
     def __init__(self, values: Floats) -> None:
         bins = max(2, min(_BINS, values.size // 50))
         self._edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1))) if values.size else np.zeros(1)
+        spread = float(np.ptp(self._edges)) or 1.0
+        if self._edges.size == 1 and values.size:  # a single value, as of no noise: a narrow bin of its own
+            self._edges = self._edges + np.array([-_NARROW, _NARROW])
         counts = np.histogram(values, self._edges)[0] if self._edges.size > 1 else np.zeros(0)
         width = np.diff(self._edges)
-        spread = max(float(np.ptp(self._edges)), 1e-12)
         outside = np.log(1 / (values.size + 1) / spread)
         with np.errstate(divide="ignore"):
             inside = np.log((counts + 0.5) / (values.size + 1) / width) if width.size else np.zeros(0)
