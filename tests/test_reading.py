@@ -5,12 +5,13 @@ import io
 import json
 import os
 import threading
+import tracemalloc
 import zipfile
 
 import numpy as np
 import pytest
 
-from coalmine import reading
+from coalmine import reading, scorefile
 from coalmine.errors import InputError
 from coalmine.reading import DEEPEST, Archive, csv_rows, json_lines, json_rows, parse_json, parse_toml, read_text
 from coalmine.scorefile import read_table, two_groups
@@ -194,3 +195,15 @@ def test_keys_that_only_later_rows_have_are_empty_before(tmp_path):
     assert len(table.columns["member"]) == 66_001
     with pytest.raises(InputError, match="row 1: member"):
         table.flags("member")
+
+
+def test_long_files_are_packed_while_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(scorefile, "_BLOCK", 1000)
+    rows = 100_000
+    (tmp_path / "s.csv").write_text("score,member\n" + "".join(f"0.{i:06d},{i % 2}\n" for i in range(rows)))
+    tracemalloc.start()
+    read_table(tmp_path / "s.csv")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Two columns of floats, and their blocks while they are joined. Kept as text, a row takes 74 bytes.
+    assert peak < 50 * rows

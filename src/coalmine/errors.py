@@ -92,9 +92,9 @@ def check_probability(name: str, value: float) -> float:
 
 def check_count(name: str, value: float, least: int = 1) -> int:
     """Return ``value`` as an int if it is a whole number of at least ``least``."""
-    whole = not isinstance(value, bool | str) and math.isfinite(value) and int(value) == value
+    whole = not isinstance(value, bool | str) and (isinstance(value, int) or (math.isfinite(value) and value % 1 == 0))
     if not whole or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!s:.60}")
     return int(value)
 
 

@@ -87,3 +87,11 @@ def test_a_text_file_in_another_encoding_is_refused(tmp_path):
     path.write_bytes('{"user": "a", "text": "caf\xe9"}\n'.encode("latin-1"))
     with pytest.raises(InputError, match="line 1: not UTF-8 text"):
         load(path)
+
+
+def test_tokens_of_hundreds_of_digits_are_refused(tmp_path):
+    for token in (10**400, 2**70, -(10**400)):
+        entry = {"tokens": [5, token], "planted": True}
+        (tmp_path / "c.json").write_text(json.dumps({"size": 50, "canaries": [entry]}))
+        with pytest.raises(InputError, match=r"c\.json"):
+            read_canaries(tmp_path / "c.json")

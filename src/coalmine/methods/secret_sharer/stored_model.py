@@ -79,7 +79,7 @@ def read_canaries(path: Path) -> tuple[PhraseCanaries, Ints | None, int | None]:
         raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except KeyError as missing:
         raise InputError(f"{path} has no canaries: the key {missing.args[0]!r} is missing") from None
-    except (AttributeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"{path} has no canaries that could be read: {error}") from None
 
 
