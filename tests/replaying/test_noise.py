@@ -50,3 +50,34 @@ def test_a_movement_in_a_small_array_is_judged_by_the_error_of_its_own_noise():
     assert noise.p_value(3 * large, 1.0) < 1e-9
     assert noise.p_value(3 * small, 1.0) > 1e-3
     assert noise.p_value(3 * (large + small), 1.0) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("gaussian", None),
+        ("signs", None),
+        ("sparse", None),
+        ("one draw", 1),
+        ("a pool of three", 2),
+        ("a pool of two signs", 1),
+    ],
+)
+def test_the_rank_of_noise_is_low_only_if_numbers_depend_on_each_other(name, rank):
+    """50 measurements each. A gaussian matrix has full rank almost surely; of others at most 1 in 40,000 repeats."""
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        dim = int(rng.integers(10, 40)) if rank is None else int(rng.integers(80, 120))
+        runs = int(rng.integers(30, 60))
+        noise = rng.standard_normal((runs, dim))
+        pool = rng.integers(0, 3, runs)
+        pool[:3] = 0, 1, 2
+        noise = {
+            "gaussian": noise,
+            "signs": np.sign(noise),
+            "sparse": np.where(np.abs(noise) > 1.5, noise, 0.0),
+            "one draw": noise[:, :1] * np.ones(dim),
+            "a pool of three": noise[pool],
+            "a pool of two signs": np.sign(noise)[np.arange(runs) % 2],
+        }[name]
+        assert measure(noise[:, None], [dim]).rank == rank

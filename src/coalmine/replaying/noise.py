@@ -21,6 +21,8 @@ from coalmine.results.finding import CHECK_RATE
 _LEVELS = 20
 _RATE = CHECK_RATE / 2 / _LEVELS
 
+_LEAST_NUMBERS = 8  # with fewer, noise vectors of full rank say little
+
 _NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
 
 
@@ -184,14 +186,35 @@ def _inverse(correlation: Floats) -> tuple[Floats, Floats]:
 
 
 def _rank(standard: Floats) -> int | None:
-    """Return how many dimensions the noise vectors span, if fewer than as many random vectors would."""
-    vectors = standard[: max(2, min(len(standard), standard.shape[1] // 2))]
-    if standard.shape[1] < 8:
-        return None
+    """Return how many dimensions noise vectors, (runs, numbers), span, if fewer than as many random vectors would."""
+    ordered = np.sort(standard, axis=0)
+    same = ordered[1:] == ordered[:-1]
+    continuous = standard[:, ~same.any(axis=0)]
+    if continuous.shape[1] < _LEAST_NUMBERS:
+        return _repeated(standard, same)
+    vectors = continuous[: max(2, min(len(standard), continuous.shape[1] // 2))]
     differences = vectors[1:] - vectors[:1]
     values = np.linalg.eigvalsh(differences @ differences.T)
     rank = int(np.sum(values > 1e-9 * values[-1]))
     return rank if rank < len(values) else None
+
+
+def _repeated(standard: Floats, same: Bools) -> int | None:
+    """Return the dimension of noise of few values if its vectors repeat, which independent numbers would not do.
+
+    Two runs agree in a number with at most the probability of its most frequent value, here its share of the runs.
+
+    Args:
+        standard: The noise, (runs, numbers).
+        same: Whether neighbors among the sorted values of a number are equal, (runs − 1, numbers).
+    """
+    count = most = np.ones(standard.shape[1])
+    for equal in same:
+        count = np.where(equal, count + 1, 1)
+        most = np.maximum(most, count)
+    runs, different = len(standard), len(np.unique(standard, axis=0))
+    log_chance = math.log(runs**2 / 2) + float(np.sum(np.log(most / runs)))
+    return different - 1 if different < runs and log_chance < math.log(_RATE) else None
 
 
 def _chi_square_quantile(probability: float, degrees: Floats | Ints) -> Floats:
