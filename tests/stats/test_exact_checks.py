@@ -2,11 +2,10 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from coalmine.stats.cohort_tests import rate_p_value, repeated_size_gain
 from coalmine.stats.noise_tests import LEAST_P_VALUE, energy_p_value, near_zero_p_value, noise_at_most
@@ -49,39 +48,49 @@ def test_numbers_near_zero_are_a_binomial_tail(width):
 # Participation
 
 
-def capital(hits, misses, rate):
-    """The average likelihood ratio over Beta(½, ½), whose moments are products of central binomial coefficients."""
-    moment = Fraction(math.comb(2 * hits, hits) * math.comb(2 * misses, misses), math.comb(hits + misses, hits))
-    return moment / 4 ** (hits + misses) / (rate**hits * (1 - rate) ** misses)
-
-
-@pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(9, 10)])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("trials", [1, 2, 7, 40])
-def test_p_values_of_rates_are_one_over_a_capital_that_is_fair(rate, trials):
-    capitals = [capital(hits, trials - hits, rate) for hits in range(trials + 1)]
-    chances = [math.comb(trials, hits) * rate**hits * (1 - rate) ** (trials - hits) for hits in range(trials + 1)]
-    assert sum(chance * value for chance, value in zip(chances, capitals, strict=True)) == 1
-    for hits, value in enumerate(capitals):
-        assert rate_p_value(hits, trials, float(rate)) == pytest.approx(min(1.0, float(1 / value)), rel=1e-10)
+def test_p_values_of_rates_are_one_over_a_capital_that_is_fair(trials, rate):
+    """The capital is an integral over larger rates. It is fair at the claimed rate, and loses at smaller ones."""
+
+    def weight(r, hits, misses):
+        return r ** (hits - 0.5) * (1 - r) ** (misses - 0.5)
+
+    prior = integrate.quad(weight, rate, 1, args=(0, 0))[0]
+    capitals = np.array(
+        [
+            integrate.quad(weight, rate, 1, args=(hits, trials - hits))[0]
+            / (prior * rate**hits * (1 - rate) ** (trials - hits))
+            for hits in range(trials + 1)
+        ]
+    )
+    assert stats.binom.pmf(np.arange(trials + 1), trials, rate) @ capitals == pytest.approx(1, rel=1e-6)
+    assert stats.binom.pmf(np.arange(trials + 1), trials, 0.8 * rate) @ capitals < 1
+    for hits, capital in enumerate(capitals):
+        expected = min(1.0, 1 / capital) if hits else 1.0
+        assert rate_p_value(hits, trials, rate) == pytest.approx(expected, rel=1e-6)
 
 
-def test_rates_of_zero_and_one_are_refuted_by_one_exception():
-    assert rate_p_value(1, 5, 0.0) == rate_p_value(4, 5, 1.0) == LEAST_P_VALUE
-    assert rate_p_value(0, 5, 0.0) == rate_p_value(5, 5, 1.0) == rate_p_value(0, 0, 0.5) == 1.0
-    assert rate_p_value(5, 5, 0.0) == rate_p_value(0, 5, 1.0) == LEAST_P_VALUE
+def test_a_rate_of_zero_is_refuted_by_one_exception_and_one_by_none():
+    assert rate_p_value(1, 5, 0.0) == rate_p_value(5, 5, 0.0) == LEAST_P_VALUE
+    assert rate_p_value(0, 5, 0.0) == rate_p_value(5, 5, 1.0) == rate_p_value(0, 5, 1.0) == 1.0
+    assert rate_p_value(0, 0, 0.5) == rate_p_value(0, 50, 0.5) == 1.0
     assert rate_p_value(2000, 2000, 0.5) == LEAST_P_VALUE
 
 
 @pytest.mark.parametrize(("population", "rate"), [(6, 0.3), (9, 0.5), (1, 0.9)])
-def test_bets_on_repeated_sizes_are_fair_and_pay_nine_tenths_over_the_chance(population, rate):
-    chances = [math.comb(population, k) * rate**k * (1 - rate) ** (population - k) for k in range(population + 1)]
-    for before, chance in enumerate(chances):
-        gains = [repeated_size_gain(size, before, population, rate) for size in range(population + 1)]
-        assert gains[before] == pytest.approx(math.log(0.1 + 0.9 / chance), rel=1e-10)
+def test_bets_on_repeated_sizes_pay_nine_tenths_over_the_largest_chance_and_are_never_favorable(population, rate):
+    sizes = np.arange(population + 1)
+    for before in range(1, population + 1):
+        gains = [repeated_size_gain(size, before, population, rate) for size in sizes]
+        largest = max(stats.binom.pmf(before, population, np.linspace(0, rate, 2001)))
+        assert gains[before] == pytest.approx(math.log(0.1 + 0.9 / largest), rel=1e-4)
         assert [gain for size, gain in enumerate(gains) if size != before] == [
             pytest.approx(math.log(0.1))
         ] * population
-        assert sum(c * math.exp(gain) for c, gain in zip(chances, gains, strict=True)) == pytest.approx(1)
+        for smaller in np.linspace(0.05, 1, 20) * rate:
+            assert stats.binom.pmf(sizes, population, smaller) @ np.exp(gains) <= 1 + 1e-9
+    assert repeated_size_gain(0, 0, population, rate) == 0  # nobody comes at a rate of 0
 
 
 def test_bets_on_repeated_sizes_are_lost_at_rates_that_leave_no_chance_and_limited_where_it_is_tiny():

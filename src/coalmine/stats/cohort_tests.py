@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from scipy import special
 
 from coalmine.stats.noise_tests import LEAST_P_VALUE
@@ -18,41 +19,45 @@ _STAKE = 0.9
 
 
 def rate_p_value(hits: int, trials: int, rate: float) -> float:
-    """Return a p-value for clients who took part in ``hits`` of ``trials`` opportunities at a claimed rate.
+    """Return a p-value for clients who took part in ``hits`` of ``trials`` opportunities: too often for a rate?
 
-    Valid if each opportunity, given all that happened in earlier rounds, is taken with probability ``rate``, and those
-    of one round either independently (Poisson sampling) or as a draw without replacement (fixed size). Which clients
-    are watched may depend on earlier rounds. The bet is a likelihood ratio, averaged over other rates with the
-    Beta(½, ½) distribution.
+    Valid if each opportunity, given all that happened in earlier rounds, is taken with a probability of at most
+    ``rate``, and those of one round either independently (Poisson sampling) or as a draw without replacement (fixed
+    size). Which clients are watched may depend on earlier rounds, and some of them may have left. The bet is a
+    likelihood ratio, averaged over larger rates with the Beta(½, ½) distribution.
 
     Args:
         hits: How many opportunities were taken.
         trials: How many there were.
-        rate: The claimed probability.
+        rate: The largest probability that is claimed.
 
     Example:
-        >>> rate_p_value(30, 120, rate=0.25), rate_p_value(30, 30, rate=0.25) < 1e-15
+        >>> rate_p_value(20, 120, rate=0.25), rate_p_value(30, 30, rate=0.25) < 1e-15
         (1.0, True)
     """
     misses = trials - hits
-    if (hits and rate <= 0) or (misses and rate >= 1):
+    if not hits or rate >= 1:
+        return 1.0
+    if rate <= 0:
         return LEAST_P_VALUE
-    capital = special.betaln(hits + 0.5, misses + 0.5) - special.betaln(0.5, 0.5)
-    capital -= (hits * math.log(rate) if hits else 0.0) + (misses * math.log1p(-rate) if misses else 0.0)
+    with np.errstate(divide="ignore"):
+        larger = np.log(special.betaincc([hits + 0.5, 0.5], [misses + 0.5, 0.5], rate))
+    capital = special.betaln(hits + 0.5, misses + 0.5) + larger[0] - special.betaln(0.5, 0.5) - larger[1]
+    capital -= hits * math.log(rate) + misses * math.log1p(-rate)
     return float(max(LEAST_P_VALUE, math.exp(min(0.0, -capital))))
 
 
 def repeated_size_gain(size: int, before: int, population: int, rate: float) -> float:
     """Return the log of what a bet on a cohort as large as the one before wins, or loses, in a round.
 
-    If sizes are binomial, as under Poisson sampling, the expected factor is 1. The p-value for rounds whose sizes are
-    too much alike is exp(−Σ gains), at most 1.
+    If sizes are binomial, as under Poisson sampling, the expected factor is at most 1 at the claimed rate and at every
+    smaller one. The p-value for rounds whose sizes are too much alike is exp(−Σ gains), at most 1.
 
     Args:
         size: Clients in this round.
         before: Clients in the round before.
         population: Number of clients overall.
-        rate: The claimed probability to take part.
+        rate: The largest probability to take part that is claimed.
 
     Example:
         >>> gains = [repeated_size_gain(30, 30, population=120, rate=0.25)] * 5
@@ -61,6 +66,9 @@ def repeated_size_gain(size: int, before: int, population: int, rate: float) -> 
     """
     if size != before or not 0 < rate < 1:
         return math.log(1 - _STAKE)
+    rate = min(rate, size / population)  # of the rates up to the claimed one, that at which this size is likeliest
+    if rate == 0:
+        return 0.0
     log_choose = -math.log(population + 1) - special.betaln(population - size + 1, size + 1)
     log_chance = log_choose + size * math.log(rate) + (population - size) * math.log1p(-rate)
     return float(math.log(1 - _STAKE + _STAKE * math.exp(min(-log_chance, 600.0))))

@@ -43,6 +43,21 @@ def test_canaries_that_were_never_added_are_missed():
     assert str(finding).endswith("Did you add planted.total to the sum of the clients' updates?")
 
 
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_clients_that_push_canaries_out_of_the_model_are_no_reason_to_miss_them(strength):
+    """Clients with a quadratic loss undo what canaries did, so that in later rounds the sums contain none of them."""
+    audit = OneShot(dim=DIM, rounds=30, canaries=20, view="updates", participation="every-round")
+    rng, model, optimum = np.random.default_rng(0), np.zeros(DIM), np.zeros(DIM)
+    for t in range(30):
+        planted = audit.plant(t, clip_norm=1.0)
+        step = strength * (optimum - model)
+        total = 100 * step / max(1.0, np.linalg.norm(step)) + planted.total + rng.standard_normal(DIM)
+        update = (total / 120).astype(np.float32)
+        model += update
+        audit.observe(Release(round=t, kind="update", vector=update, divisor=120.0))
+    assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).findings == []
+
+
 def test_nothing_is_said_where_canaries_would_not_show():
     """With a hundred times the noise, the share is 0 within its error whether or not canaries were added."""
     assert "canaries in the releases" not in [f.check for f in audited(add=0.0, noise=100.0).findings]
@@ -58,7 +73,7 @@ def test_the_share_of_the_canaries_has_the_stated_error(family, added):
         inspection = Inspection(dim, 1, seed, None)
         update = added * inserted + rng.standard_normal(dim) * np.linspace(0.2, 2, dim)
         inspection._look_for(inserted, update.astype(np.float32), 1.0)
-        weighted, precision = inspection._presence
+        weighted, precision = inspection._presence[1]
         errors.append((weighted / precision - added) * precision**0.5)
     bound = 4 / np.sqrt(400)
     assert abs(np.mean(errors)) < bound
@@ -82,7 +97,23 @@ def test_a_sum_with_a_divisor_is_a_warning(layers):
     (finding,) = audited(scale=CLIENTS + 20, layers=layers).findings
     assert finding.check == "divisor of the releases"
     assert not finding.refutes
-    assert "look like sums: were they divided by 50?" in finding.sentence
+    assert "look like sums that were not divided by 50." in finding.sentence
+
+
+@pytest.mark.parametrize("canaries", [60, 100])
+def test_a_divisor_that_forgets_the_canaries_is_named(canaries):
+    """Divided by the 30 clients alone: canaries show up as larger."""
+    (finding,) = audited(scale=(CLIENTS + canaries) / CLIENTS, canaries=canaries, rounds=40).findings
+    assert finding.check == "divisor of the releases"
+    assert not finding.refutes
+    assert re.search(r"perhaps the sum was divided by (29|3[01])\b", finding.sentence)
+
+
+@pytest.mark.parametrize("canaries", [10, 20, 100])
+def test_a_right_divisor_is_not_blamed_for_missing_noise(canaries):
+    sentences = [finding.sentence for finding in audited(noise=0.3, canaries=canaries, clients=2).findings]
+    assert "The update has at most 0.3" in sentences[0]
+    assert not any("divide" in sentence for sentence in sentences)
 
 
 def test_the_share_of_bare_numbers_is_not_the_share_near_zero():

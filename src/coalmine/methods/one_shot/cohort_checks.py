@@ -1,13 +1,15 @@
 """Checks of who took part: do the clients of each round agree with the claimed sampling?
 
-Clients are watched whose participation should be no likelier, and no less likely, than anybody's: those of the round
-before, those who took part more often than average, and those who took part recently. docs/checks.md has the proofs.
+Clients are watched whose participation should be no likelier than anybody's: those of the round before, those who took
+part more often than average, and those who took part recently. That they take part *more* often refutes the claim; that
+they take part less often is a warning, since clients may leave. docs/checks.md has the proofs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -143,9 +145,11 @@ def cohort_findings(record: CohortRecord, sampling: Sampling | None, *, level: f
 
 def _drawn(record: CohortRecord, sampling: Poisson | FixedSize, level: float) -> list[Finding]:
     """Return contradictions to random draws."""
-    findings, tests = [], []
+    findings: list[Finding] = []
+    tests: list[_Test] = []
     rate, available = float(sampling.rate), int(record.available.sum())
     total = int(record.sizes.sum())
+    steady = True
     if isinstance(sampling, FixedSize):
         largest = int(np.argmax(record.sizes / record.available))
         size, of = int(record.sizes[largest]), int(record.available[largest])
@@ -155,51 +159,72 @@ def _drawn(record: CohortRecord, sampling: Poisson | FixedSize, level: float) ->
         rate = total / available  # the sizes are public; who fills them is what is tested
         steady = len(np.unique(record.sizes)) == len(np.unique(record.available)) == 1
     else:
-        steady = True
         mean = total / record.rounds
-        if total > rate * available:
-            sentence = f"{mean:.4g} clients took part per round on average, more than {sampling} claims"
-            tests.append((rate_p_value(total, available, rate), sentence))
-        gains = [
-            repeated_size_gain(size, before, population, rate)
-            for before, size, population in zip(
-                record.sizes[:-1].tolist(), record.sizes[1:].tolist(), record.available[1:].tolist(), strict=True
-            )
-        ]
-        alike = f"The numbers of clients per round are too much alike for {sampling} ({_values(record.sizes)})"
-        tests.append((math.exp(min(0.0, -sum(gains))), alike))
+        sentence = f"{mean:.4g} clients took part per round on average, more than {sampling} claims"
+        tests.append(_Test(rate_p_value(total, available, rate), sentence))
+        tests.append(_alike_sizes(record, sampling))
     if steady and record.hits.size:
         tests += _groups(record, rate, sampling)
-    scaled = [(min(1.0, _TESTS * p_value), sentence) for p_value, sentence in tests]
-    refuted = [
-        Finding(check=Check.PARTICIPATION, sentence=text, p_value=p_value)
-        for p_value, text in scaled
-        if p_value <= level
+    low = [test for test in tests if _TESTS * test.p_value <= level]
+    same = [test for test in low if test.same]
+    return findings + [
+        Finding(check=Check.PARTICIPATION, sentence=test.sentence, p_value=_TESTS * test.p_value, refutes=test.refutes)
+        for test in same or low
     ]
-    same = [finding for finding in refuted if finding.sentence.startswith("The same")]
-    return findings + (same or refuted)
 
 
-def _groups(record: CohortRecord, rate: float, sampling: Sampling) -> list[tuple[float, str]]:
-    """Return p-value and sentence for each group of clients that was watched."""
+@dataclass(frozen=True)
+class _Test:
+    """A p-value and what it means, whether that refutes the claim, and whether the same clients always take part."""
+
+    p_value: float
+    sentence: str
+    refutes: bool = True
+    same: bool = False
+
+
+def _alike_sizes(record: CohortRecord, sampling: Sampling) -> _Test:
+    """Return the test whether cohorts vary in size. Sampling of a fixed size is another mechanism, not a worse one."""
+    gains = [
+        repeated_size_gain(size, before, population, float(sampling.rate or 0.0))
+        for before, size, population in zip(
+            record.sizes[:-1].tolist(), record.sizes[1:].tolist(), record.available[1:].tolist(), strict=True
+        )
+    ]
+    sentence = (
+        f"The numbers of clients per round are too much alike for {sampling} ({_values(record.sizes)}): they look like "
+        "shuffled or fixed-size cohorts, for which the claim is not computed"
+    )
+    return _Test(math.exp(min(0.0, -sum(gains))), sentence, refutes=False)
+
+
+def _groups(record: CohortRecord, rate: float, sampling: Sampling) -> list[_Test]:
+    """Return the tests of each group of clients that was watched."""
     tests = []
+    realized = float(record.sizes.sum() / record.available.sum())
     for number, name in enumerate(_WATCHED):
         hits, trials = int(record.hits[number]), int(record.trials[number])
         if not trials:
             continue
-        p_value = rate_p_value(hits, trials, rate)
+        more = rate_p_value(hits, trials, rate)
         if number == 0 and record.repeats[0] == record.rounds - 1:
             sentence = (
                 f"The same {record.sizes[0]} of {record.available[0]} clients took part in all {record.rounds} rounds, "
                 f"which {sampling} makes next to impossible"
             )
-        else:
-            than = "more" if hits > rate * trials else "less"
+            tests.append(_Test(more, sentence, same=True))
+        elif hits > rate * trials:
             sentence = (
-                f"{name.capitalize()} took part {than} often than {sampling} allows ({hits / trials:.2g} of the "
-                f"time instead of {rate:.2g})"
+                f"{name.capitalize()} took part more often than {sampling} allows ({hits / trials:.2g} of the time "
+                f"instead of {rate:.2g})"
             )
-        tests.append((p_value, sentence))
+            tests.append(_Test(more, sentence))
+        else:
+            sentence = (
+                f"{name.capitalize()} took part less often than others ({hits / trials:.2g} of the time instead of "
+                f"{realized:.2g}): they look shuffled, for which {sampling} is not computed, unless clients come and go"
+            )
+            tests.append(_Test(rate_p_value(trials - hits, trials, 1 - realized), sentence, refutes=False))
     return tests
 
 

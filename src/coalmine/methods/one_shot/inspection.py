@@ -27,6 +27,7 @@ from coalmine.results.finding import CHECK_RATE, Check, Finding
 _MOST_ROUNDING = 0.1
 # Standard errors from 0 within which the canaries' share of the releases is none, and from 1 at which it would show.
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
+_WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
 
 
 class Inspection:
@@ -48,7 +49,8 @@ class Inspection:
         self._noise: NoiseRecord | None = None
         self._cohorts = CohortRecord()
         self._looked_at: list[str] = []
-        self._presence = np.zeros(2)  # of the canaries: sum of share times precision, and of the precision
+        # Of the canaries, in their first round and in all rounds: sum of share times precision, and of the precision.
+        self._presence = np.zeros((2, 2))
 
     # During the training
 
@@ -64,7 +66,8 @@ class Inspection:
             return
         if math.isfinite(release.rounding):
             update = np.asarray(release.vector, dtype=np.float32)
-            self._record.add(release.round, update, clip_norm / release.divisor, release.rounding, release.divisor)
+            rounding = max(release.rounding, _spacing(release.vector) / 2)
+            self._record.add(release.round, update, clip_norm / release.divisor, rounding, release.divisor)
             if inserted is not None:
                 self._look_for(inserted, update, release.divisor)
 
@@ -78,7 +81,8 @@ class Inspection:
         if length > 0 and energy > 0:
             share = float(inserted @ update) * divisor / length
             precision = length * self.dim / (energy * divisor**2)
-            self._presence += [share * precision, precision]
+            rows = slice(None) if not self._presence.any() else slice(1, None)
+            self._presence[rows] += [share * precision, precision]
 
     def cohort(self, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round."""
@@ -111,30 +115,53 @@ class Inspection:
         findings: list[Finding] = []
         low_everywhere = False
         if noise is not None and self._noise is not None:
-            claimed_noise = ClaimedNoise(self._noise, noise, level)
+            claimed_noise = ClaimedNoise(self._noise, noise, level, self._canaries_share())
             findings += claimed_noise.findings()
             low_everywhere = claimed_noise.is_low_everywhere
-        if not low_everywhere:  # otherwise the divisor is in doubt, and with it the share of the canaries
-            findings += self._missing_canaries()
+        # If all noise is too small, the divisor is in doubt already, and with it the share of the canaries.
+        if not low_everywhere and all(finding.check != Check.UNITS for finding in findings):
+            findings += self._about_canaries()
         findings += cohort_findings(self._cohorts, sampling, level=level)
         if strata is not None and claim is not None:
             findings += strata.findings(members, claim, level=level)
         adjusted = [replace(finding, p_value=min(1.0, len(made) * finding.p_value)) for finding in findings]
         return list(map(str, made)), [*self.facts, *adjusted]
 
-    def _missing_canaries(self) -> list[Finding]:
-        """Warn if the releases contain nothing of the canaries, although they would show."""
-        precision = float(self._presence[1])
-        if not precision:
+    def _canaries_share(self) -> tuple[float, float] | None:
+        """Return how much of the canaries' sum the releases contain, and its standard error; None if it is unknown.
+
+        Clients who train on a model that contains canaries push back, so in later rounds the share may be below 1.
+        It is known only if the canaries' first round agrees that it is below, or above, or the same.
+        """
+        if not self._presence[:, 1].all():
+            return None
+        first, share = self._presence[:, 0] / self._presence[:, 1]
+        first_error, error = (float(precision) for precision in self._presence[:, 1] ** -0.5)
+        differs = abs(share - 1) > _LOOKS_LIKE_NOTHING * error
+        if differs and (1 - first) * np.sign(1 - share) < _LOOKS_LIKE_NOTHING * first_error:
+            return None
+        return float(share), error
+
+    def _about_canaries(self) -> list[Finding]:
+        """Warn if the releases contain nothing of the canaries, or so much or little that the divisor must be wrong."""
+        measured = self._canaries_share()
+        if measured is None or self._noise is None:
             return []
-        share, error = float(self._presence[0]) / precision, precision**-0.5
-        if abs(share) > _LOOKS_LIKE_NOTHING * error or 1 - share < _WOULD_SHOW * error:
-            return []
-        sentence = (
-            f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did you "
-            "add planted.total to the sum of the clients' updates?"
-        )
-        return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
+        share, error = measured
+        if abs(share) <= _LOOKS_LIKE_NOTHING * error and 1 - share >= _WOULD_SHOW * error:
+            sentence = (
+                f"No canary shows up in any release: they contain {share:.2g} ± {error:.1g} of the canaries' sum. Did "
+                "you add planted.total to the sum of the clients' updates?"
+            )
+            return [Finding(check=Check.CANARIES_SHOW, sentence=sentence, refutes=False)]
+        if abs(share - 1) >= max(_WOULD_SHOW * error, _WRONG_UNITS) and share >= _WOULD_SHOW * error:
+            divisor = float(self._noise.divisor[0])
+            sentence = (
+                f"Canaries show up {share:.2g} ± {error:.1g} times as large as divisor = {divisor:g} says: perhaps the "
+                f"sum was divided by {divisor / share:.3g}. Missing noise would not show."
+            )
+            return [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
+        return []
 
     def _claimed_noise(self, theory: Theory | None) -> Floats | None:
         """Return the claimed noise multiplier of each round; None if the claim is not about Gaussian noise."""
@@ -180,3 +207,9 @@ class Inspection:
         self._presence = np.array(state["presence"])
         if "noise_energies" in state:
             self._record.restore(state)
+
+
+def _spacing(vector: Vector) -> float:
+    """Return the distance of neighboring numbers at the largest number of a vector, in half or single precision."""
+    kind = np.float16 if np.asarray(vector).dtype == np.float16 else np.float32
+    return float(np.spacing(kind(np.abs(vector).max(initial=0))))

@@ -34,6 +34,7 @@ _MOST_BY_TENSOR = 1024  # rounds up to which repeats are looked for in each tens
 _LISTED = 3
 _ALIKE = 0.15  # relative difference up to which factors count as the same
 _LEAST_FACTOR = 3.0  # by which everything is smaller if it was divided by a number of clients
+_TOLD_APART = 6  # standard errors
 _LEAST_DIMENSIONS = 50  # in which noise of the claimed size is never twice as large by chance (p < 1e-17)
 
 
@@ -45,11 +46,13 @@ class ClaimedNoise:
         record: What was recorded.
         noise_multipliers: Claimed noise multiplier of each round, (rounds,).
         level: Significance of each of the checks.
+        canaries_share: How much of the canaries' sum the releases contain, and its standard error, if that is known.
     """
 
     record: NoiseRecord
     noise_multipliers: Floats
     level: float
+    canaries_share: tuple[float, float] | None = None
 
     def findings(self) -> list[Finding]:
         """Return what all checks found. The p-values take all tests of one check into account."""
@@ -138,7 +141,7 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
             sentence=f"{name} "
             + _less(noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2))
-            + _same_factor(record, energies, dimensions),
+            + _same_factor(claim, energies, dimensions),
             p_value=float(by_block[a:b].max()),
         )
         for name, a, b in _ranges(record, low_blocks)
@@ -168,14 +171,18 @@ def _size(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
     return findings if low_rounds.any() or not fresh else findings + _near_zero(claim)
 
 
-def _same_factor(record: NoiseRecord, energies: Floats, dimensions: Floats) -> str:
+def _same_factor(claim: ClaimedNoise, energies: Floats, dimensions: Floats) -> str:
     """Ask about the divisor if all tensors and rounds are smaller by about the same factor; empty if they are not."""
     shares = [np.sqrt(energies.sum(axis=axis) / dimensions.sum(axis=axis)) for axis in (0, 1)]
     share = float(np.sqrt(energies.sum() / dimensions.sum()))
     alike = all(np.abs(part / share - 1).max() < _ALIKE for part in shares) if share > 0 else False
     if not alike or share > 1 / _LEAST_FACTOR:
         return ""
-    factor, divisor = 1 / share, float(record.divisor[0])
+    factor, divisor = 1 / share, float(claim.record.divisor[0])
+    if claim.canaries_share is not None:
+        canaries, error = claim.canaries_share
+        if canaries - share > _TOLD_APART * error:  # they are not smaller by the same factor, so noise is missing
+            return ""
     if divisor > 1 and abs(factor / divisor - 1) < _ALIKE:
         return f". All of it is smaller by the divisor, {divisor:g}: perhaps the update was divided twice"
     return (
@@ -199,11 +206,14 @@ def _too_large(claim: ClaimedNoise) -> list[Finding]:
     # Where the sum was not divided, noise and clients are larger by the divisor.
     is_sum = 1 - _ALIKE < size / divisor < (1 + _ALIKE) * (1 + clients)
     why = (
-        f"about the divisor, so they look like sums: were they divided by {divisor:g}?"
+        f"about the divisor, so they look like sums that were not divided by {divisor:g}."
         if is_sum
         else "so the noise is larger than claimed, updates are not clipped, or divisor= is wrong."
     )
-    sentence = f"The updates are {size:.3g} times as large as the claimed noise, {why} Missing noise would not show."
+    sentence = (
+        f"The updates are {size:.3g} times as large as the claimed noise, {why} Noise missing in single tensors would "
+        "not show."
+    )
     return [Finding(check=Check.UNITS, sentence=sentence, refutes=False)]
 
 
