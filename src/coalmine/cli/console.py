@@ -22,7 +22,6 @@ import click
 import typer
 
 from coalmine.errors import CanaryWarning, DataWarning
-from coalmine.files import json_text
 from coalmine.progress import Advance, listening
 
 if TYPE_CHECKING:
@@ -246,6 +245,8 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 def print_json(content: dict[str, Any]) -> None:
     """Print JSON and nothing else."""
+    from coalmine.files import json_text  # NumPy is loaded only if needed
+
     print(json_text(content, ensure_ascii=True))
 
 

@@ -65,7 +65,7 @@ def test_scores_are_saved_for_each_result(audited, tmp_path):
     result = audited.results[4]
     with np.load(tmp_path / f"scores-{result.file_stem}.npz", allow_pickle=False) as scores:
         assert scores["members"].size + scores["nonmembers"].size == 2 * 300
-    assert len(list(tmp_path.iterdir())) == 16
+    assert len(list(tmp_path.glob("scores-*.npz"))) == 16
 
 
 def test_tables_have_a_row_per_adversary_and_claim_and_a_column_per_view():

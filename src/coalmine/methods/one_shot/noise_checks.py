@@ -59,7 +59,7 @@ class ClaimedNoise:
         if not self.record.counts.any():
             return []
         repeats = _repeats(self)
-        findings = [*_size(self, fresh=not repeats), *repeats, *_copies(self)]
+        findings = [*_size(self, fresh=not repeats), *repeats, *_copies(self, fresh=not repeats)]
         _, rows, rounding = self.rows
         # Missing and repeated noise has another shape, too.
         findings = findings or shape_findings(rows, float(rounding.max()), self.level)
@@ -385,8 +385,8 @@ def _innovations(rounds: Ints, rows: Floats, rounding: Floats, families: int, le
 # Is it independent inside an update?
 
 
-def _copies(claim: ClaimedNoise) -> list[Finding]:
-    """Return tensors whose noise repeats inside the update."""
+def _copies(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
+    """Return tensors whose noise repeats inside the update; pairs of numbers only if the noise is fresh."""
     record = claim.record
     used = int(np.sum(~np.isnan(record.whole[:, -1])))
     if not used:
@@ -411,7 +411,8 @@ def _copies(claim: ClaimedNoise) -> list[Finding]:
             continue  # the same copies, without a name
         sentence = _copy_sentence(kind, [record.pairs[pair] for pair in pairs], int(record.lag[0]))
         findings.append(Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=float(p_values[pairs].max())))
-    return findings or _partners(claim)
+    # Noise that repeats in all rounds makes any two numbers alike.
+    return findings or (_partners(claim) if fresh else [])
 
 
 def _partners(claim: ClaimedNoise) -> list[Finding]:
