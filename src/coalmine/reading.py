@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import stat
 import tomllib
 import zlib
@@ -38,6 +39,10 @@ LONGEST_LINE = 1 << 26
 DEEPEST = 100
 """Levels of lists and objects inside each other."""
 
+LONGEST_INTEGER = 308
+"""Digits of an integer in JSON."""
+
+_MANY_DIGITS = re.compile(f"[0-9]{{{LONGEST_INTEGER}}}")  # in few files, so that others are read at full speed
 _LONGEST_ROW = 1 << 22  # characters in a row of a CSV file
 _LONGEST_SETTING = 4096  # characters in a line of a settings file
 _EXPANSION = 20  # how many times its size a compressed file may contain, if that is more than LARGEST
@@ -102,7 +107,7 @@ def parse_json(text: str, source: object) -> Any:
         [1, 2.5]
     """
     try:
-        content = json.loads(text)
+        content = _decoder(text).decode(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{source} is not JSON: {error.msg}, line {error.lineno}, column {error.colno} (character {error.pos} of "
@@ -110,7 +115,7 @@ def parse_json(text: str, source: object) -> Any:
         ) from None
     except RecursionError:
         raise _too_deep(source) from None
-    except ValueError as error:  # Python refuses to read an integer of more than 4,300 digits
+    except ValueError as error:  # an integer of too many digits
         raise InputError(f"{source} is not JSON that can be read: {error!s:.100}") from None
     check_depth(content, source)
     return content
@@ -118,7 +123,7 @@ def parse_json(text: str, source: object) -> Any:
 
 def json_rows(text: str, source: object) -> Iterator[Any]:
     """Yield the items of a JSON list one by one, so that a long list of objects is never in memory as a whole."""
-    decoder, position, separator = json.JSONDecoder(), text.index("[") + 1, ""
+    decoder, position, separator = _decoder(text), text.index("[") + 1, ""
     try:
         while True:
             position = _after_space(text, position)
@@ -298,6 +303,17 @@ def _lines(file: io.TextIOWrapper, path: Path) -> Iterator[str]:
         if len(line) > _LONGEST_ROW:
             raise InputError(f"{path} has a row of more than {_LONGEST_ROW:,} characters: is it a CSV file?")
         yield line
+
+
+def _decoder(text: str) -> json.JSONDecoder:
+    """Return a decoder that refuses integers which are no floats: whoever compares one with a float would fail."""
+    return json.JSONDecoder(parse_int=_integer) if _MANY_DIGITS.search(text) else json.JSONDecoder()
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > LONGEST_INTEGER:
+        raise ValueError(f"an integer has more than {LONGEST_INTEGER} digits")
+    return int(digits)
 
 
 def _after_space(text: str, position: int) -> int:
