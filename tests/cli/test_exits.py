@@ -175,14 +175,10 @@ def test_users_code_that_catches_everything_is_stopped_too(tmp_path):
 
 def test_ctrl_c_says_one_sentence_and_how_to_go_on(tmp_path):
     arguments = mechanism(user_file(tmp_path / "mine.py", "time.sleep(600)"), "--out", "mine", "--quiet")
-    # Jobs in the background of a shell ignore Ctrl-C, and so do those that they start.
-    process = subprocess.Popen(
-        [*COALMINE, *arguments],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    # Jobs in the background of a shell ignore Ctrl-C, and what they start does so too unless they handle it themselves.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen([*COALMINE, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     while not (tmp_path / "mine" / "log.jsonl").is_file():
         assert process.poll() is None
         time.sleep(0.1)
