@@ -78,19 +78,21 @@ def test_a_rate_of_zero_is_refuted_by_one_exception_and_one_by_none():
     assert rate_p_value(2000, 2000, 0.5) == LEAST_P_VALUE
 
 
-@pytest.mark.parametrize(("population", "rate"), [(6, 0.3), (9, 0.5), (1, 0.9)])
+@pytest.mark.parametrize(("population", "rate"), [(6, 0.3), (9, 0.5), (1, 0.9), (7, 0.25)])
 def test_bets_on_repeated_sizes_pay_nine_tenths_over_the_largest_chance_and_are_never_favorable(population, rate):
-    sizes = np.arange(population + 1)
-    for before in range(1, population + 1):
+    rng, sizes = np.random.default_rng(0), np.arange(population + 1)
+    for before in sizes:
         gains = [repeated_size_gain(size, before, population, rate) for size in sizes]
-        largest = max(stats.binom.pmf(before, population, np.linspace(0, rate, 2001)))
-        assert gains[before] == pytest.approx(math.log(0.1 + 0.9 / largest), rel=1e-4)
+        largest = max(stats.binom.pmf(before, n, rate) for n in sizes)  # n clients come at the whole rate
+        assert gains[before] == pytest.approx(math.log(0.1 + 0.9 / largest))
         assert [gain for size, gain in enumerate(gains) if size != before] == [
             pytest.approx(math.log(0.1))
         ] * population
-        for smaller in np.linspace(0.05, 1, 20) * rate:
-            assert stats.binom.pmf(sizes, population, smaller) @ np.exp(gains) <= 1 + 1e-9
-    assert repeated_size_gain(0, 0, population, rate) == 0  # nobody comes at a rate of 0
+        for _ in range(20):  # any probabilities up to the rate
+            chances = np.ones(1)
+            for probability in rate * rng.beta(0.3, 0.3, population):
+                chances = np.convolve(chances, [1 - probability, probability])
+            assert chances @ np.exp(gains) <= 1 + 1e-9
 
 
 def test_bets_on_repeated_sizes_are_lost_at_rates_that_leave_no_chance_and_limited_where_it_is_tiny():

@@ -187,6 +187,8 @@ class Gate:
     def _remark(self, judgment: Judgment) -> str:
         if judgment.over_limit:
             return "ABOVE THE LIMIT"
+        if judgment.result.bugs:
+            return "a check found a bug"
         if judgment.bound is None:
             return "no lower bound"
         return "" if judgment.limit_applies or self.limit is None else "limit does not apply to this unit"

@@ -50,8 +50,9 @@ def rate_p_value(hits: int, trials: int, rate: float) -> float:
 def repeated_size_gain(size: int, before: int, population: int, rate: float) -> float:
     """Return the log of what a bet on a cohort as large as the one before wins, or loses, in a round.
 
-    If sizes are binomial, as under Poisson sampling, the expected factor is at most 1 at the claimed rate and at every
-    smaller one. The p-value for rounds whose sizes are too much alike is exp(−Σ gains), at most 1.
+    If each client takes part independently with a probability of its own of at most ``rate``, as under Poisson sampling
+    with clients who drop out or have left, the expected factor is at most 1. The p-value for rounds whose sizes are too
+    much alike is exp(−Σ gains), at most 1.
 
     Args:
         size: Clients in this round.
@@ -66,9 +67,9 @@ def repeated_size_gain(size: int, before: int, population: int, rate: float) -> 
     """
     if size != before or not 0 < rate < 1:
         return math.log(1 - _STAKE)
-    rate = min(rate, size / population)  # of the rates up to the claimed one, that at which this size is likeliest
-    if rate == 0:
-        return 0.0
-    log_choose = -math.log(population + 1) - special.betaln(population - size + 1, size + 1)
-    log_chance = log_choose + size * math.log(rate) + (population - size) * math.log1p(-rate)
+    # The chance of a size is linear in each client's probability, so it is largest if each has 0 or the whole rate; of
+    # the numbers of clients with the whole rate, at this one.
+    clients = min(population, math.floor(size / rate + 1e-9))
+    log_choose = -math.log(clients + 1) - special.betaln(clients - size + 1, size + 1)
+    log_chance = log_choose + size * math.log(rate) + (clients - size) * math.log1p(-rate)
     return float(math.log(1 - _STAKE + _STAKE * math.exp(min(-log_chance, 600.0))))

@@ -184,18 +184,15 @@ class _Test:
 
 
 def _alike_sizes(record: CohortRecord, sampling: Sampling) -> _Test:
-    """Return the test whether cohorts vary in size. Sampling of a fixed size is another mechanism, not a worse one."""
+    """Return the test whether cohorts vary in size as random draws do."""
     gains = [
         repeated_size_gain(size, before, population, float(sampling.rate or 0.0))
         for before, size, population in zip(
             record.sizes[:-1].tolist(), record.sizes[1:].tolist(), record.available[1:].tolist(), strict=True
         )
     ]
-    sentence = (
-        f"The numbers of clients per round are too much alike for {sampling} ({_values(record.sizes)}): they look like "
-        "shuffled or fixed-size cohorts, for which the claim is not computed"
-    )
-    return _Test(math.exp(min(0.0, -sum(gains))), sentence, refutes=False)
+    sentence = f"The numbers of clients per round are too much alike for {sampling} ({_values(record.sizes)})"
+    return _Test(math.exp(min(0.0, -sum(gains))), sentence)
 
 
 def _groups(record: CohortRecord, rate: float, sampling: Sampling) -> list[_Test]:

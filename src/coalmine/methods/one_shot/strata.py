@@ -268,7 +268,7 @@ class StrataEvidence:
             if p_value <= level:
                 sentence = f"Canaries in {stratum.name} refute the claim"
                 share = _noise_at_most(theory, likelihoods, tested, level)
-                if share is not None:
+                if share is not None and share < 0.99:
                     sentence += f": at most {share:g} of the claimed noise is in effect there"
                 findings.append(Finding(check=Check.CANARIES, sentence=sentence, p_value=max(p_value, LEAST_P_VALUE)))
         return findings
