@@ -245,7 +245,7 @@ def case(target: Target, seed: int, directory: Path, *, own_process: bool = Fals
     path = directory / target.file
     content = mutated(target.seed(), random.Random(f"{target.name}, {seed}"))
     path.write_bytes(content)
-    start = time.monotonic()
+    start = time.process_time()  # of this process: on a busy machine, a clock on the wall counts others' work
     if target.read is not None:
         outcome, details = _read(target.read, path)
     else:
@@ -254,7 +254,7 @@ def case(target: Target, seed: int, directory: Path, *, own_process: bool = Fals
         outcome, details = _judged(*call(target.arguments(path)), target.codes)
     if path.read_bytes() != content:
         return "overwrote its input", details
-    if time.monotonic() - start > SECONDS:
+    if time.process_time() - start > SECONDS:
         return "took too long", details
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > BYTES:
         return "took too much memory", details
