@@ -29,7 +29,8 @@ SHORT = {
 
 def short_name(check: str) -> str:
     """Return the name of a check in a cell."""
-    return SHORT.get(check, check.removeprefix("replay: "))
+    check = check.removeprefix("replay: ")
+    return SHORT.get(check, check)
 
 
 def cell(rows: list[Row]) -> str:
