@@ -81,3 +81,34 @@ def test_the_rank_of_noise_is_low_only_if_numbers_depend_on_each_other(name, ran
             "a pool of two signs": np.sign(noise)[np.arange(runs) % 2],
         }[name]
         assert measure(noise[:, None], [dim]).rank == rank
+
+
+def _after(name, dim, rng):
+    """Return a linear map that is applied after the noise."""
+    scales = np.exp(rng.normal(0, 0.7, dim))
+    return np.diag(scales) if name == "uneven" else np.linalg.qr(rng.standard_normal((dim, dim)))[0] * scales
+
+
+@pytest.mark.parametrize("name", ["uneven", "dependent"])
+def test_noise_that_is_mapped_after_it_was_added_covers_what_it_covered_before(name):
+    """A movement of exactly one standard deviation, 100 cases with limits that fail once in 40,000 each.
+
+    Judged as if all numbers had noise of one size, about a quarter of them would be called longer.
+    """
+    rng, longer, simple = np.random.default_rng(2), 0, 0
+    for _ in range(100):
+        dim, runs = int(rng.integers(20, 120)), int(rng.integers(40, 120))
+        matrix, direction = _after(name, dim, rng), rng.standard_normal(dim)
+        moved = (matrix @ (direction / np.linalg.norm(direction)))[None]
+        noise = measure(rng.standard_normal((runs, dim))[:, None] @ matrix.T, [dim])
+        longer += noise.deviations(moved) * noise.margin(moved) > 1
+        simple += noise.deviations(moved, at_least=True) > 1
+    assert longer == 0
+    assert simple > 10
+
+
+@pytest.mark.parametrize(("runs", "dim"), [(12, 1500), (40, 200), (128, 40)])
+def test_white_noise_is_seldom_judged_by_its_size_along_a_movement(runs, dim):
+    """At most 0.5% of the time: then 9 of 300 or more have a probability of 1 in 10,000."""
+    rng = np.random.default_rng([runs, dim])
+    assert sum(not measure(rng.standard_normal((runs, 1, dim)), [dim]).white for _ in range(300)) < 9

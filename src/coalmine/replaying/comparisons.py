@@ -22,7 +22,9 @@ from coalmine.replaying.sentences import Judge, Observation
 from coalmine.replaying.shrinking import shrunk
 
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
-_RESIDUALS, LEAST_DRAWS, _MOST_DRAWS = 8000, 6, 128
+_RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
+
+LEAST_DRAWS = 6
 
 # Draws per comparison where the randomness cannot be repeated.
 _UNREPEATABLE_DRAWS = 200
@@ -98,7 +100,7 @@ class Search:
             raise InputError("release returned numbers that are not finite for the clients as they are")
         again = runner.run([members]).vector
         self.reproducible = again is not None and np.array_equal(outcome.vector, again)
-        self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), LEAST_DRAWS, _MOST_DRAWS))
+        self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _FEW_DRAWS, _MOST_DRAWS))
         if self.reproducible and not quick:
             runner.remember()
         elif not self.reproducible:

@@ -209,12 +209,11 @@ class Round:
         # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
         by_scale = 0.0 if scale.size_released else math.sqrt(2 * dim) * max(0.0, spread)
-        excess = math.hypot(low, by_scale) * scale.noise_multiplier
-        margin = noise.margin(np.where(usable, mean, 0.0))
+        excess = math.hypot(low * noise.margin(np.where(usable, mean, 0.0)), by_scale) * scale.noise_multiplier
         return Movement(
             length=length, deviations=math.sqrt(max(float(np.sum(standard**2) - np.sum(errors**2)), 0.0)),
-            excess=excess, margin=margin, exact=False, scale=1.0 if scale.size_released else ratio,
-            not_finite=bad, p_value=CHECK_RATE if excess * margin > 1 else 1.0,
+            excess=excess, exact=False, scale=1.0 if scale.size_released else ratio,
+            not_finite=bad, p_value=CHECK_RATE if excess > 1 else 1.0,
         )  # fmt: skip
 
     def _atoms(

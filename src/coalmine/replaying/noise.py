@@ -3,7 +3,8 @@
 The movement that one client may cause is judged against this noise. All limits are for Gaussian noise: the squared
 scale of ``n`` residuals is χ² distributed, which also holds for movements across rounds whose noise is correlated
 (1 / aᵀS⁻¹a is χ² with n − T + 1 degrees of freedom for a Wishart matrix S of T rounds; Muirhead 1982, Theorem 3.2.12).
-Limits for other noise are wider, by its kurtosis. Each array of a release has noise of one size, but arrays may differ.
+Limits for other noise are wider, by its kurtosis. Arrays may differ in the size of their noise. Where the numbers of an
+array do, or depend on each other, movements are judged by the noise along them, which is less precise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ _LEVELS = 20
 _RATE = CHECK_RATE / 2 / _LEVELS
 
 _LEAST_NUMBERS = 8  # with fewer, noise vectors of full rank say little
+
+# Standard errors by which noise may seem larger along a movement than elsewhere, uneven, or dependent. Beyond them,
+# movements are judged by the noise along them: if white noise gets there by chance, only power is lost.
+_LARGER, _UNEVEN, _DEPENDENT = 3.0, 3.0, 4.0
 
 _NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
 
@@ -42,6 +47,8 @@ class Noise:
         degrees: Degrees of freedom of all noise together.
         excess: Kurtosis above that of Gaussian noise, at least 0.
         rank: Dimension of the space that the noise vectors span, if smaller than their number; otherwise None.
+        residuals: The first round's noise in units of ``std``, where there is any, (runs, numbers).
+        white: Whether its numbers seem to have the same size within each array, and to be independent.
     """
 
     mean: Floats
@@ -54,6 +61,8 @@ class Noise:
     degrees: int
     excess: float
     rank: int | None
+    residuals: Floats
+    white: bool
 
     @property
     def bare(self) -> Bools:
@@ -82,7 +91,30 @@ class Noise:
     def margin(self, moved: Floats) -> float:
         """Return a factor of at most 1: a movement is at least this share of what was measured."""
         measured = self.deviations(moved)
-        return self.deviations(moved, at_least=True) / measured if 0 < measured < math.inf else 1.0
+        if not 0 < measured < math.inf:
+            return 1.0
+        margin = self.deviations(moved, at_least=True) / measured
+        size, degrees = self._along(moved)
+        return margin if size is None else min(margin, float(1 / (size * _factors(degrees, 0.0)[0])))
+
+    def _along(self, moved: Floats) -> tuple[float | None, Floats]:
+        """Return the size of the noise along a movement, in units of ``std``, if it must be used, and its degrees.
+
+        For noise of any covariance Σ, mᵀΣ⁻¹m ≥ |m|⁴ / mᵀΣm: a movement m is at least |m| / (size along m) standard
+        deviations long. That is exact for white noise, and needs no assumption on others, but uses one number per run.
+        So it counts where numbers seem to differ in size or to depend on each other, or where there seems to be more
+        noise along m than elsewhere.
+        """
+        direction = moved[0, ~self.bare] / self.std[~self.bare]
+        length = float(np.linalg.norm(direction))
+        if len(moved) > 1 or not length:
+            return None, np.ones(1)
+        square = float(np.mean((self.residuals @ (direction / length)) ** 2))
+        heavy = self.excess * float(np.sum((direction / length) ** 4))  # excess kurtosis of a weighted sum
+        degrees = (len(self.residuals) - 1) / (1 + heavy / 2)
+        if self.white and square <= 1 + _LARGER * math.sqrt(2 / degrees):
+            return None, np.ones(1)
+        return math.sqrt(square), np.array([degrees])
 
     def p_value(self, moved: Floats, noise_multiplier: float) -> float:
         """Return a p-value of the claim that a movement is covered: that some array's noise was measured too low.
@@ -90,6 +122,10 @@ class Noise:
         A part of a movement is no longer than all of it. So arrays of few numbers, whose noise is uncertain, may be
         left out: the best of these choices counts, times their number.
         """
+        size, degrees = self._along(moved)
+        if size is not None:
+            half, ratio = float(degrees[0]) / 2, self.deviations(moved) * noise_multiplier / size
+            return min(1.0, _LEVELS * float(special.gammainc(half, half / ratio**2))) if ratio > 1 else 1.0
         order = np.argsort(-self.array_degrees, kind="stable")
         order = order[self.array_degrees[order] > 0]
         best, total = 1.0, np.zeros_like(moved)
@@ -126,7 +162,8 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     if not noisy.any():
         nothing = np.zeros_like(deviations)
         eye, none = np.eye(rounds), np.empty((0, rounds))
-        return Noise(mean, nothing, nothing, places, np.zeros(len(sizes)), eye, none, 1, 0.0, None)
+        none_left = np.empty((count, 0))
+        return Noise(mean, nothing, nothing, places, np.zeros(len(sizes)), eye, none, 1, 0.0, None, none_left, True)
     levels = np.sqrt(np.bincount(places[noisy], deviations[noisy] ** 2, minlength=len(sizes)) / np.maximum(numbers, 1))
     array_degrees = np.maximum((count - 1) * numbers - rounds + 1, numbers > 0).astype(float)
     std = np.where(noisy, _pooled(levels, numbers, count)[places], 0.0)
@@ -137,7 +174,8 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     upper = np.where(noisy, np.maximum(std, (levels * _factors(array_degrees, excess))[places]), 0.0)
     degrees = max(1, samples - rounds + 1)
     return Noise(
-        mean, std, upper, places, array_degrees, inverse, singular, degrees, excess, _rank(standard[:, 0])
+        mean, std, upper, places, array_degrees, inverse, singular, degrees, excess, _rank(standard[:, 0]),
+        standard[:, 0], _white(standard[:, 0]),
     )  # fmt: skip
 
 
@@ -197,6 +235,23 @@ def _rank(standard: Floats) -> int | None:
     values = np.linalg.eigvalsh(differences @ differences.T)
     rank = int(np.sum(values > 1e-9 * values[-1]))
     return rank if rank < len(values) else None
+
+
+def _white(standard: Floats) -> bool:
+    """Whether the numbers of noise vectors, (runs, numbers), seem to be of one size and independent."""
+    runs, numbers = standard.shape
+    if numbers < _LEAST_NUMBERS:
+        return False
+    # Of one size: what is large in one half of the runs is not large in the other, whatever the distribution.
+    one, two = (np.log(half.var(axis=0) + 1e-12) for half in np.array_split(standard, 2))
+    if not one.std() or not two.std() or np.corrcoef(one, two)[0, 1] > _UNEVEN / math.sqrt(numbers):
+        return False
+    # Independent: squared cosines of noise vectors are 1/d on average, and more if fewer than d dimensions matter;
+    # those of different pairs are uncorrelated. Differences of runs have no common mean.
+    pairs = standard[: runs // 2 * 2 : 2] - standard[1::2]
+    pairs /= np.maximum(np.linalg.norm(pairs, axis=1, keepdims=True), 1e-12)
+    squares = (pairs @ pairs.T)[np.triu_indices(len(pairs), 1)] ** 2 * numbers
+    return bool(np.mean(squares) < 1 + _DEPENDENT * math.sqrt(2 / len(squares)))
 
 
 def _repeated(standard: Floats, same: Bools) -> int | None:
