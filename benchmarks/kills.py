@@ -116,15 +116,16 @@ def disturbed(file: Path, out: Path, kind: str, rng: np.random.Generator, durati
     """Run and disturb the run in one of the ways of `KINDS`; return False if it finished before."""
     process = start(file, out, int(rng.integers(0, 60)) if kind == "inside a write" else None)
     if kind != "inside a write":
-        process.join(float(rng.uniform(0, duration)))
-        if process.exitcode is None:
-            assert process.pid is not None
+        assert process.pid is not None
+        workers: list[int] = []
+        while kind == "a worker" and process.is_alive() and not workers:
+            time.sleep(0.002)
             workers = children(process.pid)
+        process.join(float(rng.uniform(0, 0.1 if kind == "a worker" else duration)))
+        if process.exitcode is None:
+            target = int(rng.choice(workers)) if workers else process.pid
             with contextlib.suppress(ProcessLookupError):
-                if kind == "a worker" and workers:
-                    os.kill(int(rng.choice(workers)), signal.SIGKILL)
-                else:
-                    os.kill(process.pid, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
+                os.kill(target, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
     process.join()
     # 143 after SIGTERM, or -15 before the run has begun; 2 with a sentence where a worker died.
     if process.exitcode not in (0, 143, -signal.SIGTERM, -signal.SIGKILL, 2 if kind == "a worker" else 0):
@@ -194,14 +195,17 @@ def main() -> None:
             out, runs = root / f"killed-{runs}", runs + 1
             for _ in range(int(rng.integers(1, 8))):
                 kind = KINDS[kinds.total() % len(KINDS)]
+                begin = time.perf_counter()
                 if not disturbed(file, out, kind, rng, duration):
+                    # It was faster than we thought, unless it found most of its work done.
+                    duration = min(duration, max(1.0, time.perf_counter() - begin))
                     break
                 kinds[kind] += 1
                 phases[phase(out)] += 1
             run_to_end(file, out)
             verify(out)
             corrupted += read_results(out) != expected or bool(leftovers(out))
-    print(f"{kinds.total()} kills in {runs} runs of {duration:.1f} s: {runs - corrupted} identical, {corrupted} not")
+            print(f"{kinds.total()} kills in {runs} runs: {runs - corrupted} identical, {corrupted} not", flush=True)
     print("; ".join(f"{kind}: {count}" for kind, count in kinds.items()))
     print("; ".join(f"{name}: {count}" for name, count in phases.most_common()))
     sys.exit(1 if corrupted else 0)
