@@ -93,6 +93,16 @@ def test_only_the_first_sigterm_is_deferred():
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_sigterm_does_not_wait_for_a_long_round(monkeypatch):
+    monkeypatch.setattr("coalmine.runs.termination._PATIENCE", 0.05)
+    termination = Termination()
+    with termination.watched(), termination.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Terminated, match="middle of a round"):
+            time.sleep(10)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
 def test_elsewhere_sigterm_stops_at_once_and_is_recorded(tmp_path):
     directory = RunDirectory(tmp_path)
     (tmp_path / "figures").mkdir()

@@ -34,6 +34,8 @@ from coalmine.simulation import (
     flat,
     workers,
 )
+from coalmine.simulation.frozen_clients import pays
+from coalmine.simulation.workers import ClientWork
 from federations import cnn, federation, mlp, texts, word_model
 
 DATA = federation([3, 9, 4, 12, 5, 7, 6, 2, 8, 5], learnable=True)
@@ -56,6 +58,11 @@ class Spy(Audit):
 
     def frozen_rounds(self, round):
         return self._frozen if round == 1 else 0
+
+
+class FrozenFirst(Spy):
+    def frozen_rounds(self, round):
+        return self._frozen if round == 0 else 0
 
 
 def training(**changes):
@@ -225,6 +232,50 @@ def test_frozen_rounds_have_fresh_cohorts_and_noise_and_leave_the_model_alone():
     for i, vector in enumerate(vectors):
         for earlier in vectors[:i]:
             assert not np.array_equal(vector, earlier)
+
+
+@pytest.mark.parametrize("cohorts", [PoissonCohorts(0.6), WithReplacementCohorts(6)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_frozen_rounds_reuse_updates_and_release_the_same(cohorts, workers, monkeypatch):
+    counts = []
+    real = ClientWork.do
+
+    def counting(self, model, item, out):
+        counts.append(len(item.clients))
+        return real(self, model, item, out)
+
+    def released(reuse):
+        monkeypatch.setattr("coalmine.simulation.frozen_clients._LEAST_REUSE", reuse)
+        spy = Spy(frozen=30)
+        changes = {
+            "cohorts": cohorts,
+            "client": KERNELS["OneStep"]["client"],
+            "mechanism": Mechanism(noise_multiplier=0),
+        }
+        training(audits=[spy], rounds=2, workers=workers, **changes).run()
+        return [release for release in spy.seen if release.trial is not None]
+
+    monkeypatch.setattr(ClientWork, "do", counting)
+    kept, computed = released(4), released(math.inf)
+    assert len(kept) == len(computed) == 30
+    for a, b in zip(kept, computed, strict=True):
+        assert a.divisor == b.divisor
+        np.testing.assert_allclose(a.vector, b.vector, rtol=1e-4, atol=1e-6)
+    if workers == 1:
+        assert sum(counts) < 30 * 6 + 10 + 2 * 2 * 10  # 30 rounds of about 6, ten clients once, the training's rounds
+
+
+def test_few_frozen_rounds_or_large_models_keep_no_updates():
+    assert pays(10, 1000, needed=40)
+    assert not pays(10, 1000, needed=39)
+    assert not pays(1000, 10**6, needed=1e6)
+
+
+def test_a_client_that_diverges_in_a_frozen_round_is_named():
+    wild = LocalTraining(optimizer=SGD(learning_rate=1e30), epochs=3)
+    changes = {"client": wild, "cohorts": PoissonCohorts(1.0), "mechanism": Mechanism(noise_multiplier=0)}
+    with pytest.raises(InputError, match=r"client 'user-0' has a loss of .* in round 0"):
+        training(audits=[FrozenFirst(frozen=20)], **changes).run()
 
 
 def test_an_audit_can_end_its_frozen_rounds_early_and_say_how_it_goes():

@@ -231,6 +231,6 @@ def _print_facts(result: AuditResult) -> None:
     quality = [name for name in result.metrics if name.partition(" ")[0] in QUALITY]
     facts = [f"{name} {result.metrics[name]:.4g}" for name in quality]
     if "train_s" in result.timing:
-        facts.append(f"audit {result.timing['audit_s']:.2g} s, training {result.timing['train_s']:.3g} s")
+        facts.append(f"{result.timing['train_s']:.3g} s, of which the audit took {result.timing['audit_s']:.2g} s")
     if facts:
         console.print_sentence("; ".join(facts))

@@ -1,4 +1,7 @@
-"""SIGTERM, as batch systems send it before they kill a process: a run finishes its round, saves it, and stops."""
+"""SIGTERM, as batch systems send it before they kill a process: a run finishes its round, saves it, and stops.
+
+They wait for some 30 seconds. A round that takes longer than a third of that is given up.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from typing import Any
 
 from coalmine.errors import Terminated
 
+_PATIENCE = 10.0  # seconds
+
 
 class Termination:
     """Raises `Terminated` on SIGTERM while it is watched for; work within `deferred` asks whether it was ``requested``.
 
-    A second SIGTERM is never deferred. Where the process has a handler of its own, or outside its main thread, nothing
-    changes.
+    A second SIGTERM is never deferred, and a first one for ten seconds at most. Where the process has a handler of its
+    own, or outside its main thread, nothing changes.
 
     Attributes:
         requested: Whether SIGTERM has come.
@@ -46,8 +51,16 @@ class Termination:
             yield
         finally:
             self._deferred = False
+            if self.requested:
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _received(self, number: int, frame: FrameType | None) -> Any:
         again, self.requested = self.requested, True
         if again or not self._deferred:
             raise Terminated("stopped by SIGTERM")
+        signal.signal(signal.SIGALRM, self._waited)
+        signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+
+    def _waited(self, number: int, frame: FrameType | None) -> Any:
+        if self._deferred:
+            raise Terminated("stopped by SIGTERM in the middle of a round, which is run again on resuming")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from coalmine.protocol import Audit
     from coalmine.simulation import LocalTraining, Mechanism, Training
     from coalmine.simulation.cohorts import Cohorts
-    from coalmine.simulation.data import Splits, Task
+    from coalmine.simulation.data import FederatedData, Splits, Task
     from coalmine.simulation.mechanisms.central import Clipping, Weighting
     from coalmine.simulation.optimizers import Optimizer
 
@@ -54,13 +54,16 @@ class ClientSettings(OptimizerSettings):
     """The clients' local training."""
 
     epochs: int = Field(3, ge=1, description="passes over a client's examples per round")
-    batch_size: int | Literal["all"] = Field(5, description="examples per step, or all")
+    batch_size: int | Literal["all"] | None = Field(
+        None, examples=[5], description="examples per step, or all; by default a fifth of what clients have on average"
+    )
 
-    def local(self) -> LocalTraining:
-        """The clients' local training."""
+    def local(self, data: FederatedData) -> LocalTraining:
+        """The local training of these clients."""
         from coalmine.simulation import LocalTraining
 
-        size = None if self.batch_size == "all" else self.batch_size
+        size = max(1, round(data.sizes.mean() / 5)) if self.batch_size is None else self.batch_size
+        size = None if size == "all" else size
         return LocalTraining(optimizer=self.rule(), epochs=self.epochs, batch_size=size)
 
 
@@ -191,7 +194,7 @@ class TrainingSettings(Settings):
             test=splits.test,
             rounds=self.rounds,
             cohorts=self.cohorts(),
-            client=self.client.local(),
+            client=self.client.local(splits.train),
             mechanism=mechanism,
             server=self.server.rule(),
             evaluate_every=self.evaluate_every,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
-from coalmine.arrays import Floats
+from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, Release, checked_contribution
@@ -25,6 +25,7 @@ from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.cohorts import Cohorts
 from coalmine.simulation.data.federated import FederatedData
+from coalmine.simulation.frozen_clients import FrozenClients, pays
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.partial_sum import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
@@ -186,17 +187,27 @@ class Training(Rounds):
         """Run the frozen rounds that audits ask for: they release updates and leave the model as it is."""
         for index, audit in enumerate(self.audits):
             frozen = check_count("the number of frozen rounds", audit.frozen_rounds(self.state.round), least=0)
+            # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
+            first = (index << 32) + 1
+            clients = self._frozen_clients(frozen, first)
             for trial in track(range(frozen), f"frozen rounds before round {self.state.round}", words=audit.live):
                 if trial >= audit.frozen_rounds(self.state.round):
                     break  # the audit has seen enough
                 planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
-                # Each audit has its own range of trial numbers for its random streams; 0 is the training's round.
-                stream = (index << 32) + trial + 1
-                update, divisor, _, _ = self._noisy_mean([] if planted is None else [planted], trial=stream)
+                contributions = [] if planted is None else [planted]
+                update, divisor, _, _ = self._noisy_mean(contributions, trial=first + trial, frozen=clients)
                 vector = read_only(update)
                 audit.observe(
                     Release(round=self.state.round, kind="update", vector=vector, trial=trial, divisor=divisor)
                 )
+
+    def _frozen_clients(self, rounds: int, trial: int) -> FrozenClients | None:
+        """Clients whose updates are kept for so many frozen rounds; None if that does not pay."""
+        number, population = self.state.round, len(self.data)
+        if not pays(population, self.dim, needed=rounds * self.cohorts.expected(population, number)):
+            return None
+        like = WorkItem(number, trial, np.arange(0), np.zeros(0), self.state.clip_norm)
+        return FrozenClients(self._work, self._workers, self.state.model, like)
 
     def _round(self) -> tuple[TrainingState, Tensor, float]:
         state, number = self.state, self.state.round
@@ -222,14 +233,20 @@ class Training(Rounds):
         )
         return after, update, divisor
 
-    def _noisy_mean(self, planted: Sequence[Contribution], trial: int = 0) -> tuple[Tensor, float, Floats, Floats]:
+    def _noisy_mean(
+        self, planted: Sequence[Contribution], trial: int = 0, frozen: FrozenClients | None = None
+    ) -> tuple[Tensor, float, Floats, Floats]:
         """One round's release: the noisy mean update, its divisor, and the clients' norms and losses (not released)."""
         number, clip_norm, population = self.state.round, self.state.clip_norm, len(self.data)
         cohort = self.cohorts.cohort(population, self.seed, number, trial)
         weights = self._weights[cohort]
-        items = self._work.items(number, trial, cohort, weights, clip_norm)
-        clients = self._workers.sum(self.state.model, items)
-        self._check_finite(items, clients)
+        if frozen is None:
+            items = self._work.items(number, trial, cohort, weights, clip_norm)
+            clients = self._workers.sum(self.state.model, items)
+            self._check_finite(np.concatenate([np.arange(0), *(item.clients for item in items)]), clients)
+        else:
+            clients = frozen.sum(cohort, weights)
+            self._check_finite(cohort, clients)
         total = clients.total
         for contribution in planted:
             checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)
@@ -247,12 +264,12 @@ class Training(Rounds):
         total /= divisor
         return total, divisor, clients.norms, clients.losses
 
-    def _check_finite(self, items: Sequence[WorkItem], clients: PartialSum) -> None:
+    def _check_finite(self, cohort: Ints, clients: PartialSum) -> None:
         """Raise `InputError` that names the first client whose loss or update is not finite."""
         bad = np.flatnonzero(~(np.isfinite(clients.norms) & np.isfinite(clients.losses)))
         if len(bad):
             first = int(bad[0])
-            name = self.data.names[int(np.concatenate([item.clients for item in items])[first])]
+            name = self.data.names[int(cohort[first])]
             loss, norm, number = clients.losses[first], clients.norms[first], self.state.round
             raise InputError(
                 f"client {name!r} has a loss of {loss:.4g} and an update of norm {norm:.4g} in round {number}, which "

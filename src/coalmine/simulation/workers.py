@@ -86,7 +86,7 @@ class Workers:
         """The sum of the items' sums, and their clients' norms and losses, all in the order of the items."""
         norms, losses = [np.empty(0)], [np.empty(0)]
         total: Tensor | None = None
-        for part in self._parts(model, items):
+        for part in self.parts(model, items):
             total = part.total if total is None else total.add_(part.total)
             norms.append(part.norms)
             losses.append(part.losses)
@@ -94,7 +94,7 @@ class Workers:
             total = torch.zeros_like(model)
         return PartialSum(total, np.concatenate(norms), np.concatenate(losses))
 
-    def _parts(self, model: Tensor, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
+    def parts(self, model: Tensor, items: Sequence[WorkItem]) -> Iterator[PartialSum]:
         """The items' sums in their order; only the first stays valid when the next is asked for."""
         if self._count == 1:
             for item in items:

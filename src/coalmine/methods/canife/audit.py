@@ -149,7 +149,7 @@ class Canife(Audit):
         self._crafted: CraftedUpdates | None = None
         self._crafted_for, self._due = -1, -1
         self._before: tuple[int, Mapping[str, npt.NDArray[Any]]] = (-1, {})
-        self._seconds = 0.0
+        self._seconds = self._began = 0.0
         self._anytime, self._seen, self._stopped = self._no_evidence(), 0, False
         if self._frozen:
             self.views: Sequence[View] = (View("model", every=self.every),)
@@ -181,7 +181,10 @@ class Canife(Audit):
         if present.any():
             members = tuple(np.flatnonzero(present).tolist())
             inserted = InsertedUpdates(self._crafted.total(present), 0.0, len(members), self._crafted, members)
-        self._seconds += time.perf_counter() - start
+        if self._frozen:
+            self._began = start  # the whole round is held for the audit: its time counts until it is observed
+        else:
+            self._seconds += time.perf_counter() - start
         return inserted
 
     def _craft(self, round: int, clip_norm: float) -> None:
@@ -205,7 +208,7 @@ class Canife(Audit):
             return
         if self._frozen == (release.trial is None):
             return
-        start = time.perf_counter()
+        start = self._began if self._frozen else time.perf_counter()
         slot = self._slot(release.round, release.trial)
         if self._skipped[slot]:  # aborted: there is nothing to score
             return

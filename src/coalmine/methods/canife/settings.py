@@ -151,7 +151,7 @@ class CanifeSettings(Settings):
             canaries = DesignedCanaries(
                 model=module,
                 pool=pool,
-                client=training.client.local(),
+                client=training.client.local(splits.train),
                 noise_multiplier=mechanism.update_noise(expected),
                 cohort=expected,
                 clients=splits.train,

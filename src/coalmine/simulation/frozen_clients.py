@@ -1,0 +1,57 @@
+"""What clients send in rounds on a frozen model: each client's update is computed once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coalmine.arrays import Floats, Ints
+from coalmine.simulation.kernels.partial_sum import PartialSum
+from coalmine.simulation.workers import ClientWork, Workers, WorkItem
+
+_MOST_BYTES = 1 << 29
+_LEAST_REUSE = 4  # a client alone takes longer than one in a batch of clients
+
+
+def pays(clients: int, dim: int, *, needed: float) -> bool:
+    """Whether to keep all clients' updates, where frozen rounds need ``needed`` of them altogether."""
+    return 4 * clients * dim <= _MOST_BYTES and needed >= _LEAST_REUSE * clients
+
+
+class FrozenClients:
+    """Sums of clipped updates on a model that does not change.
+
+    Rounds on a frozen model draw fresh cohorts and fresh noise. Only the order of a client's batches is drawn once, and
+    is part of what the other clients send: bounds on ε hold whatever that is.
+
+    Args:
+        work: The clients' work.
+        workers: Who does it.
+        model: The frozen model.
+        like: A work item that says how: its round, trial and clip norm count.
+    """
+
+    def __init__(self, work: ClientWork, workers: Workers, model: Tensor, like: WorkItem) -> None:
+        self._work, self._workers, self._model, self._like = work, workers, model, like
+        clients = len(work.data)
+        self._updates = torch.zeros(clients, model.numel())
+        self._norms, self._losses = np.zeros(clients), np.zeros(clients)
+        self._known = np.zeros(clients, dtype=bool)
+
+    def sum(self, clients: Ints, weights: Floats) -> PartialSum:
+        """The sum of the clients' clipped and weighted updates."""
+        present = np.unique(clients)
+        self._compute(present[~self._known[present]])
+        factors = np.bincount(clients, weights, minlength=len(self._known))[present]
+        total = torch.from_numpy(factors.astype(np.float32)) @ self._updates[torch.from_numpy(present)]
+        return PartialSum(total, self._norms[clients], self._losses[clients])
+
+    def _compute(self, clients: Ints) -> None:
+        """Compute the updates of clients that were not drawn before."""
+        like, one = self._like, np.ones(1)
+        items = [WorkItem(like.round, like.trial, np.array([i]), one, like.clip_norm) for i in clients.tolist()]
+        for client, part in zip(clients.tolist(), self._workers.parts(self._model, items), strict=True):
+            self._updates[client] = part.total
+            self._norms[client], self._losses[client] = part.norms[0], part.losses[0]
+        self._known[clients] = True
