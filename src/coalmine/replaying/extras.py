@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Floats, Ints
 from coalmine.replaying.clients import Path, Template, is_tensor, leaves, like, mapped, numbers_of, words
+from coalmine.results.finding import Check
 
 _HUGE = 1000.0
 _MOST_ARRAYS, _ESSENTIAL_ARRAYS = 24, 4
@@ -108,6 +109,14 @@ class Extras:
     def all(self) -> list[Extra]:
         """Return all clients to try, the simplest first."""
         return [*self.probes(), *self._sizes(), *self._places(), *self._types(), *self._reports(), *self._hostile()]
+
+    def at(self, places: Ints, where: str) -> Extra:
+        """Return a client whose update has the clip norm and the same size in all of these coordinates."""
+        direction = np.zeros(self.template.dim)
+        # Of one size, since noise of different sizes is then judged without a loss (see `Noise.length`).
+        direction[places] = np.where(self.direction[places] < 0, -1, 1) / math.sqrt(places.size)
+        sends = f"with an update of the clip norm {where}"
+        return self._extra(Check.PLACES, sends, f"C * sign(v) {where}, with norm C", direction)
 
     def settings(self, *, dropouts: bool) -> Iterator[Setting]:
         """Yield rounds whose other clients make one client count for more."""

@@ -75,6 +75,8 @@ class Round:
         runner: Runs the aggregation.
         members: The clients, for one or more rounds.
         draws: How many draws measure the noise.
+        first_draw: The first of them.
+        uneven: Whether the noise is to be judged as if its numbers had different sizes, even if it does not seem so.
         reproducible: Whether equal randomness gives equal releases.
         precision: Machine precision of clients.
         like: A round that is expected to have the same noise, which saves measuring it.
@@ -91,8 +93,11 @@ class Round:
         precision: float,
         like: Round | None = None,
         trust: bool = False,
+        first_draw: int = 0,
+        uneven: bool = False,
     ) -> None:
         self._runner, self.members, self.draws = runner, members, draws
+        self._first_draw, self._uneven = first_draw, uneven
         self.reproducible, self._precision = reproducible, precision
         self._outcomes: dict[int, Outcome] = {}
         self._like, self._trusted = like, trust and like is not None
@@ -113,8 +118,13 @@ class Round:
         if self._noise is None and self._like is not None:
             self._noise = self._same_noise(self._like)
         if self._noise is None:
-            self._noise = measure(np.stack([self._matrix(self.outcome(d)) for d in range(self.draws)]), self._sizes())
+            noise = self.noise_of(range(self._first_draw, self._first_draw + self.draws))
+            self._noise = replace(noise, even=False) if self._uneven else noise
         return self._noise
+
+    def noise_of(self, draws: Sequence[int]) -> Noise:
+        """Return the noise of these random draws."""
+        return measure(np.stack([self._matrix(self.outcome(draw)) for draw in draws]), self._sizes())
 
     def compare(
         self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = 1.02, hint: Floats | None = None
@@ -158,13 +168,14 @@ class Round:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
             return Movement(length=length, excess=excess, not_finite=bad)
         noise = self.noise
-        deviations = beyond * noise.deviations(moved)
+        length_in_noise = noise.length(moved)
+        deviations = beyond * length_in_noise.measured
         bare = noise.bare & (np.abs(moved) > 8 * rounding + 1e-12).any(axis=0)
         excess = math.inf if bare.any() else deviations * scale.noise_multiplier
         return Movement(
             length=length, deviations=deviations, excess=excess,
-            margin=noise.margin(moved), unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
-            p_value=0.0 if bare.any() else noise.p_value(moved, scale.noise_multiplier) if excess > 1 else 1.0,
+            margin=length_in_noise.margin, unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
+            p_value=0.0 if bare.any() else length_in_noise.p_value(scale.noise_multiplier) if excess > 1 else 1.0,
         )  # fmt: skip
 
     def _statistics(
@@ -209,7 +220,7 @@ class Round:
         # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
         by_scale = 0.0 if scale.size_released else math.sqrt(2 * dim) * max(0.0, spread)
-        excess = math.hypot(low * noise.margin(np.where(usable, mean, 0.0)), by_scale) * scale.noise_multiplier
+        excess = math.hypot(low * noise.length(np.where(usable, mean, 0.0)).margin, by_scale) * scale.noise_multiplier
         return Movement(
             length=length, deviations=math.sqrt(max(float(np.sum(standard**2) - np.sum(errors**2)), 0.0)),
             excess=excess, exact=False, scale=1.0 if scale.size_released else ratio,

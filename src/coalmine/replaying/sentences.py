@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.layers import Layers
 from coalmine.replaying.extras import Extra
 from coalmine.replaying.movement import Movement, Round
 from coalmine.replaying.noise import Noise
@@ -64,7 +65,7 @@ class Judge:
 
     Args:
         hostile: Whether findings about replies that no honest client sends refute the claim.
-        names: Arrays of the release and their numbers of coordinates.
+        layers: Arrays of the release.
         sensitivity: How far a client at the clip norm moves the release.
         unit: Name of that distance; empty if there is none.
         noise_multiplier: The claimed noise multiplier.
@@ -72,10 +73,10 @@ class Judge:
     """
 
     def __init__(
-        self, *, hostile: bool, names: Sequence[tuple[str, int]], sensitivity: float, unit: str,
+        self, *, hostile: bool, layers: Layers, sensitivity: float, unit: str,
         noise_multiplier: float, who: str,
     ) -> None:  # fmt: skip
-        self._hostile, self._names, self._length, self._unit = hostile, names, sensitivity, unit
+        self._hostile, self._layers, self._length, self._unit = hostile, layers, sensitivity, unit
         self._noise_multiplier, self._who = noise_multiplier, who
         self.rows: list[Moved] = []
         self._general: list[Finding] = []
@@ -189,13 +190,15 @@ class Judge:
         """Return the name of the check that an excessive movement belongs to."""
         if observation.movement.unprotected:
             return Check.PLACES
-        return Check.SIZE if self._too_little_noise(observation) else observation.extra.check
+        everywhere = observation.extra.plain and self._too_little_noise(observation)
+        return Check.SIZE if everywhere else observation.extra.check
 
     def _too_little_noise(self, observation: Observation) -> bool:
         """Whether a plain update moves the release no further than it may, and the noise is too small for that."""
         extra, movement = observation.extra, observation.movement
         allowed = self._clip_norms(movement) <= 1 + max(extra.tolerance, _NEW - 1)
-        return extra.plain and movement.exact and self._noise_level > 0 and allowed
+        ordinary = extra.plain or extra.check == Check.PLACES
+        return ordinary and movement.exact and self._noise_level > 0 and allowed
 
     def _sentence(self, observation: Observation) -> str:
         """Say what happened. Distances are in clip norms, or in what the noise covers if nothing else is known."""
@@ -239,10 +242,8 @@ class Judge:
 
     def _arrays(self, coordinates: Sequence[int]) -> list[str]:
         """Return the names of the arrays that hold coordinates."""
-        if not coordinates:
-            return []
-        ends = np.cumsum([size for _, size in self._names])
-        return [self._names[i][0] for i in np.unique(np.searchsorted(ends, coordinates, side="right"))]
+        indices = np.searchsorted(self._layers.ends, np.asarray(coordinates, dtype=np.int64), side="right")
+        return [self._layers.names[i] for i in np.unique(indices)]
 
 
 def _worst_per_check(observations: Sequence[Observation]) -> list[Observation]:
