@@ -22,6 +22,7 @@ from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
 from coalmine.replaying.sentences import Judge, Observation
 from coalmine.replaying.shrinking import shrunk
+from coalmine.results.finding import Check
 
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
 _RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
@@ -206,7 +207,7 @@ class Search:
             others = [*clients[:index], *clients[index + 1 :], *self._without([])]
             without = self._round([self._without(others)], like=self.base, trust=True)
             extra = Extra(
-                check="given clients", sends=f"({self._claim.who}s[{index}])", code=f"{self._claim.who}s[{index}]",
+                check=Check.GIVEN, sends=f"({self._claim.who}s[{index}])", code=f"{self._claim.who}s[{index}]",
                 build=partial(always, clients[index]), tolerance=self.extras.tolerance,
             )  # fmt: skip
             movement = without.compare([[*others, clients[index]]], self.scale)
@@ -223,7 +224,7 @@ class Search:
             movement = around.compare([[*self.extras.clients, second]], twice)
             halved = replace(movement, deviations=movement.deviations / 2, length=movement.length / 2)
             extra = Extra(
-                check="replaced", sends=f"with an update of {magnitude:,.0f} × C", shrinks=False,
+                check=Check.REPLACED, sends=f"with an update of {magnitude:,.0f} × C", shrinks=False,
                 does="was replaced by its opposite (half of the movement counts)", code="C * v instead of -C * v",
                 build=partial(always, second), magnitude=magnitude, tolerance=self.extras.tolerance,
             )  # fmt: skip
@@ -238,8 +239,8 @@ class Search:
         for extra in self.extras.probes()[:probes]:
             movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
             named = replace(
-                extra, check="number of clients", plain=False, shrinks=False,
-                remark=f" That is fine if the number of {self._claim.who}s is public, and a bug if it is not.",
+                extra, check=Check.PRESENCE, plain=False, shrinks=False,
+                remark=f": a bug unless the number of {self._claim.who}s is public",
             )  # fmt: skip
             self._observe(named, movement, around, self.extras.clients)
 
@@ -263,7 +264,7 @@ class Search:
             # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
             movement = around.compare([joined, *rest], self.scale)
             does = f"took part in the first of {rounds} rounds, all of which are seen"
-            named = replace(extra, check="memory", does=does, plain=False, shrinks=False)
+            named = replace(extra, check=Check.MEMORY, does=does, plain=False, shrinks=False)
             self._observe(named, movement, around, self.extras.clients)
 
     def _shares_noise(self, around: Round) -> bool:

@@ -35,6 +35,8 @@ class Movement:
         margin: Factor for the error of the measured noise: exceeded for certain if ``excess · margin`` is above 1.
         exact: Whether the randomness was the same with and without the client. Otherwise ``excess`` is a lower bound.
         scale: Ratio of the noise with the client to that without.
+        by_array: Distance that each array of the release moved, if it is known exactly.
+        each_number: Distance that each number moved, if it was the same for nearly all.
         unprotected: Coordinates that carry no noise and moved.
         not_finite: Coordinates that became NaN or infinite.
         refusal: What was raised instead of a release.
@@ -47,6 +49,8 @@ class Movement:
     margin: float = 1.0
     exact: bool = True
     scale: float = 1.0
+    by_array: tuple[float, ...] = ()
+    each_number: float = 0.0
     unprotected: tuple[int, ...] = ()
     not_finite: int = 0
     refusal: str = ""
@@ -164,9 +168,10 @@ class Round:
         length = float(np.linalg.norm(moved))
         beyond = max(0.0, 1 - float(np.linalg.norm(rounding)) / length) if length else 0.0
         bad = int(np.sum(~finite))
+        shares: dict[str, Any] = {} if len(moved) > 1 else self._shares(moved[0])
         if scale.noise_multiplier == 0 or self.noise.level == 0:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
-            return Movement(length=length, excess=excess, not_finite=bad)
+            return Movement(length=length, excess=excess, not_finite=bad, **shares)
         noise = self.noise
         length_in_noise = noise.length(moved)
         deviations = beyond * length_in_noise.measured
@@ -176,7 +181,15 @@ class Round:
             length=length, deviations=deviations, excess=excess,
             margin=length_in_noise.margin, unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
             p_value=0.0 if bare.any() else length_in_noise.p_value(scale.noise_multiplier) if excess > 1 else 1.0,
+            **shares,
         )  # fmt: skip
+
+    def _shares(self, moved: Floats) -> dict[str, Any]:
+        """Return how far each array moved, and each number if all moved equally far."""
+        parts = np.split(moved, np.cumsum(self._sizes())[:-1])
+        low, high = np.quantile(np.abs(moved), (0.1, 1.0)).tolist()  # some numbers may be too small to be clipped
+        lengths = tuple(float(np.linalg.norm(part)) for part in parts if part.size)
+        return {"by_array": lengths, "each_number": high if low > 0.99 * high else 0.0}
 
     def _statistics(
         self, members: Sequence[Sequence[Any]], finite: Bools, scale: Scale, hint: Floats | None

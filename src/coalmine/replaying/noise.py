@@ -42,7 +42,7 @@ class Length:
     """Length of a movement in standard deviations of the noise, which was measured.
 
     Args:
-        measured: The length.
+        measured: The length, as if the noise had one size along it and elsewhere.
         squares: Squared lengths of its parts, each by a noise level of its own, (parts,). They may leave something out.
         degrees: Degrees of freedom of these noise levels, (parts,), less what heavy tails take.
     """
@@ -165,7 +165,7 @@ class Noise:
         expected = 1.0 if self.even else float(weights**2 @ self.variances)
         if self.independent and square <= expected * (1 + _LARGER * math.sqrt(2 / degrees)):
             return None
-        return Length(length / math.sqrt(square), np.array([length**2 / square]), np.array([degrees]))
+        return Length(length, np.array([length**2 / square]), np.array([degrees]))
 
     def _by_size(self, direction: Floats) -> Length:
         """Return the length of a movement, (numbers,), for independent noise whose numbers may have any sizes.

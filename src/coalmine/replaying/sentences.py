@@ -20,6 +20,8 @@ from coalmine.results.finding import Check, Finding
 # A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05
 
+_SAME = 0.99  # distances that are called the same differ by less
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
@@ -104,7 +106,7 @@ class Judge:
     def about_zero(self, refusal: str) -> None:
         """Judge an aggregation that fails on an update of zero."""
         sentence = f"An update of zero makes the aggregation fail ({refusal}): one such {self._who} stops the round."
-        self._general.append(Finding(check="refused", sentence=sentence, refutes=False, example="0 * v"))
+        self._general.append(Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example="0 * v"))
 
     def observe(self, observation: Observation) -> None:
         """Add an observation."""
@@ -124,7 +126,7 @@ class Judge:
             example: Function that shrinks an observation to its smallest example.
         """
         findings = [*self._general, *self._movements(example)]
-        if not any(finding.check == "not finite" for finding in findings):
+        if not any(finding.check == Check.NOT_FINITE for finding in findings):
             findings += self._poisoned(example)
         return sorted([*findings, *self._refused()], key=lambda finding: not finding.refutes)
 
@@ -167,24 +169,23 @@ class Judge:
         first = poisoned[0]
         refutes = self._hostile or not first.extra.hostile
         sentence = (
-            f"The release became NaN or infinite in {count(first.movement.not_finite, 'coordinate')} when "
-            f"{first.clause}: whoever sees it knows that the {self._who} took part, and the round is lost. Reject such "
-            "updates."
+            f"The release became NaN or infinite when {first.clause}, which shows for certain that it took part. "
+            "Reject such updates."
         )
-        return [Finding(check="not finite", sentence=sentence, refutes=refutes, example=example(first))]
+        return [Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=example(first))]
 
     def _refused(self) -> list[Finding]:
         """Return a warning if the aggregation fails on a client that it should cope with."""
         refused = [o for o in self._observations if o.movement.refusal]
         refused = [o for o in refused if not o.extra.hostile and not o.extra.may_refuse]
-        if not refused or any(f.check == "refused" for f in self._general):
+        if not refused or any(f.check == Check.REFUSED for f in self._general):
             return []
         first = refused[0]
         sentence = (
             f"The aggregation failed ({first.movement.refusal}) when {first.clause}: one such {self._who} stops the "
             "round."
         )
-        return [Finding(check="refused", sentence=sentence, refutes=False, example=first.extra.code)]
+        return [Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=first.extra.code)]
 
     def _check(self, observation: Observation) -> str:
         """Return the name of the check that an excessive movement belongs to."""
@@ -224,18 +225,32 @@ class Judge:
             )
         moved = self._clip_norms(movement)
         if not movement.exact and abs(math.log(movement.scale)) > 1e-3 and moved < movement.excess:
+            counts = (
+                f"; with the movement of the output that counts as {movement.excess:.3g} times what the claim allows"
+            )
             return (
                 f"The noise depends on the {self._who}s: its standard deviation changed by a factor of "
-                f"{movement.scale:.4g} {how}, which together with the movement of the output counts as "
-                f"{movement.excess:.3g} times what the claim allows.{extra.remark}"
+                f"{movement.scale:.4g} {how}{self._unless(extra) or counts}."
             )
         finite = " where it is finite" if movement.not_finite else ""
+        how = f"{finite} {how}{'' if extra.hostile else self._as_if(movement)}"
         if not self._unit or not movement.exact:
-            return f"The output moved by {times}{finite} {how}.{extra.remark}"
-        return (
-            f"The output moved by {moved:.3g} × {self._unit}{finite} {how}; {covers} "
-            f"{moved / movement.excess:.2g}.{extra.remark}"
-        )
+            return f"The output moved by {times}{how}{self._unless(extra)}."
+        covered = self._unless(extra) or f"; {covers} {moved / movement.excess:.2g}"
+        return f"The output moved by {moved:.3g} × {self._unit}{how}{covered}."
+
+    def _unless(self, extra: Extra) -> str:
+        """Say when a movement is a bug, for what is only a warning."""
+        return extra.remark or ("" if self._hostile or not extra.hostile else f": a bug if {self._who}s are hostile")
+
+    def _as_if(self, movement: Movement) -> str:
+        """Say what clips an update by parts: all arrays, or all numbers, moved by what one clip norm allows."""
+        parts = {"arrays": movement.by_array, "numbers": (movement.each_number,) * 2}
+        for name, lengths in parts.items():
+            if len(lengths) > 1 and all(_SAME < length / self._length < 1 / _SAME for length in lengths):
+                number = f"{len(lengths):,} arrays" if name == "arrays" else "the numbers"
+                return f", as if each of {number} were clipped by itself"
+        return ""
 
     def _clip_norms(self, movement: Movement) -> float:
         return movement.length / self._length if self._length else 0.0
