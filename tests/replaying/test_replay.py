@@ -336,6 +336,26 @@ def test_bugs_in_one_array_are_found(name):
     assert check in checks(result), str(result)
 
 
+def test_arrays_or_numbers_that_are_clipped_by_themselves_are_named():
+    rng = np.random.default_rng(0)
+    arrays = run(lambda people: layered_sum(people, rng, per_array=True), layered())
+    assert "as if each of 3 arrays were clipped by itself" in arrays.findings[0].sentence
+    numbers = run(lambda updates: sum(np.clip(u, -C, C) for u in updates) + rng.normal(0, Z * C, DIM))
+    finding = next(finding for finding in numbers.findings if finding.check == "clipping")
+    assert "as if each of the numbers were clipped by itself" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("count", "quantile"), [(5, 0.3), (5, 0.5), (8, 0.2), (8, 0.5), (8, 0.7), (24, 0.5), (24, 0.9)]
+)
+def test_a_clip_norm_that_is_a_quantile_of_the_norms_is_found(count, quantile):
+    def release(updates, rng):
+        norm = min(C, float(np.quantile([np.linalg.norm(u) for u in updates], quantile)))
+        return sum(clip(u, max(norm, 1e-9)) for u in updates) + _noise(rng)
+
+    assert "other clients" in checks(run(release, clients(count)))
+
+
 def test_an_integer_counter_that_is_summed_is_found():
     rng = np.random.default_rng(0)
     people = [{**p, "steps": np.array(10)} for p in layered()]
@@ -568,8 +588,35 @@ def test_the_same_seed_gives_the_same_replay():
 def test_a_replay_prints_its_findings():
     text = str(run(Mean(norm=3 * C)))
     assert text.startswith("Refuted: one client moves the release by more than its noise covers")
+    assert "v is default_rng(0).standard_normal(d) over its norm" in text
     assert "Smallest example:" in text
     assert "Noise:" in text
+
+
+def test_what_an_example_names_can_be_built():
+    """The smallest example of a missing clip, built as the text says, moves the sum by what it says."""
+    result = run(lambda updates, rng: sum(updates) + _noise(rng), seed=3)
+    finding = next(finding for finding in result.findings if finding.check == "clipping")
+    draw = np.random.default_rng(3).standard_normal(DIM)
+    names = {"C": C, "v": draw / np.linalg.norm(draw)}
+    update = eval(finding.example.split(",")[0], names)
+    assert 1 < np.linalg.norm(update) / C < 1.25
+
+
+def test_a_correct_aggregation_gets_short_warnings():
+    """One line each, since they are about clients that nobody may have."""
+    rng = np.random.default_rng(0)
+
+    def naive(updates):
+        average = sum(u * min(1.0, C / max(np.linalg.norm(u), 1e-12)) for u in updates) / len(updates)
+        return average + rng.normal(0, Z * C / len(updates), DIM)
+
+    result = run(naive)
+    assert result.ok
+    checks_warned = {finding.check for finding in result.findings}
+    assert {"not finite", "number of clients"} <= checks_warned
+    assert len(str(result).splitlines()) == len(result.findings) + 2
+    assert all(len(finding.sentence) < 200 for finding in result.findings)
 
 
 def test_assert_sensitivity_raises_with_the_findings():

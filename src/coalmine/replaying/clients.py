@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError
 
 Path = tuple[str | int, ...]
@@ -172,6 +172,20 @@ class Template:
         for path, size in self.sizes.items():
             yield path, slice(start, start + size)
             start += size
+
+    def positions(self, sizes: Sequence[int]) -> Ints:
+        """Return which number of an update each number of a release is about, if arrays come in the same order.
+
+        Args:
+            sizes: Numbers of coordinates of the arrays of a release. Those that match no array of the update get −1.
+        """
+        positions, left = [], list(self.slices())
+        for size in sizes:
+            index = next((i for i, (_, part) in enumerate(left) if part.stop - part.start == size), None)
+            part = slice(0) if index is None else left[index][1]
+            positions.append(np.full(size, -1) if index is None else np.arange(part.start, part.stop))
+            left = left if index is None else left[index + 1 :]
+        return np.concatenate(positions)
 
     def build(
         self, vector: Floats, reported: Mapping[Path, Any] | None = None, whole: float = 0.0, base: Any = None

@@ -13,18 +13,24 @@ import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
+from coalmine.layers import Layers
 from coalmine.replaying.clients import precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.movement import Movement, Round, Scale
+from coalmine.replaying.places import named, quiet_places
 from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
 from coalmine.replaying.sentences import Judge, Observation
 from coalmine.replaying.shrinking import shrunk
+from coalmine.results.finding import Check
 
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
 _RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
 
 LEAST_DRAWS = 6
+
+# Residuals that a part of an array is judged by, and draws for them at most.
+_PART_RESIDUALS, _PART_DRAWS = 300, 64
 
 # Draws per comparison where the randomness cannot be repeated.
 _UNREPEATABLE_DRAWS = 200
@@ -106,6 +112,7 @@ class Search:
         elif not self.reproducible:
             self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
         self._names = outcome.names
+        self.layers = Layers.of(dict(outcome.names))
         self.base = self._round([members])
         measured = self._sensitivity() if claim.divisor is None else extras.clip / claim.divisor
         self.divisor = self._whole(extras.clip / measured) if claim.divisor is None else claim.divisor
@@ -113,7 +120,7 @@ class Search:
             noise_multiplier=claim.noise_multiplier, sensitivity=measured, size_released=claim.size_released
         )
         self.judge = Judge(
-            hostile=claim.hostile, names=self._names, sensitivity=measured, noise_multiplier=claim.noise_multiplier,
+            hostile=claim.hostile, layers=self.layers, sensitivity=measured, noise_multiplier=claim.noise_multiplier,
             unit=unit_name(self.divisor, given=claim.divisor is not None), who=claim.who,
         )  # fmt: skip
 
@@ -126,6 +133,8 @@ class Search:
             others = [e for e in others if e.essential and (self._claim.hostile or not e.hostile)]
         settings = [s for s in self.extras.settings(dropouts=dropouts) if s.essential or not few]
         steps: list[Callable[[], object]] = [partial(self.try_extra, extra) for extra in [*users_own, *others]]
+        if exact and self.scale.noise_multiplier:
+            steps.append(self.try_quiet_places)
         if rounds > 1:
             steps.append(partial(self.try_rounds, rounds))
         steps += [partial(self.try_setting, setting, probes=1 if few else 3) for setting in settings]
@@ -151,6 +160,24 @@ class Search:
         movement = self.base.compare(members, self.scale, doubt=doubt, hint=self._hint(client))
         self._observe(extra, movement, self.base, self.extras.clients)
         return movement
+
+    def try_quiet_places(self) -> None:
+        """Let clients join who move only numbers whose noise looks small.
+
+        The first half of the draws chooses them, and the other half, or more draws, measures their noise.
+        """
+        half = self._draws // 2
+        sources = self.extras.template.positions([size for _, size in self._names])
+        sets = [places[sources[places] >= 0] for places in quiet_places(self.base.noise_of(range(half)))]
+        for places in (places for places in sets if places.size):
+            extra = self.extras.at(sources[places], f"in {named(places, self.layers)} only")
+            draws = int(np.clip(1 + math.ceil(_PART_RESIDUALS / places.size), self._draws - half, _PART_DRAWS))
+            around = Round(
+                self.runner, self.base.members, draws=draws, first_draw=half, uneven=True,
+                reproducible=self.reproducible, precision=self._precision,
+            )  # fmt: skip
+            movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
+            self._observe(extra, movement, around, self.extras.clients)
 
     def try_setting(self, setting: Setting, probes: int) -> None:
         """Let so many simple clients join a round of other clients."""
@@ -180,7 +207,7 @@ class Search:
             others = [*clients[:index], *clients[index + 1 :], *self._without([])]
             without = self._round([self._without(others)], like=self.base, trust=True)
             extra = Extra(
-                check="given clients", sends=f"({self._claim.who}s[{index}])", code=f"{self._claim.who}s[{index}]",
+                check=Check.GIVEN, sends=f"({self._claim.who}s[{index}])", code=f"{self._claim.who}s[{index}]",
                 build=partial(always, clients[index]), tolerance=self.extras.tolerance,
             )  # fmt: skip
             movement = without.compare([[*others, clients[index]]], self.scale)
@@ -197,7 +224,7 @@ class Search:
             movement = around.compare([[*self.extras.clients, second]], twice)
             halved = replace(movement, deviations=movement.deviations / 2, length=movement.length / 2)
             extra = Extra(
-                check="replaced", sends=f"with an update of {magnitude:,.0f} × C", shrinks=False,
+                check=Check.REPLACED, sends=f"with an update of {magnitude:,.0f} × C", shrinks=False,
                 does="was replaced by its opposite (half of the movement counts)", code="C * v instead of -C * v",
                 build=partial(always, second), magnitude=magnitude, tolerance=self.extras.tolerance,
             )  # fmt: skip
@@ -212,8 +239,8 @@ class Search:
         for extra in self.extras.probes()[:probes]:
             movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
             named = replace(
-                extra, check="number of clients", plain=False, shrinks=False,
-                remark=f" That is fine if the number of {self._claim.who}s is public, and a bug if it is not.",
+                extra, check=Check.PRESENCE, plain=False, shrinks=False,
+                remark=f": a bug unless the number of {self._claim.who}s is public",
             )  # fmt: skip
             self._observe(named, movement, around, self.extras.clients)
 
@@ -237,7 +264,7 @@ class Search:
             # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
             movement = around.compare([joined, *rest], self.scale)
             does = f"took part in the first of {rounds} rounds, all of which are seen"
-            named = replace(extra, check="memory", does=does, plain=False, shrinks=False)
+            named = replace(extra, check=Check.MEMORY, does=does, plain=False, shrinks=False)
             self._observe(named, movement, around, self.extras.clients)
 
     def _shares_noise(self, around: Round) -> bool:

@@ -6,15 +6,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Floats, Ints
 from coalmine.replaying.clients import Path, Template, is_tensor, leaves, like, mapped, numbers_of, words
+from coalmine.results.finding import Check
 
 _HUGE = 1000.0
 _MOST_ARRAYS, _ESSENTIAL_ARRAYS = 24, 4
+_SPLITS = 8
 _CODE = "{magnitude} * C * v"
 
 # Clipping in half precision loses this much of a norm.
@@ -38,7 +41,7 @@ class Extra:
         essential: Whether to try it where only few clients can be tried.
         may_refuse: Whether an aggregation may raise an error instead.
         shrinks: Whether to look for a smaller example.
-        remark: For what is only a warning: when it is a bug.
+        remark: For what is only a warning: when it is a bug, after what happened.
     """
 
     check: str
@@ -109,6 +112,14 @@ class Extras:
         """Return all clients to try, the simplest first."""
         return [*self.probes(), *self._sizes(), *self._places(), *self._types(), *self._reports(), *self._hostile()]
 
+    def at(self, places: Ints, where: str) -> Extra:
+        """Return a client whose update has the clip norm and the same size in all of these coordinates."""
+        direction = np.zeros(self.template.dim)
+        # Of one size, since noise of different sizes is then judged without a loss (see `Noise.length`).
+        direction[places] = np.where(self.direction[places] < 0, -1, 1) / math.sqrt(places.size)
+        sends = f"with an update of the clip norm {where}"
+        return self._extra(Check.PLACES, sends, f"C * sign(v) {where}, with norm C", direction)
+
     def settings(self, *, dropouts: bool) -> Iterator[Setting]:
         """Yield rounds whose other clients make one client count for more."""
         vectors = [self.template.vector(client) for client in self.clients]
@@ -117,7 +128,7 @@ class Extras:
 
         def beside(how: str, make: Callable[[int], Floats], **more: Any) -> Setting:
             others = [self.template.build(make(i), base=self.clients[i]) for i in range(count)]
-            return Setting(check="other clients", does=f"joined beside {self._who}s {how}", others=others, **more)
+            return Setting(check=Check.OTHERS, does=f"joined beside {self._who}s {how}", others=others, **more)
 
         def clipped(i: int) -> Floats:
             return vectors[i] * (_HUGE * self.clip / norms[i])
@@ -130,6 +141,7 @@ class Extras:
                 "half of which pull one way, half the other",
                 lambda i: self.direction * self.clip * ((-1) ** i if i < even else 1e-5), essential=True,
             )  # fmt: skip
+        yield from self._splits(beside)
         yield beside("that all send the same update", lambda i: self.direction * self.clip)
         # The largest sum in one number: integers overflow there, and modular sums wrap.
         first = np.eye(1, self.template.dim)[0]
@@ -137,13 +149,30 @@ class Extras:
         yield beside("that all do the same", lambda i: first * self.clip, probes=[largest])
         if dropouts and count > 2:
             does = f"joined and {count - 1} of the {count} others dropped out"
-            yield Setting(check="dropouts", does=does, others=list(self.clients[:1]), may_refuse=True)
+            yield Setting(check=Check.DROPOUTS, does=does, others=list(self.clients[:1]), may_refuse=True)
         if dropouts:
             does = "joined and all others dropped out"
-            yield Setting(check="dropouts", does=does, others=[], essential=True, may_refuse=True)
+            yield Setting(check=Check.DROPOUTS, does=does, others=[], essential=True, may_refuse=True)
+
+    def _splits(self, beside: Callable[..., Setting]) -> Iterator[Setting]:
+        """Rounds whose other clients are partly tiny and partly huge.
+
+        What is chosen by rank, such as a quantile of norms to clip to, changes its size when one client joins, if its
+        rank lies between both. With many clients, sizes rise from tiny to the clip norm over several ranks.
+        """
+        count = len(self.clients)
+        edges = np.unique(np.linspace(0, count, _SPLITS + 1).round().astype(int))
+        for low, high in pairwise(edges.tolist()):
+            rising = np.linspace(0.0, 1.0, high - low + 1)[1:]
+            sizes = np.concatenate([np.full(low, 1e-3), rising, np.full(count - high, _HUGE)]) * self.clip
+            yield beside(
+                f"of whom {low:,} send tiny and {count - high:,} huge updates",
+                partial(_times, self.direction, sizes), probes=[self.probes()[-1]],
+                essential=low <= count // 2 < high,
+            )  # fmt: skip
 
     def _plain(self, sends: str, code: str, direction: Floats, magnitude: float, *, essential: bool = False) -> Extra:
-        return self._extra("clipping", sends, code, direction, magnitude, plain=True, essential=essential)
+        return self._extra(Check.CLIPPING, sends, code, direction, magnitude, plain=True, essential=essential)
 
     def _extra(
         self, check: str, sends: str, code: str, direction: Floats, magnitude: float = 1.0,
@@ -182,39 +211,40 @@ class Extras:
                 direction = np.zeros(self.template.dim)
                 direction[part] = self.direction[part] / np.linalg.norm(self.direction[part])
                 yield self._extra(
-                    "one array", f"with an update of {_HUGE:,.0f} clip norms in {words(path)!r} only",
+                    Check.ARRAY, f"with an update of {_HUGE:,.0f} clip norms in {words(path)!r} only",
                     f"{{magnitude}} * C * v in {words(path)!r}", direction, _HUGE, essential=index < _ESSENTIAL_ARRAYS,
                 )  # fmt: skip
         for index in sorted({0, self.template.dim - 1}):
             direction = np.zeros(self.template.dim)
             direction[index] = 1.0
             sends = f"with an update of {_HUGE:,.0f} clip norms in coordinate {index} only"
-            yield self._extra("one coordinate", sends, f"{{magnitude}} * C * e[{index}]", direction, _HUGE)
+            yield self._extra(Check.COORDINATE, sends, f"{{magnitude}} * C * e[{index}]", direction, _HUGE)
 
     def _types(self) -> Iterator[Extra]:
         """Integer arrays; other types of numbers and arrays in another order, which honest clients do not send."""
         for value in (1e3, 1e6) if self.template.whole else ():
             yield self._extra(
-                "integers", f"whose integer arrays ({self._names(self.template.whole)}) hold {value:,.0f}",
+                Check.INTEGERS, f"whose integer arrays ({self._names(self.template.whole)}) hold {value:,.0f}",
                 f"{value:.0f} in integer arrays", self.direction, values={"whole": value}, may_refuse=True,
                 essential=value == 1e3,
             )  # fmt: skip
         yield Extra(
-            check="integers", sends="whose arrays are integers", code="rint({magnitude} * v * sqrt(d)).astype(int64)",
+            check=Check.INTEGERS, sends="whose arrays are integers",
+            code="rint({magnitude} * v * sqrt(d)).astype(int64)",
             build=lambda size: self._cast(size * math.sqrt(self.template.dim), "int64"), magnitude=_HUGE,
             tolerance=self.tolerance, hostile=True, may_refuse=True,
         )  # fmt: skip
         yield Extra(
-            check="precision", sends="whose arrays have half precision", code="({magnitude} * v).astype(float16)",
+            check=Check.PRECISION, sends="whose arrays have half precision", code="({magnitude} * v).astype(float16)",
             build=lambda size: self._cast(min(size * self.clip, 3e4), "float16"), magnitude=_HUGE,
             tolerance=_HALF_TOLERANCE, hostile=True, may_refuse=True,
         )  # fmt: skip
         for magnitude in (1.0, _HUGE):
             if self._reordered(magnitude) is not None:
                 yield Extra(
-                    check="order", sends="whose arrays come in another order", code="dict(reversed(update.items()))",
-                    build=self._reordered, magnitude=magnitude, tolerance=self.tolerance, hostile=True,
-                    may_refuse=True, essential=magnitude == _HUGE,
+                    check=Check.ORDER, sends="whose arrays come in another order",
+                    code="dict(reversed(update.items()))", build=self._reordered, magnitude=magnitude,
+                    tolerance=self.tolerance, hostile=True, may_refuse=True, essential=magnitude == _HUGE,
                 )  # fmt: skip
 
     def _reports(self) -> Iterator[Extra]:
@@ -225,7 +255,7 @@ class Extras:
             honest = [max(1000, 1000 * int(value)), 10**9, 0, 1]
             for reported in (*honest, -max(1, int(value)), -(10**6), math.nan):
                 yield self._extra(
-                    "examples", f"with {label.format(value=reported)}", f"{{magnitude}} * C * v, {name}={reported}",
+                    Check.EXAMPLES, f"with {label.format(value=reported)}", f"{{magnitude}} * C * v, {name}={reported}",
                     self.direction, values={"reported": {path: reported}}, hostile=reported not in honest,
                     essential=reported == honest[0],
                 )  # fmt: skip
@@ -236,10 +266,10 @@ class Extras:
             for everywhere in (False, True):
                 place = "all coordinates" if everywhere else "coordinate 0"
                 yield Extra(
-                    check="not finite", sends=f"that sends {name} in {place}", code=f"{_CODE} with {name} in {place}",
+                    check=Check.NOT_FINITE, sends=f"that sends {name} in {place}",
+                    code=f"{_CODE} with {name} in {place}",
                     build=partial(self._nonfinite, value=value, everywhere=everywhere), magnitude=_HUGE,
-                    tolerance=self.tolerance, hostile=True, may_refuse=True,
-                    essential=name == "NaN" and not everywhere,
+                    tolerance=self.tolerance, hostile=True, may_refuse=True, essential=name == "NaN" and not everywhere,
                 )  # fmt: skip
         for name, change in (
             ("one array less", _shorter),
@@ -249,8 +279,8 @@ class Extras:
             changed = change(self.along(self.direction, 1.0), self.template, self.clip)
             if changed is not None:
                 yield Extra(
-                    check="structure", sends=f"that sends {name}", code=name, hostile=True, tolerance=self.tolerance,
-                    build=partial(self._changed, change), may_refuse=True,
+                    check=Check.STRUCTURE, sends=f"that sends {name}", code=name, hostile=True,
+                    tolerance=self.tolerance, build=partial(self._changed, change), may_refuse=True,
                 )  # fmt: skip
 
     def _changed(self, change: Callable[[Any, Template, float], Any], size: float) -> Any:
@@ -288,6 +318,10 @@ class Extras:
     @staticmethod
     def _names(paths: Mapping[Path, Any]) -> str:
         return ", ".join(words(path) for path in paths)
+
+
+def _times(direction: Floats, sizes: Floats, i: int) -> Floats:
+    return np.asarray(direction * sizes[i])
 
 
 def _reversed(tree: Any) -> Any:

@@ -35,6 +35,8 @@ class Movement:
         margin: Factor for the error of the measured noise: exceeded for certain if ``excess · margin`` is above 1.
         exact: Whether the randomness was the same with and without the client. Otherwise ``excess`` is a lower bound.
         scale: Ratio of the noise with the client to that without.
+        by_array: Distance that each array of the release moved, if it is known exactly.
+        each_number: Distance that each number moved, if it was the same for nearly all.
         unprotected: Coordinates that carry no noise and moved.
         not_finite: Coordinates that became NaN or infinite.
         refusal: What was raised instead of a release.
@@ -47,6 +49,8 @@ class Movement:
     margin: float = 1.0
     exact: bool = True
     scale: float = 1.0
+    by_array: tuple[float, ...] = ()
+    each_number: float = 0.0
     unprotected: tuple[int, ...] = ()
     not_finite: int = 0
     refusal: str = ""
@@ -75,6 +79,8 @@ class Round:
         runner: Runs the aggregation.
         members: The clients, for one or more rounds.
         draws: How many draws measure the noise.
+        first_draw: The first of them.
+        uneven: Whether the noise is to be judged as if its numbers had different sizes, even if it does not seem so.
         reproducible: Whether equal randomness gives equal releases.
         precision: Machine precision of clients.
         like: A round that is expected to have the same noise, which saves measuring it.
@@ -91,8 +97,11 @@ class Round:
         precision: float,
         like: Round | None = None,
         trust: bool = False,
+        first_draw: int = 0,
+        uneven: bool = False,
     ) -> None:
         self._runner, self.members, self.draws = runner, members, draws
+        self._first_draw, self._uneven = first_draw, uneven
         self.reproducible, self._precision = reproducible, precision
         self._outcomes: dict[int, Outcome] = {}
         self._like, self._trusted = like, trust and like is not None
@@ -113,8 +122,13 @@ class Round:
         if self._noise is None and self._like is not None:
             self._noise = self._same_noise(self._like)
         if self._noise is None:
-            self._noise = measure(np.stack([self._matrix(self.outcome(d)) for d in range(self.draws)]), self._sizes())
+            noise = self.noise_of(range(self._first_draw, self._first_draw + self.draws))
+            self._noise = replace(noise, even=False) if self._uneven else noise
         return self._noise
+
+    def noise_of(self, draws: Sequence[int]) -> Noise:
+        """Return the noise of these random draws."""
+        return measure(np.stack([self._matrix(self.outcome(draw)) for draw in draws]), self._sizes())
 
     def compare(
         self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = 1.02, hint: Floats | None = None
@@ -154,18 +168,28 @@ class Round:
         length = float(np.linalg.norm(moved))
         beyond = max(0.0, 1 - float(np.linalg.norm(rounding)) / length) if length else 0.0
         bad = int(np.sum(~finite))
+        shares: dict[str, Any] = {} if len(moved) > 1 else self._shares(moved[0])
         if scale.noise_multiplier == 0 or self.noise.level == 0:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
-            return Movement(length=length, excess=excess, not_finite=bad)
+            return Movement(length=length, excess=excess, not_finite=bad, **shares)
         noise = self.noise
-        deviations = beyond * noise.deviations(moved)
+        length_in_noise = noise.length(moved)
+        deviations = beyond * length_in_noise.measured
         bare = noise.bare & (np.abs(moved) > 8 * rounding + 1e-12).any(axis=0)
         excess = math.inf if bare.any() else deviations * scale.noise_multiplier
         return Movement(
             length=length, deviations=deviations, excess=excess,
-            margin=noise.margin(moved), unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
-            p_value=0.0 if bare.any() else noise.p_value(moved, scale.noise_multiplier) if excess > 1 else 1.0,
+            margin=length_in_noise.margin, unprotected=tuple(int(i) for i in np.flatnonzero(bare)), not_finite=bad,
+            p_value=0.0 if bare.any() else length_in_noise.p_value(scale.noise_multiplier) if excess > 1 else 1.0,
+            **shares,
         )  # fmt: skip
+
+    def _shares(self, moved: Floats) -> dict[str, Any]:
+        """Return how far each array moved, and each number if all moved equally far."""
+        parts = np.split(moved, np.cumsum(self._sizes())[:-1])
+        low, high = np.quantile(np.abs(moved), (0.1, 1.0)).tolist()  # some numbers may be too small to be clipped
+        lengths = tuple(float(np.linalg.norm(part)) for part in parts if part.size)
+        return {"by_array": lengths, "each_number": high if low > 0.99 * high else 0.0}
 
     def _statistics(
         self, members: Sequence[Sequence[Any]], finite: Bools, scale: Scale, hint: Floats | None
@@ -209,7 +233,7 @@ class Round:
         # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
         by_scale = 0.0 if scale.size_released else math.sqrt(2 * dim) * max(0.0, spread)
-        excess = math.hypot(low * noise.margin(np.where(usable, mean, 0.0)), by_scale) * scale.noise_multiplier
+        excess = math.hypot(low * noise.length(np.where(usable, mean, 0.0)).margin, by_scale) * scale.noise_multiplier
         return Movement(
             length=length, deviations=math.sqrt(max(float(np.sum(standard**2) - np.sum(errors**2)), 0.0)),
             excess=excess, exact=False, scale=1.0 if scale.size_released else ratio,

@@ -4,13 +4,15 @@ The movement that one client may cause is judged against this noise. All limits 
 scale of ``n`` residuals is χ² distributed, which also holds for movements across rounds whose noise is correlated
 (1 / aᵀS⁻¹a is χ² with n − T + 1 degrees of freedom for a Wishart matrix S of T rounds; Muirhead 1982, Theorem 3.2.12).
 Limits for other noise are wider, by its kurtosis. Arrays may differ in the size of their noise. Where the numbers of an
-array do, or depend on each other, movements are judged by the noise along them, which is less precise.
+array do, numbers that moved about equally far are judged together, which is valid for sizes of any kind; where they
+depend on each other, a movement is judged by the noise along it, which is less precise. docs/replay.md has the proof.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -18,17 +20,60 @@ from scipy import special
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.results.finding import CHECK_RATE
 
-# Measured noise levels per replay, at most: each may be too low by chance, and they share half of the rate.
-_LEVELS = 20
-_RATE = CHECK_RATE / 2 / _LEVELS
+# Comparisons of a movement with a measured noise level, per replay, at most: each level may be too low by chance, and
+# they share half of the rate.
+_TESTS = 200
+_RATE = CHECK_RATE / 2 / _TESTS
 
 _LEAST_NUMBERS = 8  # with fewer, noise vectors of full rank say little
 
 # Standard errors by which noise may seem larger along a movement than elsewhere, uneven, or dependent. Beyond them,
-# movements are judged by the noise along them: if white noise gets there by chance, only power is lost.
+# movements are judged with fewer assumptions: if even or independent noise gets there by chance, only power is lost.
 _LARGER, _UNEVEN, _DEPENDENT = 3.0, 3.0, 4.0
 
 _NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
+
+# Groups of numbers below this share of an array's numbers and of its squared movement are left out where sizes differ.
+_NEGLIGIBLE = 0.01
+
+
+@dataclass(frozen=True)
+class Length:
+    """Length of a movement in standard deviations of the noise, which was measured.
+
+    Args:
+        measured: The length, as if the noise had one size along it and elsewhere.
+        squares: Squared lengths of its parts, each by a noise level of its own, (parts,). They may leave something out.
+        degrees: Degrees of freedom of these noise levels, (parts,), less what heavy tails take.
+    """
+
+    measured: float
+    squares: Floats
+    degrees: Floats
+
+    @property
+    def margin(self) -> float:
+        """Factor of at most 1: the movement is at least this share of what was measured."""
+        if not 0 < self.measured < math.inf:
+            return 1.0
+        shares = 1 / factors(self.degrees) ** 2
+        return min(1.0, math.sqrt(float(np.sum(self.squares * shares))) / self.measured)
+
+    def p_value(self, noise_multiplier: float) -> float:
+        """Return a p-value of the claim that the movement is covered: that some noise level was measured too low.
+
+        A part of a movement is no longer than all of it. So parts of few numbers, whose noise is uncertain, may be left
+        out: the best of these choices counts, times their number.
+        """
+        if math.isinf(self.measured):
+            return 0.0
+        order = np.argsort(-self.degrees, kind="stable")
+        ratios = np.cumsum(self.squares[order]) * noise_multiplier**2
+        best = 1.0
+        for count in np.flatnonzero(ratios > 1) + 1:
+            n = self.degrees[order[:count]]
+            best = min(best, float(np.sum(special.gammainc(n / 2, n / 2 / ratios[count - 1]))))
+        return min(1.0, _TESTS * len(order) * best)
 
 
 @dataclass(frozen=True)
@@ -37,23 +82,24 @@ class Noise:
 
     Args:
         mean: Average of all runs, (rounds, dim).
-        std: Standard deviation of each coordinate, pooled over the array it belongs to, (dim,). 0 where there is none.
+        std: Standard deviation of each coordinate, pooled over the array it belongs to, (dim,), or over all arrays if
+            they do not differ beyond chance. 0 where there is none.
+        levels: The same, always pooled over one array, (dim,).
         rounds: Inverse correlation of the rounds' noise, (rounds, rounds).
         singular: Directions across rounds that carry no noise, (k, rounds).
-        upper: Upper limit on the standard deviation of each coordinate, (dim,): exceeded in any array with a
-            probability of at most 1 in 40,000.
         arrays: Which array each coordinate belongs to, (dim,).
         array_degrees: Degrees of freedom of the measured noise of each array.
         degrees: Degrees of freedom of all noise together.
         excess: Kurtosis above that of Gaussian noise, at least 0.
         rank: Dimension of the space that the noise vectors span, if smaller than their number; otherwise None.
         residuals: The first round's noise in units of ``std``, where there is any, (runs, numbers).
-        white: Whether its numbers seem to have the same size within each array, and to be independent.
+        even: Whether its numbers seem to have the same size within each array.
+        independent: Whether its numbers seem to be independent.
     """
 
     mean: Floats
     std: Floats
-    upper: Floats
+    levels: Floats
     arrays: Ints
     array_degrees: Floats
     rounds: Floats
@@ -62,7 +108,8 @@ class Noise:
     excess: float
     rank: int | None
     residuals: Floats
-    white: bool
+    even: bool
+    independent: bool
 
     @property
     def bare(self) -> Bools:
@@ -75,70 +122,75 @@ class Noise:
         noisy = self.std[~self.bare]
         return float(np.sqrt(np.mean(noisy**2))) if noisy.size else 0.0
 
-    def deviations(self, moved: Floats, *, at_least: bool = False) -> float:
-        """Return the length of a movement, (rounds, dim), in standard deviations of the noise where there is any.
+    @cached_property
+    def variances(self) -> Floats:
+        """Variance of each number that has noise, in units of ``std``, (numbers,)."""
+        return np.asarray(np.mean(self.residuals**2, axis=0))
 
-        Args:
-            moved: The movement.
-            at_least: Whether to return a lower limit, which holds for any measurement error within ``upper``.
-        """
-        scale = self.upper if at_least else self.std
-        standard = moved[:, ~self.bare] / scale[~self.bare]
-        if self.singular.size and np.max(np.abs(self.singular @ standard), initial=0.0) > 1e-6:
-            return math.inf  # a combination of rounds shows the movement without noise
-        return math.sqrt(max(float(np.sum(standard * (self.rounds @ standard))), 0.0))
+    def length(self, moved: Floats) -> Length:
+        """Return the length of a movement, (rounds, dim), in standard deviations of the noise where there is any."""
+        noisy = ~self.bare
+        direction = moved[:, noisy] / self.std[noisy]
+        if self.singular.size and np.max(np.abs(self.singular @ direction), initial=0.0) > 1e-6:
+            return Length(math.inf, np.empty(0), np.empty(0))  # some rounds together show the movement without noise
+        along = self._along(direction[0]) if len(moved) == 1 and direction.any() else None
+        if along is not None:
+            return along
+        if len(moved) == 1 and not self.even:
+            return self._by_size(direction[0])
+        squares = np.sum(direction * (self.rounds @ direction), axis=0)
+        measured = math.sqrt(max(float(np.sum(squares)), 0.0))
+        by_array = np.bincount(
+            self.arrays[noisy], squares * (self.std[noisy] / self.levels[noisy]) ** 2, minlength=self.array_degrees.size
+        )
+        some = self.array_degrees > 0
+        return Length(measured, np.maximum(by_array[some], 0.0), self.array_degrees[some] / self._heavy(1.0))
 
-    def margin(self, moved: Floats) -> float:
-        """Return a factor of at most 1: a movement is at least this share of what was measured."""
-        measured = self.deviations(moved)
-        if not 0 < measured < math.inf:
-            return 1.0
-        margin = self.deviations(moved, at_least=True) / measured
-        size, degrees = self._along(moved)
-        return margin if size is None else min(margin, float(1 / (size * _factors(degrees, 0.0)[0])))
+    def _heavy(self, share: float) -> float:
+        """Return the factor by which heavy tails reduce degrees of freedom, for a sum with this share of the excess."""
+        return 1 + self.excess * share / 2
 
-    def _along(self, moved: Floats) -> tuple[float | None, Floats]:
-        """Return the size of the noise along a movement, in units of ``std``, if it must be used, and its degrees.
+    def _along(self, direction: Floats) -> Length | None:
+        """Return the length of a movement, (numbers,), by the noise along it, if that must be used.
 
         For noise of any covariance Σ, mᵀΣ⁻¹m ≥ |m|⁴ / mᵀΣm: a movement m is at least |m| / (size along m) standard
         deviations long. That is exact for white noise, and needs no assumption on others, but uses one number per run.
-        So it counts where numbers seem to differ in size or to depend on each other, or where there seems to be more
-        noise along m than elsewhere.
+        So it counts where numbers seem to depend on each other, or where there seems to be more noise along m than
+        its numbers have.
         """
-        direction = moved[0, ~self.bare] / self.std[~self.bare]
         length = float(np.linalg.norm(direction))
-        if len(moved) > 1 or not length:
-            return None, np.ones(1)
-        square = float(np.mean((self.residuals @ (direction / length)) ** 2))
-        heavy = self.excess * float(np.sum((direction / length) ** 4))  # excess kurtosis of a weighted sum
-        degrees = (len(self.residuals) - 1) / (1 + heavy / 2)
-        if self.white and square <= 1 + _LARGER * math.sqrt(2 / degrees):
-            return None, np.ones(1)
-        return math.sqrt(square), np.array([degrees])
+        weights = direction / length
+        square = float(np.mean((self.residuals @ weights) ** 2))
+        degrees = (len(self.residuals) - 1) / self._heavy(float(np.sum(weights**4)))
+        expected = 1.0 if self.even else float(weights**2 @ self.variances)
+        if self.independent and square <= expected * (1 + _LARGER * math.sqrt(2 / degrees)):
+            return None
+        return Length(length, np.array([length**2 / square]), np.array([degrees]))
 
-    def p_value(self, moved: Floats, noise_multiplier: float) -> float:
-        """Return a p-value of the claim that a movement is covered: that some array's noise was measured too low.
+    def _by_size(self, direction: Floats) -> Length:
+        """Return the length of a movement, (numbers,), for independent noise whose numbers may have any sizes.
 
-        A part of a movement is no longer than all of it. So arrays of few numbers, whose noise is uncertain, may be
-        left out: the best of these choices counts, times their number.
+        For N numbers with movements mᵢ, noise σᵢ and measured noise sᵢ, Σ sᵢ²/mᵢ² is stochastically larger than if all
+        σᵢ/mᵢ were equal to their geometric mean g: of all ellipsoids of one volume, the ball has the largest
+        probability under a normal distribution. And Σ mᵢ²/σᵢ² ≥ N/g². So N²/Σ (sᵢ²/mᵢ²) is a squared length with the
+        error of N · (runs − 1) degrees of freedom at most. Numbers that moved about equally far go together, since the
+        arithmetic mean of mᵢ² is near their harmonic mean then.
         """
-        size, degrees = self._along(moved)
-        if size is not None:
-            half, ratio = float(degrees[0]) / 2, self.deviations(moved) * noise_multiplier / size
-            return min(1.0, _LEVELS * float(special.gammainc(half, half / ratio**2))) if ratio > 1 else 1.0
-        order = np.argsort(-self.array_degrees, kind="stable")
-        order = order[self.array_degrees[order] > 0]
-        best, total = 1.0, np.zeros_like(moved)
-        for count, array in enumerate(order, start=1):
-            here = self.arrays == array
-            total[:, here] = moved[:, here]
-            ratio = self.deviations(total) * noise_multiplier
-            if math.isinf(ratio):
-                return 0.0
-            if ratio > 1:
-                n = self.array_degrees[order[:count]] / (1 + self.excess / 2)
-                best = min(best, float(np.sum(special.gammainc(n / 2, n / 2 / ratio**2))))
-        return min(1.0, _LEVELS * len(order) * best)
+        places, square = self.arrays[~self.bare], direction**2
+        with np.errstate(divide="ignore"):
+            size = np.frexp(square)[1] - np.frexp(square.max())[1]
+        _, labels = np.unique(places * 4096 + np.maximum(size, -2048), return_inverse=True)
+        by_array = np.bincount(places, square)
+        part = np.bincount(labels, square)
+        numbers = np.bincount(labels)
+        home = np.zeros(numbers.size, dtype=np.int64)
+        home[labels] = places
+        with np.errstate(divide="ignore", invalid="ignore"):
+            squares = numbers**2 / np.bincount(labels, self.variances / square)
+        kept = (part > _NEGLIGIBLE * by_array[home]) | (numbers > _NEGLIGIBLE * np.bincount(places)[home])
+        kept &= part > 0
+        degrees = numbers * (len(self.residuals) - 1) / self._heavy(1.0)
+        return Length(math.sqrt(float(np.sum(squares[kept]))), squares[kept], degrees[kept])
 
 
 def measure(runs: Floats, sizes: list[int]) -> Noise:
@@ -163,7 +215,8 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
         nothing = np.zeros_like(deviations)
         eye, none = np.eye(rounds), np.empty((0, rounds))
         none_left = np.empty((count, 0))
-        return Noise(mean, nothing, nothing, places, np.zeros(len(sizes)), eye, none, 1, 0.0, None, none_left, True)
+        no_degrees = np.zeros(len(sizes))
+        return Noise(mean, nothing, nothing, places, no_degrees, eye, none, 1, 0.0, None, none_left, True, True)
     levels = np.sqrt(np.bincount(places[noisy], deviations[noisy] ** 2, minlength=len(sizes)) / np.maximum(numbers, 1))
     array_degrees = np.maximum((count - 1) * numbers - rounds + 1, numbers > 0).astype(float)
     std = np.where(noisy, _pooled(levels, numbers, count)[places], 0.0)
@@ -171,11 +224,10 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     samples = (count - 1) * int(noisy.sum())
     inverse, singular = _inverse(np.einsum("ktc,kuc->tu", standard, standard) / (count * int(noisy.sum())))
     excess = _excess_kurtosis(first[:, noisy] / std[noisy])
-    upper = np.where(noisy, np.maximum(std, (levels * _factors(array_degrees, excess))[places]), 0.0)
     degrees = max(1, samples - rounds + 1)
     return Noise(
-        mean, std, upper, places, array_degrees, inverse, singular, degrees, excess, _rank(standard[:, 0]),
-        standard[:, 0], _white(standard[:, 0]),
+        mean, std, np.where(noisy, levels[places], 0.0), places, array_degrees, inverse, singular, degrees, excess,
+        _rank(standard[:, 0]), standard[:, 0], _even(standard[:, 0]), _independent(standard[:, 0]),
     )  # fmt: skip
 
 
@@ -194,16 +246,19 @@ def _pooled(levels: Floats, numbers: Ints, count: int) -> Floats:
     return np.where((low <= square) & (square <= high), common, levels)
 
 
-def _factors(degrees: Floats, excess: float, rate: float = _RATE) -> Floats:
-    """Return how many times the measured standard deviation of each array the true one may be.
+def factors(degrees: Floats, rate: float = _RATE) -> Floats:
+    """Return how many times each measured standard deviation the true one may be.
 
-    All limits hold together with probability 1 − ``rate`` if the noise is Gaussian (χ², union bound over arrays). For
-    noise with heavier tails the mean square of n numbers has the variance (2 + excess)/n, that of a χ² variable with
+    All limits hold together with probability 1 − ``rate`` if the noise is Gaussian (χ², union bound). For noise with
+    heavier tails the mean square of n numbers has the variance (2 + excess)/n, that of a χ² variable with
     n / (1 + excess/2) degrees of freedom, whose lower tail is used: an approximation.
+
+    Args:
+        degrees: Degrees of freedom of each, less what heavy tails take.
+        rate: Probability that any limit is too low.
     """
-    share = rate / max(1, int(np.sum(degrees > 0)))
-    n = np.maximum(degrees, 1.0) / (1 + excess / 2)
-    return np.asarray(1 / np.sqrt(np.maximum(_chi_square_quantile(share, n) / n, 1e-6)))
+    n = np.maximum(degrees, 0.1)
+    return np.asarray(1 / np.sqrt(np.maximum(_chi_square_quantile(rate / max(1, n.size), n) / n, 1e-6)))
 
 
 def _excess_kurtosis(standard: Floats) -> float:
@@ -237,21 +292,28 @@ def _rank(standard: Floats) -> int | None:
     return rank if rank < len(values) else None
 
 
-def _white(standard: Floats) -> bool:
-    """Whether the numbers of noise vectors, (runs, numbers), seem to be of one size and independent."""
+def _even(standard: Floats) -> bool:
+    """Whether the numbers of noise vectors, (runs, numbers), seem to be of one size."""
+    numbers = standard.shape[1]
+    if numbers < _LEAST_NUMBERS:
+        return False
+    # What is large in one half of the runs is not large in the other, whatever the distribution.
+    one, two = (np.log(half.var(axis=0) + 1e-12) for half in np.array_split(standard, 2))
+    return bool(one.std() and two.std() and np.corrcoef(one, two)[0, 1] <= _UNEVEN / math.sqrt(numbers))
+
+
+def _independent(standard: Floats) -> bool:
+    """Whether the numbers of noise vectors, (runs, numbers), seem to be independent, whatever their sizes."""
     runs, numbers = standard.shape
     if numbers < _LEAST_NUMBERS:
         return False
-    # Of one size: what is large in one half of the runs is not large in the other, whatever the distribution.
-    one, two = (np.log(half.var(axis=0) + 1e-12) for half in np.array_split(standard, 2))
-    if not one.std() or not two.std() or np.corrcoef(one, two)[0, 1] > _UNEVEN / math.sqrt(numbers):
-        return False
-    # Independent: squared cosines of noise vectors are 1/d on average, and more if fewer than d dimensions matter;
-    # those of different pairs are uncorrelated. Differences of runs have no common mean.
+    # Differences of runs are symmetric. If the signs of their numbers are independent, (Σ aᵢbᵢ)² is Σ aᵢ²bᵢ² on
+    # average, and more if fewer dimensions matter. Different pairs are uncorrelated.
     pairs = standard[: runs // 2 * 2 : 2] - standard[1::2]
     pairs /= np.maximum(np.linalg.norm(pairs, axis=1, keepdims=True), 1e-12)
-    squares = (pairs @ pairs.T)[np.triu_indices(len(pairs), 1)] ** 2 * numbers
-    return bool(np.mean(squares) < 1 + _DEPENDENT * math.sqrt(2 / len(squares)))
+    upper = np.triu_indices(len(pairs), 1)
+    squares, expected = (pairs @ pairs.T)[upper] ** 2, (pairs**2 @ (pairs**2).T)[upper]
+    return bool(np.mean(squares) < np.mean(expected) * (1 + _DEPENDENT * math.sqrt(2 / len(upper[0]))))
 
 
 def _repeated(standard: Floats, same: Bools) -> int | None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from coalmine.results.finding import Finding
 from coalmine.results.words import finding_sentence
+
+# Patterns of what examples name, and what it means.
+_SYMBOLS = {
+    r"C\b": "C is the clip norm",
+    r"v\b": "v is default_rng({seed}).standard_normal(d) over its norm, for d parameters",
+    r"e\[": "e[i] is 1 in coordinate i and 0 elsewhere",
+    r"mean\b": "mean is the average of the given clients over its norm",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +96,9 @@ class Replay:
         lines = [self.summary]
         for finding in self.findings:
             lines.append(f"- {finding_sentence(finding)}")
-            if finding.example:
+            if finding.example and finding.refutes:
                 lines.append(f"  Smallest example: {finding.example}")
+        lines += self._legend
         noise = f"{self.noise:.4g} ± {100 * self.noise_error:.1g}%" if self.noise else "none"
         if not self.noise_multiplier:
             noise = "not judged"
@@ -96,6 +106,15 @@ class Replay:
         if not self.reproducible:
             lines.append("The randomness could not be repeated: movements are averages over draws.")
         return "\n".join(lines)
+
+    @property
+    def _legend(self) -> list[str]:
+        """A line that says what letters in the examples of bugs mean."""
+        text = " ".join(finding.example for finding in self.findings if finding.refutes)
+        meanings = [
+            meaning.format(seed=self.seed) for symbol, meaning in _SYMBOLS.items() if re.search(rf"\b{symbol}", text)
+        ]
+        return [f"In examples, {'; '.join(meanings)}."] if meanings else []
 
     @property
     def summary(self) -> str:

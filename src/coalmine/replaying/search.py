@@ -16,6 +16,7 @@ from coalmine.replaying.comparisons import LEAST_DRAWS, Claim, Search, always
 from coalmine.replaying.extras import Extra, Extras
 from coalmine.replaying.result import Replay
 from coalmine.replaying.running import Runner
+from coalmine.results.finding import Check
 
 
 def replay(
@@ -129,6 +130,6 @@ def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
         return []
     several = isinstance(extra, list) and type(extra) is not type(clients[0])
     return [
-        Extra(check="extra client", sends="as given", code=f"extra[{i}]", build=partial(always, client))
+        Extra(check=Check.EXTRA, sends="as given", code=f"extra[{i}]", build=partial(always, client))
         for i, client in enumerate(extra if several else [extra])
     ]

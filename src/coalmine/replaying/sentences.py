@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.layers import Layers
 from coalmine.replaying.extras import Extra
 from coalmine.replaying.movement import Movement, Round
 from coalmine.replaying.noise import Noise
@@ -18,6 +19,8 @@ from coalmine.results.finding import Check, Finding
 
 # A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05
+
+_SAME = 0.99  # distances that are called the same differ by less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,7 @@ class Judge:
 
     Args:
         hostile: Whether findings about replies that no honest client sends refute the claim.
-        names: Arrays of the release and their numbers of coordinates.
+        layers: Arrays of the release.
         sensitivity: How far a client at the clip norm moves the release.
         unit: Name of that distance; empty if there is none.
         noise_multiplier: The claimed noise multiplier.
@@ -72,10 +75,10 @@ class Judge:
     """
 
     def __init__(
-        self, *, hostile: bool, names: Sequence[tuple[str, int]], sensitivity: float, unit: str,
+        self, *, hostile: bool, layers: Layers, sensitivity: float, unit: str,
         noise_multiplier: float, who: str,
     ) -> None:  # fmt: skip
-        self._hostile, self._names, self._length, self._unit = hostile, names, sensitivity, unit
+        self._hostile, self._layers, self._length, self._unit = hostile, layers, sensitivity, unit
         self._noise_multiplier, self._who = noise_multiplier, who
         self.rows: list[Moved] = []
         self._general: list[Finding] = []
@@ -103,7 +106,7 @@ class Judge:
     def about_zero(self, refusal: str) -> None:
         """Judge an aggregation that fails on an update of zero."""
         sentence = f"An update of zero makes the aggregation fail ({refusal}): one such {self._who} stops the round."
-        self._general.append(Finding(check="refused", sentence=sentence, refutes=False, example="0 * v"))
+        self._general.append(Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example="0 * v"))
 
     def observe(self, observation: Observation) -> None:
         """Add an observation."""
@@ -123,7 +126,7 @@ class Judge:
             example: Function that shrinks an observation to its smallest example.
         """
         findings = [*self._general, *self._movements(example)]
-        if not any(finding.check == "not finite" for finding in findings):
+        if not any(finding.check == Check.NOT_FINITE for finding in findings):
             findings += self._poisoned(example)
         return sorted([*findings, *self._refused()], key=lambda finding: not finding.refutes)
 
@@ -166,36 +169,37 @@ class Judge:
         first = poisoned[0]
         refutes = self._hostile or not first.extra.hostile
         sentence = (
-            f"The release became NaN or infinite in {count(first.movement.not_finite, 'coordinate')} when "
-            f"{first.clause}: whoever sees it knows that the {self._who} took part, and the round is lost. Reject such "
-            "updates."
+            f"The release became NaN or infinite when {first.clause}, which shows for certain that it took part. "
+            "Reject such updates."
         )
-        return [Finding(check="not finite", sentence=sentence, refutes=refutes, example=example(first))]
+        return [Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=example(first))]
 
     def _refused(self) -> list[Finding]:
         """Return a warning if the aggregation fails on a client that it should cope with."""
         refused = [o for o in self._observations if o.movement.refusal]
         refused = [o for o in refused if not o.extra.hostile and not o.extra.may_refuse]
-        if not refused or any(f.check == "refused" for f in self._general):
+        if not refused or any(f.check == Check.REFUSED for f in self._general):
             return []
         first = refused[0]
         sentence = (
             f"The aggregation failed ({first.movement.refusal}) when {first.clause}: one such {self._who} stops the "
             "round."
         )
-        return [Finding(check="refused", sentence=sentence, refutes=False, example=first.extra.code)]
+        return [Finding(check=Check.REFUSED, sentence=sentence, refutes=False, example=first.extra.code)]
 
     def _check(self, observation: Observation) -> str:
         """Return the name of the check that an excessive movement belongs to."""
         if observation.movement.unprotected:
             return Check.PLACES
-        return Check.SIZE if self._too_little_noise(observation) else observation.extra.check
+        everywhere = observation.extra.plain and self._too_little_noise(observation)
+        return Check.SIZE if everywhere else observation.extra.check
 
     def _too_little_noise(self, observation: Observation) -> bool:
         """Whether a plain update moves the release no further than it may, and the noise is too small for that."""
         extra, movement = observation.extra, observation.movement
         allowed = self._clip_norms(movement) <= 1 + max(extra.tolerance, _NEW - 1)
-        return extra.plain and movement.exact and self._noise_level > 0 and allowed
+        ordinary = extra.plain or extra.check == Check.PLACES
+        return ordinary and movement.exact and self._noise_level > 0 and allowed
 
     def _sentence(self, observation: Observation) -> str:
         """Say what happened. Distances are in clip norms, or in what the noise covers if nothing else is known."""
@@ -221,28 +225,40 @@ class Judge:
             )
         moved = self._clip_norms(movement)
         if not movement.exact and abs(math.log(movement.scale)) > 1e-3 and moved < movement.excess:
+            counts = (
+                f"; with the movement of the output that counts as {movement.excess:.3g} times what the claim allows"
+            )
             return (
                 f"The noise depends on the {self._who}s: its standard deviation changed by a factor of "
-                f"{movement.scale:.4g} {how}, which together with the movement of the output counts as "
-                f"{movement.excess:.3g} times what the claim allows.{extra.remark}"
+                f"{movement.scale:.4g} {how}{self._unless(extra) or counts}."
             )
         finite = " where it is finite" if movement.not_finite else ""
+        how = f"{finite} {how}{'' if extra.hostile else self._as_if(movement)}"
         if not self._unit or not movement.exact:
-            return f"The output moved by {times}{finite} {how}.{extra.remark}"
-        return (
-            f"The output moved by {moved:.3g} × {self._unit}{finite} {how}; {covers} "
-            f"{moved / movement.excess:.2g}.{extra.remark}"
-        )
+            return f"The output moved by {times}{how}{self._unless(extra)}."
+        covered = self._unless(extra) or f"; {covers} {moved / movement.excess:.2g}"
+        return f"The output moved by {moved:.3g} × {self._unit}{how}{covered}."
+
+    def _unless(self, extra: Extra) -> str:
+        """Say when a movement is a bug, for what is only a warning."""
+        return extra.remark or ("" if self._hostile or not extra.hostile else f": a bug if {self._who}s are hostile")
+
+    def _as_if(self, movement: Movement) -> str:
+        """Say what clips an update by parts: all arrays, or all numbers, moved by what one clip norm allows."""
+        parts = {"arrays": movement.by_array, "numbers": (movement.each_number,) * 2}
+        for name, lengths in parts.items():
+            if len(lengths) > 1 and all(_SAME < length / self._length < 1 / _SAME for length in lengths):
+                number = f"{len(lengths):,} arrays" if name == "arrays" else "the numbers"
+                return f", as if each of {number} were clipped by itself"
+        return ""
 
     def _clip_norms(self, movement: Movement) -> float:
         return movement.length / self._length if self._length else 0.0
 
     def _arrays(self, coordinates: Sequence[int]) -> list[str]:
         """Return the names of the arrays that hold coordinates."""
-        if not coordinates:
-            return []
-        ends = np.cumsum([size for _, size in self._names])
-        return [self._names[i][0] for i in np.unique(np.searchsorted(ends, coordinates, side="right"))]
+        indices = np.searchsorted(self._layers.ends, np.asarray(coordinates, dtype=np.int64), side="right")
+        return [self._layers.names[i] for i in np.unique(indices)]
 
 
 def _worst_per_check(observations: Sequence[Observation]) -> list[Observation]:
