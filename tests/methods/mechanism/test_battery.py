@@ -5,13 +5,16 @@ import re
 
 import numpy as np
 import pytest
+from scipy import special
 
 from coalmine.layers import Layers
 from coalmine.methods.mechanism import calls as calls_module
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noise
-from coalmine.methods.mechanism.calls import default_calls, make_calls
+from coalmine.methods.mechanism.calls import canaries_to_guess, default_calls, make_calls
 from coalmine.methods.mechanism.places import describe
+from coalmine.methods.mechanism.power import weakness
+from coalmine.methods.mechanism.twins import _Twins
 from coalmine.stats import sigma_gaussian
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
@@ -319,3 +322,51 @@ def test_noise_that_is_missing_where_nothing_was_sent_depends_on_the_input():
     draw = normal()
     (finding,) = findings(lambda total: total + draw() * (total != 0), calls=100)
     assert finding.sentence.startswith("The noise depends on the input")
+
+
+def test_the_share_of_the_noise_that_can_be_found_is_found_and_half_of_it_is_not():
+    """At the stated share the power is about 80%: fewer than 3 of 6 or more than 3 of 6 happen in under 2% of cases."""
+    claim, calls, dim = ApproximateDP(1.0, 1e-5), 300, 50
+    sentence = weakness(claim, noise_multiplier=SIGMA, canaries=canaries_to_guess(dim, calls), rate=1e-3)
+    share = float(re.search(r"noise below (\S+) of the claimed", sentence)[1])
+
+    def refuted(share):
+        draws = [normal(seed) for seed in range(6)]
+        return sum(
+            bool(check_noise(lambda t, d=d: t + share * d(dim), dim=dim, claim=claim, calls=calls)) for d in draws
+        )
+
+    assert 0.35 < share < 0.48
+    assert refuted(share) >= 3
+    assert refuted(0.5) <= 3
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_laplace_noise_has_a_share_that_can_be_found_too(epsilon):
+    claim = ApproximateDP(epsilon, 0.0)
+    assert "noise below" in weakness(claim, noise_multiplier=None, canaries=300, rate=1e-3)
+    assert weakness(claim, noise_multiplier=None, canaries=30_000, rate=1e-3) == ""
+
+
+def test_calls_are_paired_as_by_their_correlations_one_by_one():
+    """The pairs compared in parts are those of a plain loop with exact tails of the correlation."""
+    draw = normal()
+    pool = [draw(40) for _ in range(20)]
+    turn = itertools.count()
+    record = make_calls(
+        lambda t: t + (pool[next(turn) // 3 % 20] if next(turn) % 2 else draw(40)), dim=40, calls=700, seed=0
+    )
+    twins = _Twins.of(record)
+    for t in range(0, 700, 23):
+        both = record.known & record.known[t]
+        product = np.sum(record.noise * record.noise[t], axis=1, where=both)
+        power = np.sum(record.squares, axis=1, where=both) * np.sum(record.squares[t] * both, axis=1)
+        likeness = np.divide(product, np.sqrt(power), out=np.zeros(700), where=power > 0)
+        likeness[t] = 0
+        count = both.sum(axis=1) / record.spread
+        tail = special.betainc(np.maximum(count - 1, 1) / 2, 0.5, 1 - np.minimum(np.abs(likeness), 1 - 1e-7) ** 2)
+        plain = np.arctanh(np.minimum(np.abs(likeness), 1 - 1e-7)) * np.sqrt(np.maximum(count - 3, 0)) > 4
+        strength = np.where(plain & (tail * 700**2 / 2 < 1e-6), np.abs(likeness), 0)
+        assert abs(twins.likeness[t]) == pytest.approx(strength.max(), abs=1e-5)
+    assert np.any(twins.likeness != 0)
+    assert np.any(twins.likeness == 0)
