@@ -370,3 +370,39 @@ def test_calls_are_paired_as_by_their_correlations_one_by_one():
         assert abs(twins.likeness[t]) == pytest.approx(strength.max(), abs=1e-5)
     assert np.any(twins.likeness != 0)
     assert np.any(twins.likeness == 0)
+
+
+@pytest.mark.parametrize("size", [1e10, 1e100, 1e200])
+def test_astronomically_large_noise_passes(size):
+    assert findings(added(lambda noise: size * noise), calls=50) == []
+
+
+def test_a_single_call_with_half_of_its_noise_is_found():
+    """Its canaries alone refute the claim; among those of all calls they are lost."""
+    draw, call = normal(), itertools.count(1)
+    (finding,) = findings(lambda total: total + draw(2000) * (0.5 if next(call) == 150 else 1), dim=2000)
+    assert finding.check == "noise in every call"
+    assert re.match(r"Call 150 carries 0\.(49|5|51) of the noise of the others", finding.sentence)
+
+
+@pytest.mark.parametrize("dim", [300, 2000])
+def test_noise_that_is_mostly_tiny_and_seldom_huge_has_a_wrong_shape_and_no_weak_stretches(dim):
+    rng = np.random.default_rng(0)
+
+    def noisy(total):
+        return total + SIGMA * np.where(rng.random(dim) < 0.02, 5.0, 0.1) * rng.standard_normal(dim)
+
+    (finding,) = findings(noisy, dim=dim)
+    assert finding.check == "shape of the noise"
+    assert "smaller than a tenth of its standard deviation" in finding.sentence
+
+
+def test_stretches_without_noise_in_changing_places_are_called_so():
+    draw, rng = normal(), np.random.default_rng(1)
+
+    def noisy(total):
+        start = rng.integers(0, 1600)
+        return total + draw(2000) * ~np.isin(np.arange(2000), np.arange(start, start + 400))
+
+    (finding,) = findings(lambda total: noisy(total) + 0.05 * draw(2000), dim=2000)
+    assert finding.sentence == "Stretches of coordinates carry less noise than others, in changing places."

@@ -27,6 +27,7 @@ _FEW_COORDINATES = 4e5  # in all calls together; only then are there more than s
 _KEPT = 12_288  # coordinates whose outputs are kept; all of them up to this dimension
 _RUN = 32  # of neighboring coordinates among them
 _SUSPECTS = 256  # coordinates that are kept because their noise was the smallest in the pilot, of each kind
+_LARGEST = 1e60  # output
 _BLOCKS = (64, 4096)  # sizes of blocks among which the weakest are looked for
 
 
@@ -134,6 +135,12 @@ class Calls:
         return np.square(self.noise)
 
     @cached_property
+    def standardized(self) -> Array:
+        """The noise in units of its average size, in single precision, shape (t, n)."""
+        size = math.sqrt(float(self.squares.sum()) / max(int(np.sum(self.known)), 1))
+        return (self.noise / (size or 1.0)).astype(np.float32)
+
+    @cached_property
     def spread(self) -> float:
         """Variance of the known squares over that of normal noise, at least 1: sums of few say less for heavy tails."""
         count, total = max(int(np.sum(self.known)), 1), float(np.sum(self.squares))
@@ -211,11 +218,13 @@ def make_calls(
         total = np.zeros(dim, dtype=np.float32)
         total[coordinates] = np.where(canary[call, here] & inserted[call, here], values[call, here], 0)
         released = mechanism(total)
-        outputs[call, here] = released[coordinates]
+        # What an attacker makes of outputs is free; powers of larger numbers would overflow.
+        outputs[call, here] = np.clip(released[coordinates].astype(np.float64), -_LARGEST, _LARGEST)
         if released.dtype.kind == "f":
             resolution = max(resolution, float(np.finfo(released.dtype).eps))
         if pilot[call] and energy.size:
-            energy += np.square(released, dtype=np.float32)
+            with np.errstate(over="ignore"):  # infinite energy is not the smallest
+                energy += np.square(released, dtype=np.float32)
     order = np.argsort(coordinates, kind="stable")
     return Calls(
         coordinates=coordinates[order],

@@ -72,7 +72,7 @@ class _Twins:
     @classmethod
     def of(cls, calls: Calls) -> _Twins:
         """Compare all pairs of calls, some rows of pairs at a time."""
-        noise, known = calls.noise.astype(np.float32), calls.known.astype(np.float32)
+        noise, known = calls.standardized, calls.known.astype(np.float32)
         squares, total = noise**2, len(noise)
         least = _least_correlation(np.arange(noise.shape[1] + 1) / calls.spread, total).astype(np.float32)
         partner, (likeness, slope) = np.zeros(total, dtype=np.int64), np.zeros((2, total))
@@ -161,7 +161,7 @@ def shared_attack(calls: Calls) -> Attack | None:
 
 def copy_attack(calls: Calls) -> Attack | None:
     """Predict the noise at a coordinate from the one that followed it most closely in the first half of the pilot."""
-    pilot = calls.noise[calls.pilot].astype(np.float32)
+    pilot = calls.standardized[calls.pilot]
     half = pilot.shape[0] // 2
     if half < 6:
         return None
