@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -38,6 +39,22 @@ def test_a_stated_noise_multiplier_is_tested_as_a_whole_curve():
     assert assert_private(noisy(SIGMA), noise_multiplier=SIGMA, dim=2000, calls=50).valid
     with pytest.raises(AssertionError, match=r"ε = 1 at δ = 1e-05 is refuted"):
         assert_private(noisy(0.8 * SIGMA), noise_multiplier=SIGMA, dim=2000, calls=50)
+
+
+def test_half_of_the_noise_passes_with_a_warning_where_it_is_not_found_and_small_mechanisms_are_called_more_often():
+    """That the few canaries of 300 calls find half of the noise has a probability below 1e-3; so has the opposite."""
+    half = {"epsilon": 1.0, "dim": 50}
+    with pytest.warns(UserWarning, match=r"9,000 canaries would have found noise below 0\.4\d? of the claimed"):
+        assert_private(noisy(SIGMA / 2), **half, calls=300)
+    with pytest.raises(AssertionError, match="too small everywhere"):
+        assert_private(noisy(SIGMA / 2), **half)
+
+
+def test_no_warning_where_half_of_the_noise_would_be_found():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_private(noisy(SIGMA), noise_multiplier=SIGMA, dim=50, calls=500)
+        assert_private(noisy(SIGMA), epsilon=1.0, dim=2000, calls=60)
 
 
 def test_a_tensor_without_noise_is_named():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ def assert_private(
     the claim on the others: is there enough noise everywhere, fresh in every call, independent, of the right shape? The
     first failing check names the bug. docs/mechanism.md describes the attacks and proves their tests.
 
+    Where so few canaries could not tell half of the noise from all of it, a warning says which share they can.
+
     With probability δ an (ε, δ)-DP mechanism may reveal the whole sum at once, so no rate below δ can be guaranteed.
 
     Args:
@@ -67,7 +70,8 @@ def assert_private(
         layers: The tensors that make up the vector, to name them in messages: sizes or shapes by name, a list of sizes,
             a module or a state dict.
         canaries: Number of canaries in the sum of the first call. By default a fifth of ``dim``, at most 2,000.
-        calls: Number of further calls, at least 16; by default 400 for 10,000 coordinates, and 16 for 10 million.
+        calls: Number of further calls, at least 16; by default 6,000 for up to 66 coordinates, 400 for 10,000, and
+            16 for 10 million.
         false_alarm_rate: Largest probability that a correct mechanism fails, if its noise is independent.
         seed: Seed of the canaries.
 
@@ -95,6 +99,8 @@ def assert_private(
     __tracebackhide__ = True
     from coalmine.methods.mechanism.audit import applied, audit_mechanism, checked_calls
     from coalmine.methods.mechanism.battery import check_noise
+    from coalmine.methods.mechanism.calls import canaries_to_guess
+    from coalmine.methods.mechanism.power import weakness
 
     if not callable(mechanism):
         raise InputError(
@@ -134,7 +140,13 @@ def assert_private(
             f"A correct mechanism fails this test in at most {_share(false_alarm_rate)}, if its noise is independent."
         )
     assert first.bound is not None
-    return _judged(first.bound, claim, false_alarm_rate, f"{canaries:,} canaries in {dim:,} dimensions, seed {seed}")
+    bound = _judged(first.bound, claim, false_alarm_rate, f"{canaries:,} canaries in {dim:,} dimensions, seed {seed}")
+    rate = (1 - _FIRST_CALL) * false_alarm_rate
+    weak = weakness(curve, noise_multiplier=sigma, canaries=canaries_to_guess(dim, number), rate=rate)
+    if weak:
+        instead = "" if noise_multiplier is not None else ", or noise_multiplier= if the noise is Gaussian"
+        warnings.warn(f"{weak}: pass more calls={instead}", stacklevel=2)
+    return bound
 
 
 def _claim(epsilon: float | None, delta: float, noise_multiplier: float | None) -> tuple[Curve, float, float | None]:

@@ -71,7 +71,7 @@ def sentence(group: Group) -> str:
     if strongest.bugs and strongest.claim_test is not None and not strongest.claim_test.refuted:
         return f"{text} The scores of the canaries alone do not show the bug; the checks do."
     if strongest.claim_test is not None:
-        text += _tested(strongest.claim_test)
+        text += _tested(strongest.claim_test, advice=not words.lacks_canaries(strongest))
     if not strongest.decisive.epsilon:
         return f"{text} No adversary shows any leak."
     bound = f"{numbers.at_least(strongest.decisive.epsilon)} ({_confident(strongest)})"
@@ -83,12 +83,12 @@ def sentence(group: Group) -> str:
     return f"{text}."
 
 
-def _tested(test: ClaimTest) -> str:
+def _tested(test: ClaimTest, *, advice: bool) -> str:
     """Return what the test of the claim says beyond the verdict, with a space before it."""
     if test.verdict is Verdict.REFUTED and test.p_value is not None:
         return f" The scores refute it, {words.p_value_text(test.p_value)}.{words.noise_sentence(test)}"
     if test.verdict is Verdict.TOO_WEAK:
-        return words.needed_sentence(test)
+        return words.needed_sentence(test) if advice else ""
     return words.power_sentence(test)
 
 

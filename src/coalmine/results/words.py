@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from coalmine.results.finding import Check
 from coalmine.results.verdict import Verdict
 from coalmine.stats.noise_tests import LEAST_P_VALUE
 
@@ -51,13 +52,16 @@ def bound_sentence(
     return f"{text} Valid if {bound.assumes}."
 
 
-def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Estimate | None) -> str:
+def claim_sentence(
+    theory: Theory | None, test: ClaimTest | None, best_guess: Estimate | None, *, advice: bool = True
+) -> str:
     """Describe the verdict on a claim in a few sentences.
 
     Args:
         theory: The claim.
         test: Its test.
         best_guess: The estimate that stands for the result.
+        advice: Whether to say what would make a weak test stronger.
     """
     if theory is None or test is None:
         return "No claim was stated."
@@ -81,7 +85,7 @@ def claim_sentence(theory: Theory | None, test: ClaimTest | None, best_guess: Es
         case Verdict.TOO_WEAK:
             unnoticed = "half the noise" if _states_noise(theory) else "twice this ε"
             weak = f"Too weak to test {claim.rstrip(',')}: {unnoticed} could go unnoticed."
-            return f"{weak}{needed_sentence(test)}"
+            return f"{weak}{needed_sentence(test)}" if advice else weak
         case _:
             return (
                 f"Not refuted: we found no evidence against {claim.rstrip(',')}.{power_sentence(test)} This is not a "
@@ -121,7 +125,12 @@ def verdict_sentence(result: AuditResult) -> str:
     test = result.claim_test
     if result.bugs and test is not None and not test.refuted:
         return unnoticed_sentence(result.theory)
-    return claim_sentence(result.theory, test, result.best_guess)
+    return claim_sentence(result.theory, test, result.best_guess, advice=not lacks_canaries(result))
+
+
+def lacks_canaries(result: AuditResult) -> bool:
+    """Whether the releases contain no canaries, so that more of them, or another view, would not help."""
+    return any(finding.check == Check.CANARIES_SHOW for finding in result.findings)
 
 
 def finding_sentence(finding: Finding) -> str:

@@ -5,13 +5,16 @@ import re
 
 import numpy as np
 import pytest
+from scipy import special
 
 from coalmine.layers import Layers
 from coalmine.methods.mechanism import calls as calls_module
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noise
-from coalmine.methods.mechanism.calls import default_calls, make_calls
+from coalmine.methods.mechanism.calls import canaries_to_guess, default_calls, make_calls
 from coalmine.methods.mechanism.places import describe
+from coalmine.methods.mechanism.power import weakness
+from coalmine.methods.mechanism.twins import _Twins
 from coalmine.stats import sigma_gaussian
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
@@ -319,3 +322,87 @@ def test_noise_that_is_missing_where_nothing_was_sent_depends_on_the_input():
     draw = normal()
     (finding,) = findings(lambda total: total + draw() * (total != 0), calls=100)
     assert finding.sentence.startswith("The noise depends on the input")
+
+
+def test_the_share_of_the_noise_that_can_be_found_is_found_and_half_of_it_is_not():
+    """At the stated share the power is about 80%: fewer than 3 of 6 or more than 3 of 6 happen in under 2% of cases."""
+    claim, calls, dim = ApproximateDP(1.0, 1e-5), 300, 50
+    sentence = weakness(claim, noise_multiplier=SIGMA, canaries=canaries_to_guess(dim, calls), rate=1e-3)
+    share = float(re.search(r"noise below (\S+) of the claimed", sentence)[1])
+
+    def refuted(share):
+        draws = [normal(seed) for seed in range(6)]
+        return sum(
+            bool(check_noise(lambda t, d=d: t + share * d(dim), dim=dim, claim=claim, calls=calls)) for d in draws
+        )
+
+    assert 0.35 < share < 0.48
+    assert refuted(share) >= 3
+    assert refuted(0.5) <= 3
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_laplace_noise_has_a_share_that_can_be_found_too(epsilon):
+    claim = ApproximateDP(epsilon, 0.0)
+    assert "noise below" in weakness(claim, noise_multiplier=None, canaries=300, rate=1e-3)
+    assert weakness(claim, noise_multiplier=None, canaries=30_000, rate=1e-3) == ""
+
+
+def test_calls_are_paired_as_by_their_correlations_one_by_one():
+    """The pairs compared in parts are those of a plain loop with exact tails of the correlation."""
+    draw = normal()
+    pool = [draw(40) for _ in range(20)]
+    turn = itertools.count()
+    record = make_calls(
+        lambda t: t + (pool[next(turn) // 3 % 20] if next(turn) % 2 else draw(40)), dim=40, calls=700, seed=0
+    )
+    twins = _Twins.of(record)
+    for t in range(0, 700, 23):
+        both = record.known & record.known[t]
+        product = np.sum(record.noise * record.noise[t], axis=1, where=both)
+        power = np.sum(record.squares, axis=1, where=both) * np.sum(record.squares[t] * both, axis=1)
+        likeness = np.divide(product, np.sqrt(power), out=np.zeros(700), where=power > 0)
+        likeness[t] = 0
+        count = both.sum(axis=1) / record.spread
+        tail = special.betainc(np.maximum(count - 1, 1) / 2, 0.5, 1 - np.minimum(np.abs(likeness), 1 - 1e-7) ** 2)
+        plain = np.arctanh(np.minimum(np.abs(likeness), 1 - 1e-7)) * np.sqrt(np.maximum(count - 3, 0)) > 4
+        strength = np.where(plain & (tail * 700**2 / 2 < 1e-6), np.abs(likeness), 0)
+        assert abs(twins.likeness[t]) == pytest.approx(strength.max(), abs=1e-5)
+    assert np.any(twins.likeness != 0)
+    assert np.any(twins.likeness == 0)
+
+
+@pytest.mark.parametrize("size", [1e10, 1e100, 1e200])
+def test_astronomically_large_noise_passes(size):
+    assert findings(added(lambda noise: size * noise), calls=50) == []
+
+
+def test_a_single_call_with_half_of_its_noise_is_found():
+    """Its canaries alone refute the claim; among those of all calls they are lost."""
+    draw, call = normal(), itertools.count(1)
+    (finding,) = findings(lambda total: total + draw(2000) * (0.5 if next(call) == 150 else 1), dim=2000)
+    assert finding.check == "noise in every call"
+    assert re.match(r"Call 150 carries 0\.(49|5|51) of the noise of the others", finding.sentence)
+
+
+@pytest.mark.parametrize("dim", [300, 2000])
+def test_noise_that_is_mostly_tiny_and_seldom_huge_has_a_wrong_shape_and_no_weak_stretches(dim):
+    rng = np.random.default_rng(0)
+
+    def noisy(total):
+        return total + SIGMA * np.where(rng.random(dim) < 0.02, 5.0, 0.1) * rng.standard_normal(dim)
+
+    (finding,) = findings(noisy, dim=dim)
+    assert finding.check == "shape of the noise"
+    assert "smaller than a tenth of its standard deviation" in finding.sentence
+
+
+def test_stretches_without_noise_in_changing_places_are_called_so():
+    draw, rng = normal(), np.random.default_rng(1)
+
+    def noisy(total):
+        start = rng.integers(0, 1600)
+        return total + draw(2000) * ~np.isin(np.arange(2000), np.arange(start, start + 400))
+
+    (finding,) = findings(lambda total: noisy(total) + 0.05 * draw(2000), dim=2000)
+    assert finding.sentence == "Stretches of coordinates carry less noise than others, in changing places."

@@ -1,14 +1,18 @@
 """Checks of the noise: exact p-values whatever the signal is, and every planted bug is named."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 from coalmine import OneShot, Release
 from coalmine.accounting import EveryRound, claimed
+from coalmine.accounting import theory as accounting_theory
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, ClaimedNoise
+from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
+from coalmine.methods.one_shot.inspection import Inspection
+from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, noise_findings
 from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_findings
 from coalmine.methods.one_shot.noise_record import NoiseRecord
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
@@ -30,7 +34,7 @@ def sentences(noise, *, signal=20.0, seed=0, rounds=ROUNDS, level=LEVEL, claimed
         direction = rng.normal(size=LAYERS.dim)
         update = signal * direction / np.linalg.norm(direction) + noise(rng, t, memory)
         record.add(t, (0.25 * update).astype(np.float32), 0.25, 0.0)
-    return [f.sentence for f in ClaimedNoise(record, np.full(rounds, claimed_noise), level).findings()]
+    return [f.sentence for f in noise_findings(ClaimedNoise(record, np.full(rounds, claimed_noise), level))]
 
 
 def fresh(rng, t, memory):
@@ -149,6 +153,39 @@ def test_a_bug_is_named(bug):
     assert any(words in sentence for sentence in sentences(noise))
 
 
+def test_noise_that_is_too_small_is_the_only_cause_however_the_signal_repeats():
+    """The signal is the same in all rounds, most of it in one tensor, whose neighbors are alike."""
+    signal = 0.3 * np.random.default_rng(1).normal(size=LAYERS.dim)
+    signal[part("fc2.weight")] = np.repeat(np.random.default_rng(2).normal(size=320), 2)
+    causes = sentences(lambda *a: signal + 0.1 * fresh(*a), signal=0.0)
+    assert "fc1.weight has at most 0.32 of the claimed noise" in causes
+    assert all(re.search(r"ha(s|ve) at most 0\.\d+ of the claimed noise$", cause) for cause in causes)
+
+
+def test_rounds_without_noise_are_the_only_cause_however_the_signal_repeats():
+    signal = 0.5 * np.random.default_rng(1).normal(size=LAYERS.dim)
+    (cause,) = sentences(lambda rng, t, m: signal + fresh(rng, t, m) * (t < 18), signal=0.0)
+    assert cause.startswith("Rounds 18, 19 have at most 0.5")
+
+
+def test_mixtures_of_earlier_rounds_are_found_in_long_trainings_too():
+    """512 sampled numbers and 400 rounds: no more than 128 of them can be looked at together.
+
+    From round 320 on, noise is mostly a mixture of 64 rounds before, none of which explains a fifth of it.
+    """
+    rng, record = np.random.default_rng(0), NoiseRecord(Layers.of([512]), 400, 0)
+    noise = rng.normal(size=(400, 512))
+    for correct in (True, False):
+        if not correct:
+            noise[320:384] = 0.9 / 8 * rng.choice([-1, 1], (64, 64)) @ noise[256:320] + math.sqrt(0.19) * noise[320:384]
+        for t in range(400):
+            record.add(t, noise[t].astype(np.float32), 1.0, 0.0)
+        findings = noise_findings(ClaimedNoise(record, np.ones(400), LEVEL))
+        record = NoiseRecord(Layers.of([512]), 400, 0)
+        assert [f.check for f in findings] == ([] if correct else ["fresh noise"])
+    assert re.search(r"\d\d% of the noise .* earlier rounds .*128 rounds at a time", findings[0].sentence)
+
+
 def test_a_single_number_without_noise_is_named_wherever_it_is():
     words = "1 of 8,907 numbers lack the claimed noise in all rounds, such as number 1234 of fc1.weight"
     assert sentences(bare_number, signal=5.0) == [words]
@@ -178,7 +215,7 @@ def test_false_alarms_stay_below_the_level():
         record = NoiseRecord(layers, 10, seed)
         for t in range(10):
             record.add(t, rng.normal(size=layers.dim).astype(np.float32), 1.0, 0.0)
-        checks = {f.check for f in ClaimedNoise(record, np.ones(10), 0.3).findings()}
+        checks = {f.check for f in noise_findings(ClaimedNoise(record, np.ones(10), 0.3))}
         alarms += [name in checks for name in NOISE_CHECKS]
     # One standard error is 0.037: exceeding 0.3 + 4 of them by chance has probability 3e-5.
     assert (alarms / trainings <= 0.3 + 4 * 0.037).all()
@@ -243,7 +280,24 @@ def test_rounding_is_taken_into_account():
     for t in range(5):
         update = rng.normal(size=LAYERS.dim)
         record.add(t, (np.round(update / 0.05) * 0.05).astype(np.float32), 1.0, 0.025)
-    assert ClaimedNoise(record, np.ones(5), 0.05).findings() == []
+    assert noise_findings(ClaimedNoise(record, np.ones(5), 0.05)) == []
+
+
+def to_bfloat16(values):
+    """Round to the 8 significant bits of bfloat16, half up."""
+    return ((values.view(np.uint32) + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@pytest.mark.parametrize("rounded", [lambda update: update.astype(np.float16).astype(np.float32), to_bfloat16])
+def test_half_precision_is_recognized_in_updates_of_single_precision(rounded):
+    """Noise is 34 times the spacing of the smallest numbers of half precision, which rounds 1% of it to zero."""
+    rng, inspection = np.random.default_rng(0), Inspection(200_000, 4, 0, None)
+    for t in range(4):
+        update = rounded(rng.normal(0, 2e-6, 200_000).astype(np.float32))
+        inspection.observe(Release(round=t, kind="update", vector=update, divisor=1e6), 1.0)
+    theory = accounting_theory(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
+    assert inspection.findings(theory, None, np.zeros(0, dtype=bool))[1] == []
+    assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 1e-6
 
 
 # The same in an audit

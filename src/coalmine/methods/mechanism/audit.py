@@ -18,15 +18,19 @@ from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
 from coalmine.methods.mechanism.battery import CHECKS, check_noise
-from coalmine.methods.mechanism.calls import LEAST_CALLS, default_calls
+from coalmine.methods.mechanism.calls import LEAST_CALLS, canaries_to_guess, default_calls
+from coalmine.methods.mechanism.power import weakness
 from coalmine.methods.one_shot.evidence import cosine_null, cosines
 from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
 from coalmine.protocol import Vector
+from coalmine.results.finding import CHECK_RATE, Finding
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
 from coalmine.stats import sigma_gaussian
 from coalmine.usercode import errors_of
+
+_LARGEST = 1e15
 
 MechanismFunction = Callable[[Vector], object]
 """A function from the sum of updates, each of norm at most 1, to what is released."""
@@ -116,6 +120,8 @@ def audit_mechanism(
         # An output of zeros has no direction. Any other vector that ignores the sum will do: bounds hold for whatever
         # an adversary makes of a release.
         released = generator(seed, "noise").standard_normal(dim)
+    if np.abs(released).max() > _LARGEST:  # a cosine has no units, and squares must stay finite
+        released = released / np.abs(released).max()
     norm = float(np.linalg.norm(released.astype(np.float64)))
     scores = cosines(updates, released.astype(np.float32), norm)
     null = cosine_null(updates)
@@ -130,21 +136,14 @@ def audit_mechanism(
         theory=theory,
     )
     battery = theory is not None and theory.epsilon < math.inf and calls != 0
-    findings = (
-        check_noise(
-            lambda total: applied(mechanism, total),
-            dim=dim,
-            claim=theory.curve(),
-            calls=checked_calls(calls, dim),
-            noise_multiplier=theory.noise_multiplier or _gaussian(theory),
-            layers=None if layers is None else Layers.of(layers).check(dim),
-            seed=seed,
-            before=1,
-        )
-        if battery and theory is not None
-        else []
-    )
+    findings: list[Finding] = []
     test, warnings = normality(scores[members], "inserted")
+    if battery and theory is not None:
+        tensors = None if layers is None else Layers.of(layers).check(dim)
+        findings, weak = _battery(
+            mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, seed=seed
+        )
+        warnings += weak
     warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent
     return AuditResult(
         method="mechanism",
@@ -169,6 +168,26 @@ def audit_mechanism(
     )
 
 
+def _battery(
+    mechanism: MechanismFunction, theory: Theory, *, dim: int, calls: int, layers: Layers | None, seed: int
+) -> tuple[list[Finding], list[str]]:
+    """Return what the battery found; and if that is nothing, warn if half of the noise would pass."""
+    claim, noise = theory.curve(), theory.noise_multiplier or _gaussian(theory)
+    findings = check_noise(
+        lambda total: applied(mechanism, total),
+        dim=dim,
+        claim=claim,
+        calls=calls,
+        noise_multiplier=noise,
+        layers=layers,
+        seed=seed,
+        before=1,
+    )
+    canaries = canaries_to_guess(dim, calls)
+    weak = "" if findings else weakness(claim, noise_multiplier=noise, canaries=canaries, rate=CHECK_RATE)
+    return findings, [f"{weak}: use more calls"] if weak else []
+
+
 def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.generic]:
     """Return what the mechanism makes of a sum.
 
@@ -182,9 +201,9 @@ def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.gener
         raise InputError(
             f"the mechanism must return numbers of shape ({dim},), got {released.dtype} of shape {released.shape}"
         )
-    norm = float(np.linalg.norm(released.astype(np.float64)))
-    if not norm < np.inf:
-        raise InputError(f"the mechanism must return finite numbers, got a norm of {norm}")
+    if not np.isfinite(released).all():
+        wrong = released[~np.isfinite(released)][0]
+        raise InputError(f"the mechanism must return finite numbers, got {wrong}")
     return released
 
 

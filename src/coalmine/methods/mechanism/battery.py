@@ -16,7 +16,7 @@ from coalmine.layers import Layers
 from coalmine.methods.mechanism import attacks, twins
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.calls import LEAST, LEAST_CALLS, MOST, Calls, default_calls, make_calls
-from coalmine.methods.mechanism.places import direction_attack, local_attack, place_attack
+from coalmine.methods.mechanism.places import call_attack, direction_attack, local_attack, place_attack
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.stats.guess_tests import guess_p_value, value_p_value
@@ -36,7 +36,8 @@ _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
     (twins.repeat_attack, 0.06),
     (twins.copy_attack, 0.06),
     (twins.neighbor_attack, 0.06),
-    (local_attack, 0.06),
+    (call_attack, 0.03),
+    (local_attack, 0.03),
     (attacks.value_attack, 0.06),
     (attacks.shape_attack, 0.06),
     (attacks.coordinate_attack, 0.06),

@@ -22,21 +22,41 @@ LEAST_CALLS = 16
 _CANARY_SHARE = 0.75  # of the coordinates in a call; the others are left at zero, a window on the noise
 _PILOT_SHARE = 0.2  # of the calls
 _EARLY_SHARE = 0.06  # test calls that precede the pilot, since a mechanism may start differently
-_MOST_CALLS = 1000
+_MOST_CALLS, _MANY_CALLS = 6000, 1000
+_FEW_COORDINATES = 4e5  # in all calls together; only then are there more than so many of them
 _KEPT = 12_288  # coordinates whose outputs are kept; all of them up to this dimension
 _RUN = 32  # of neighboring coordinates among them
 _SUSPECTS = 256  # coordinates that are kept because their noise was the smallest in the pilot, of each kind
+_LARGEST = 1e60  # output
 _BLOCKS = (64, 4096)  # sizes of blocks among which the weakest are looked for
 
 
 def default_calls(dim: int) -> int:
     """Return the number of calls: four million coordinates in all, but fewer calls of very large mechanisms.
 
+    A call has as many canaries as coordinates, so small mechanisms, whose calls are cheap, need many of them.
+
     Example:
-        >>> [default_calls(d) for d in (100, 10_000, 100_000, 10_000_000)]
-        [1000, 400, 300, 16]
+        >>> [default_calls(d) for d in (10, 100, 1000, 10_000, 100_000, 10_000_000)]
+        [6000, 4000, 1000, 400, 300, 16]
     """
-    return int(min(_MOST_CALLS, max(LEAST_CALLS, 4e6 / dim, min(300, 3e7 / dim))))
+    few, many = min(_MOST_CALLS, _FEW_COORDINATES / dim), min(_MANY_CALLS, 4e6 / dim)
+    return int(max(LEAST_CALLS, few, many, min(300, 3e7 / dim)))
+
+
+def canaries_to_guess(dim: int, calls: int) -> int:
+    """Return how many canaries the test calls have, about.
+
+    Example:
+        >>> canaries_to_guess(50, 1000)
+        30000
+    """
+    return int(_CANARY_SHARE * min(dim, _KEPT) * (calls - _pilots(calls)))
+
+
+def _pilots(calls: int) -> int:
+    """Return the number of calls of the pilot."""
+    return max(4, math.ceil(_PILOT_SHARE * calls))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +135,12 @@ class Calls:
         return np.square(self.noise)
 
     @cached_property
+    def standardized(self) -> Array:
+        """The noise in units of its average size, in single precision, shape (t, n)."""
+        size = math.sqrt(float(self.squares.sum()) / max(int(np.sum(self.known)), 1))
+        return (self.noise / (size or 1.0)).astype(np.float32)
+
+    @cached_property
     def spread(self) -> float:
         """Variance of the known squares over that of normal noise, at least 1: sums of few say less for heavy tails."""
         count, total = max(int(np.sum(self.known)), 1), float(np.sum(self.squares))
@@ -170,7 +196,7 @@ def make_calls(
     """
     coordinates = _spread(dim, seed, places)
     first = np.zeros(coordinates.size, dtype=np.int64)
-    early, pilots = math.ceil(_EARLY_SHARE * calls), max(4, math.ceil(_PILOT_SHARE * calls))
+    early, pilots = math.ceil(_EARLY_SHARE * calls), _pilots(calls)
     pilot = np.zeros(calls, dtype=bool)
     pilot[early : early + pilots] = True
     size = dim if dim <= _KEPT else coordinates.size + (1 + len(_BLOCKS)) * _SUSPECTS
@@ -192,11 +218,13 @@ def make_calls(
         total = np.zeros(dim, dtype=np.float32)
         total[coordinates] = np.where(canary[call, here] & inserted[call, here], values[call, here], 0)
         released = mechanism(total)
-        outputs[call, here] = released[coordinates]
+        # What an attacker makes of outputs is free; powers of larger numbers would overflow.
+        outputs[call, here] = np.clip(released[coordinates].astype(np.float64), -_LARGEST, _LARGEST)
         if released.dtype.kind == "f":
             resolution = max(resolution, float(np.finfo(released.dtype).eps))
         if pilot[call] and energy.size:
-            energy += np.square(released, dtype=np.float32)
+            with np.errstate(over="ignore"):  # infinite energy is not the smallest
+                energy += np.square(released, dtype=np.float32)
     order = np.argsort(coordinates, kind="stable")
     return Calls(
         coordinates=coordinates[order],

@@ -27,13 +27,14 @@ class MechanismJob(Job):
         settings = self._settings
         result = audit_mechanism(
             self._mechanism,
-            dim=settings.dim,
+            dim=settings.coordinates(),
             canaries=settings.canaries,
             family=settings.family,
             delta=settings.delta,
             confidence=settings.confidence,
             theory=settings.theory(),
             calls=settings.calls,
+            layers=settings.tensors(),
             seed=settings.seed,
         )
         config = settings.to_dict() | dict(result.config)

@@ -16,8 +16,9 @@ def _job(context: JobContext) -> Job:
 
 
 def _check(run: Any) -> None:
-    """Raise if not exactly one mechanism is named."""
+    """Raise if not exactly one mechanism is named, or layers do not fit the dimension."""
     run.methods["mechanism"].check_choice()
+    run.methods["mechanism"].coordinates()
 
 
 METHOD = Method(

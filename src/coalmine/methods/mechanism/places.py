@@ -33,6 +33,7 @@ _STRIDES = (*range(2, 17), 32, 64, 128, 256)
 _WEAKEST = (1, 4, 16, 64, 256, 1024)
 _SHARES = (0.03, 0.3, 0.7)  # of the average noise; members that had less in what they were picked by
 _MOST_RANGES = 3
+_BY_CHANCE = 1e-6
 _LOCAL = 64  # coordinates that share a local estimate of the noise
 _LEAST_SEEN = 12  # values of the noise that show whether a single coordinate or call belongs to a set
 _INTERVAL_RATIOS = (0.01, 0.25, 0.64)  # shares of the usual variance for which the best stretch is looked for
@@ -251,32 +252,63 @@ def direction_attack(calls: Calls) -> Attack | None:
     return replace(attack, name=Check.DIRECTIONS, sentence=about, elsewhere=None, rank=7)
 
 
+def call_attack(calls: Calls) -> Attack | None:
+    """Look only at the calls with the smallest noise, which coordinates without a canary show.
+
+    Among many calls a single weak one is lost, however plain it is by itself.
+    """
+    weak = NoiseAlong.calls(calls).weakest()
+    if weak is None or not weak.sentence:
+        return None
+    chosen = weak.members[calls.targets[0]]
+    scale = np.full(int(chosen.sum()), weak.scale)
+    return Attack(
+        Check.CALLS,
+        gaussian_scores(calls, 0.0, scale, chosen),
+        weak.sentence,
+        chosen=chosen,
+        scale=scale,
+        elsewhere=~chosen,
+        usual=weak.usual,
+        rank=6,
+    )
+
+
 def local_attack(calls: Calls) -> Attack:
     """Use the size of the noise in each call, and in each stretch of coordinates of a call."""
-    starts = np.arange(0, calls.coordinates.size, _LOCAL)
-    power = np.add.reduceat(calls.squares, starts, axis=1)
-    count = np.add.reduceat(calls.known.astype(np.float64), starts, axis=1)
-    per_call = power.sum(axis=1, keepdims=True) / np.maximum(count.sum(axis=1, keepdims=True), 1)
-    stretches = np.where(power == 0, 0.0, np.sqrt((power + 2 * per_call) / (count + 2)))
+    stretches, count = _stretches(calls.squares, calls.known)
     scale = stretches[calls.targets[0], calls.targets[1] // _LOCAL]
-    weak = NoiseAlong.calls(calls).weakest()
     attack = Attack(Check.CALLS, gaussian_scores(calls, 0.0, scale), "", scale=scale, rank=6)
-    if weak is not None and weak.sentence:
-        elsewhere = ~weak.members[calls.targets[0]]
-        return replace(attack, sentence=weak.sentence, elsewhere=elsewhere, usual=weak.usual)
-    if _some_are_weak(stretches[count >= _LEAST_SEEN], count[count >= _LEAST_SEEN]):
+    if _some_are_weak(calls, stretches, count):
         changing = "Stretches of coordinates carry less noise than others, in changing places."
         return replace(attack, sentence=changing, rank=8)
     return attack
 
 
-def _some_are_weak(scales: Floats, count: Floats) -> bool:
-    """Whether more stretches of coordinates have half of the usual noise than normal noise would have by chance."""
-    if not scales.size:
+def _stretches(squares: Floats, known: Bools) -> tuple[Floats, Floats]:
+    """Return the size of the noise in each stretch of coordinates of each call, and how many values of it are known."""
+    starts = np.arange(0, known.shape[1], _LOCAL)
+    power = np.add.reduceat(squares, starts, axis=1)
+    count = np.add.reduceat(known.astype(np.float64), starts, axis=1)
+    per_call = power.sum(axis=1, keepdims=True) / np.maximum(count.sum(axis=1, keepdims=True), 1)
+    return np.where(power == 0, 0.0, np.sqrt((power + 2 * per_call) / (count + 2))), count
+
+
+def _some_are_weak(calls: Calls, stretches: Floats, count: Floats) -> bool:
+    """Whether more stretches have half of the usual noise than normal noise has by chance, or this one in any order."""
+    seen = count >= _LEAST_SEEN
+    if not seen.any():
         return False
-    weak = int(np.sum(scales < 0.5 * np.median(scales)))
-    chance = float(np.sum(energy_p_value((count + 2) / 4, count)))
-    return weak > 0.002 * scales.size and float(special.gammainc(max(weak, 1), 5 * chance)) < 1e-6
+    limit = 0.5 * np.median(stretches[seen])
+    weak = int(np.sum(stretches[seen] < limit))
+    if weak <= 0.002 * seen.sum():
+        return False
+    # Heavy tails make stretches weak wherever the values are.
+    shuffled = np.zeros_like(calls.squares)
+    shuffled[calls.known] = np.random.default_rng(0).permutation(calls.squares[calls.known])
+    in_any_order = int(np.sum(_stretches(shuffled, calls.known)[0][seen] < limit))
+    chance = max(5 * float(np.sum(energy_p_value((count[seen] + 2) / 4, count[seen]))), 2 * in_any_order)
+    return float(special.gammainc(weak, chance)) < _BY_CHANCE
 
 
 def _parts(kept: Ints, chosen: Bools) -> int:

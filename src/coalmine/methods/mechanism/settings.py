@@ -9,6 +9,7 @@ from pydantic import Field
 from coalmine import accounting
 from coalmine.accounting.sampling import EveryRound
 from coalmine.config import SettingError, Settings
+from coalmine.layers import Layers
 from coalmine.methods.mechanism.audit import MechanismFunction, gaussian_mechanism
 from coalmine.usercode import load_function
 
@@ -41,6 +42,11 @@ class MechanismSettings(Settings):
         ge=0,
         description="number of further calls that look for bugs of the noise; 0 for none, by default chosen by dim",
     )
+    layers: str | None = Field(
+        None,
+        examples=["fc.weight=640, fc.bias=10"],
+        description="sizes of the tensors that make up the vector, so that messages name them; dim is their sum then",
+    )
     delta: float = Field(1e-5, ge=0, lt=1, description="δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for canaries and noise")
@@ -64,6 +70,42 @@ class MechanismSettings(Settings):
                 f"exactly one of noise_multiplier and function (path.py:function) must be set, got {count}",
                 ["mechanism", "noise_multiplier"],
             )
+
+    def tensors(self) -> Layers | None:
+        """Return the tensors that make up the vector, if they are named.
+
+        Raises:
+            SettingError: If a size is missing or no whole number, or a name occurs twice.
+
+        Example:
+            >>> MechanismSettings(layers="fc.weight=640, fc.bias=10").tensors().dim
+            650
+        """
+        if self.layers is None:
+            return None
+        pairs = [part.rpartition("=") for part in self.layers.split(",")]
+        names = [name.strip() for name, _, _ in pairs]
+        if not all(names) or len(set(names)) < len(names) or not all(size.strip().isdecimal() for _, _, size in pairs):
+            raise SettingError(
+                f"layers must be different names with sizes, such as fc.weight=640, fc.bias=10, got {self.layers!r}",
+                ["mechanism", "layers"],
+            )
+        return Layers.of({name: int(size) for name, (_, _, size) in zip(names, pairs, strict=True)})
+
+    def coordinates(self) -> int:
+        """Return the number of coordinates: ``dim``, or by default that of ``layers``.
+
+        Raises:
+            SettingError: If both are set and differ.
+        """
+        tensors = self.tensors()
+        if tensors is None:
+            return self.dim
+        if "dim" in self.model_fields_set and self.dim != tensors.dim:
+            raise SettingError(
+                f"layers have {tensors.dim:,} parameters, but dim is {self.dim:,}", ["mechanism", "layers"]
+            )
+        return tensors.dim
 
     def theory(self) -> accounting.Theory | None:
         """Return the claimed guarantee, or None if there is none."""

@@ -5,10 +5,12 @@ docs/mechanism.md describes them beside the others, which are in `coalmine.metho
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Array, Bools, Floats, Ints
+from coalmine.arrays import Array, Floats, Ints
 from coalmine.methods.mechanism.attacks import Attack, column_scales, gaussian_scores
 from coalmine.methods.mechanism.calls import Calls
 from coalmine.results.finding import Check
@@ -19,28 +21,19 @@ CORRELATED = 0.5
 
 _SURE = 4.0  # standard errors beyond which a correlation is looked at
 _BY_CHANCE = 1e-6  # probability that independent noise shows such a correlation between any two calls
+_ROWS = 512  # calls that are compared with all others at a time
 _LAGS = 4  # neighbors on each side
 _LINKED = 0.6  # correlation in the second half of the pilot that confirms a pair of coordinates
 
 
 def repeat_attack(calls: Calls) -> Attack | None:
     """Predict the noise of a call from the most similar other call."""
-    noise, known = calls.noise.astype(np.float32), calls.known.astype(np.float32)
-    product, power, count = noise @ noise.T, (noise**2) @ known.T, known @ known.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        correlation = np.nan_to_num(product / np.sqrt(power * power.T))
-    np.fill_diagonal(correlation, 0)
-    # Few large values decide about the correlation of heavy-tailed noise, so that it has fewer degrees of freedom.
-    sure = _correlated(correlation, count / calls.spread)
-    strength = np.where(sure, np.abs(correlation), 0)
-    partner = strength.argmax(axis=1)
-    each = np.arange(partner.size)
-    linked = strength[each, partner] > 0
+    twins = _Twins.of(calls)
+    partner, linked = twins.partner, twins.likeness != 0
     if not linked[~calls.pilot].any():
         return None
-    slope = np.where(linked, product[each, partner] / np.maximum(power.T[each, partner], 1e-30), 0.0).astype(np.float64)
     # Exact copies deserve an exact slope: rounding of the estimate would hide the values of canaries.
-    slope = np.where(np.abs(slope - np.round(slope)) < 1e-3, np.round(slope), slope)
+    slope = np.where(np.abs(twins.slope - np.round(twins.slope)) < 1e-3, np.round(twins.slope), twins.slope)
     call, column = calls.targets
     usable = linked[call] & calls.known[partner[call], column]
     mean = np.where(usable, slope[call] * calls.noise[partner[call], column], 0.0)
@@ -48,8 +41,8 @@ def repeat_attack(calls: Calls) -> Attack | None:
     missed = np.where(both, calls.noise - slope[:, None] * calls.noise[partner], 0.0)
     rest = np.sqrt(np.sum(missed**2, axis=1) / np.maximum(both.sum(axis=1) - 1, 1))
     scale = np.where(usable, rest[call], calls.size)
-    first = int(np.argmax(np.where(~calls.pilot, strength[each, partner], -1)))
-    twin, likeness = int(partner[first]), float(correlation[first, partner[first]])
+    first = int(np.argmax(np.where(~calls.pilot, np.abs(twins.likeness), -1)))
+    twin, likeness = int(partner[first]), float(twins.likeness[first])
     return Attack(
         Check.FRESH,
         gaussian_scores(calls, mean, scale),
@@ -62,14 +55,60 @@ def repeat_attack(calls: Calls) -> Attack | None:
     )
 
 
-def _correlated(correlation: Array, count: Array) -> Bools:
-    """Return which of all pairs of calls are correlated beyond chance, (t, t); ``count`` is how much they share."""
-    size = np.clip(np.abs(correlation), 0, 1 - 1e-7)
-    sure: Bools = np.arctanh(size) * np.sqrt(np.maximum(count - 3, 0)) > _SURE
+@dataclass(frozen=True, eq=False)
+class _Twins:
+    """The call whose noise is most like that of each call.
+
+    Args:
+        partner: Its index, shape (t,).
+        likeness: The correlation, or 0 if none of its correlations is beyond chance, shape (t,).
+        slope: Factor from the noise of the partner to that of the call, shape (t,).
+    """
+
+    partner: Ints
+    likeness: Floats
+    slope: Floats
+
+    @classmethod
+    def of(cls, calls: Calls) -> _Twins:
+        """Compare all pairs of calls, some rows of pairs at a time."""
+        noise, known = calls.standardized, calls.known.astype(np.float32)
+        squares, total = noise**2, len(noise)
+        least = _least_correlation(np.arange(noise.shape[1] + 1) / calls.spread, total).astype(np.float32)
+        partner, (likeness, slope) = np.zeros(total, dtype=np.int64), np.zeros((2, total))
+        for start in range(0, total, _ROWS):
+            rows = slice(start, start + _ROWS)
+            product, count = noise[rows] @ noise.T, known[rows] @ known.T
+            power, others = squares[rows] @ known.T, known[rows] @ squares.T
+            each = np.arange(len(product))
+            explained = product**2
+            both = power * others
+            explained[explained <= least[count.astype(np.int32)] * both] = 0
+            explained[each, start + each] = 0
+            np.divide(explained, both, out=explained, where=explained > 0)
+            nearest = explained.argmax(axis=1)
+            here = explained[each, nearest] > 0
+            across = product[each, nearest].astype(np.float64)
+            partner[rows] = nearest
+            likeness[rows] = np.where(here, across / np.sqrt(np.maximum(both[each, nearest], 1e-30)), 0.0)
+            slope[rows] = np.where(here, across / np.maximum(others[each, nearest], 1e-30), 0.0)
+        return cls(partner, likeness, slope)
+
+
+def _least_correlation(count: Floats, calls: int) -> Floats:
+    """Return the square of the correlation that is beyond chance for some pair of calls; 2 if none is.
+
+    Args:
+        count: How many values two calls share. Few large values decide about the correlation of heavy-tailed noise, so
+            that it has fewer degrees of freedom, and ``count`` is smaller.
+        calls: Number of calls.
+    """
     # Squares of correlations of independent normal values are beta variables; a few values often look alike.
-    tail = special.betainc(np.maximum(count[sure] - 1, 1) / 2.0, 0.5, 1 - size[sure].astype(np.float64) ** 2)
-    sure[sure] = tail * correlation.size / 2 < _BY_CHANCE
-    return sure
+    pairs = calls**2 / 2
+    beyond_chance = 1 - special.betaincinv(np.maximum(count - 1, 1) / 2, 0.5, _BY_CHANCE / pairs)
+    plain = np.tanh(_SURE / np.sqrt(np.maximum(count - 3, 1e-9))) ** 2
+    least = np.maximum(beyond_chance, plain)
+    return np.where(least < 1 - 2e-7, least, 2.0)  # what is closer to 1 is lost in rounding
 
 
 def _repeat_sentence(call: int, twin: int, slope: float, likeness: float, linked: int, calls: int) -> str:
@@ -79,7 +118,7 @@ def _repeat_sentence(call: int, twin: int, slope: float, likeness: float, linked
     relation = {1.0: "equals that", -1.0: "is the negative of that"}.get(round(slope, 3), f"is {slope:.3g} times that")
     if abs(likeness) < 0.999:
         relation = f"has a correlation of {likeness:.2g} with that"
-    such = f" {linked:,} of {calls:,} calls have such a twin." if linked > 1 else ""
+    such = f" At least {linked:,} of {calls:,} calls have such a twin." if linked > 1 else ""
     return f"The noise of call {call} {relation} of call {twin}.{such}"
 
 
@@ -122,7 +161,7 @@ def shared_attack(calls: Calls) -> Attack | None:
 
 def copy_attack(calls: Calls) -> Attack | None:
     """Predict the noise at a coordinate from the one that followed it most closely in the first half of the pilot."""
-    pilot = calls.noise[calls.pilot].astype(np.float32)
+    pilot = calls.standardized[calls.pilot]
     half = pilot.shape[0] // 2
     if half < 6:
         return None
