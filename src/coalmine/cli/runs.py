@@ -71,12 +71,20 @@ def report(
         Path | None,
         typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
     ] = None,
+    pdf: Annotated[
+        Path | None, typer.Option("--pdf", help="Also print it as PDF; needs Chromium or Chrome.", show_default=False)
+    ] = None,
+    by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
 ) -> None:
     """Draw the report of a finished run: one HTML file that opens offline."""
     from coalmine.report.page import write_figures, write_report
 
     with console.busy("drawing"):
-        written = [write_report(directory), *([] if png is None else write_figures(directory, png))]
+        written = [write_report(directory, auditor=by), *([] if png is None else write_figures(directory, png))]
+        if pdf is not None:
+            from coalmine.report.pdf import write_pdf
+
+            written.append(write_pdf(written[0], pdf))
     console.say(*written)
 
 
