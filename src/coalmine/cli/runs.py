@@ -1,4 +1,4 @@
-"""``coalmine demo``, ``run``, ``resume`` and ``report``."""
+"""``coalmine demo``, ``run``, ``resume``, ``report`` and ``model-card``."""
 
 from __future__ import annotations
 
@@ -86,6 +86,24 @@ def report(
 
             written.append(write_pdf(written[0], pdf))
     console.say(*written)
+
+
+def model_card(
+    directory: Directory,
+    by: Annotated[str, typer.Option(help="Who made the audit.", show_default=False)] = "",
+    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.", show_default=False)] = None,
+) -> None:
+    """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
+    from coalmine.files import write_text
+    from coalmine.report.model_card import model_card as card_of
+    from coalmine.results.saved import read_run_directory, refusing_damage
+
+    with refusing_damage(directory):
+        text = card_of(read_run_directory(directory), auditor=by)
+    if out is None:
+        console.say(*text.splitlines())
+    else:
+        console.say(write_text(out, text))
 
 
 def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None) -> None:

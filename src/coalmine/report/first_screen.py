@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from coalmine.drawing import numbers
 from coalmine.drawing.html import Html, joined, paragraphs, slug, tag
 from coalmine.drawing.sections import finding_list
-from coalmine.methods import registry
+from coalmine.report.facts import FEW, adversaries, highlights, not_tested, origin
 from coalmine.report.sentences import confident, odds, sentence
 from coalmine.report.subjects import Subject, subjects
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.finding import Check
 from coalmine.results.groups import Group
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun
 from coalmine.results.verdict import Verdict
-from coalmine.results.words import listed, states_noise
+from coalmine.results.words import states_noise
 
 _HEADLINES = {
     Verdict.REFUTED: "Refuted: more leaks than the claim allows.",
@@ -39,8 +38,6 @@ _UNPROTECTED = (
     "Do not call it private: nothing limits what the release reveals about a user, and a small lower bound does not "
     "change that."
 )
-_FEW = 3
-"""Bugs, warnings and phrases that fit on the first page; the sections below have all of them."""
 
 
 def first_page(run: SavedRun, auditor: str = "") -> Html:
@@ -54,7 +51,7 @@ def first_page(run: SavedRun, auditor: str = "") -> Html:
     lead = audited[0]
     return joined(
         [
-            _verdict_box(lead, _highlights(run, lead), alone=len(audited) == 1),
+            _verdict_box(lead, highlights(run, lead), alone=len(audited) == 1),
             _tiles(lead.lead),
             _facts(run, audited, auditor),
             _signature(),
@@ -62,7 +59,7 @@ def first_page(run: SavedRun, auditor: str = "") -> Html:
     )
 
 
-def _verdict_box(subject: Subject, highlights: Sequence[str], *, alone: bool) -> Html:
+def _verdict_box(subject: Subject, found: Sequence[str], *, alone: bool) -> Html:
     """Return the worst verdict in its color, in words, and what follows from it."""
     group = subject.lead
     headline = _NO_MECHANISM if subject.unprotected else _headline(group)
@@ -72,8 +69,8 @@ def _verdict_box(subject: Subject, highlights: Sequence[str], *, alone: bool) ->
         "div",
         {"class": f"verdict {subject.color}"},
         tag("p", {"class": "headline"}, headline),
-        finding_list(group.bugs[:_FEW]),
-        paragraphs(highlights),
+        finding_list(group.bugs[:FEW]),
+        paragraphs(found),
         tag("p", None, tag("strong", None, scope), " ", sentence(group)),
         paragraphs([] if group.bugs else [odds(group)]),
         tag("p", {"class": "advice"}, advice),
@@ -158,12 +155,12 @@ def _interval(low: float | None, high: float | None) -> str:
 def _facts(run: SavedRun, audited: Sequence[Subject], auditor: str) -> Html:
     """Return what was audited, how, by whom and when, and what was not tested, as a list of terms."""
     rows: list[tuple[str, str]] = [(_name(subject, audited), _about(subject, audited)) for subject in audited]
-    rows += [("Found", text) for subject in audited[1:] for text in _highlights(run, subject)]
-    rows += [("Adversaries", _adversaries(run.results))]
-    rows += [("Not tested", _sentences(_not_tested(run, audited)))]
+    rows += [("Found", text) for subject in audited[1:] for text in highlights(run, subject)]
+    rows += [("Adversaries", adversaries(run.results))]
+    rows += [("Not tested", _sentences(not_tested(run, audited)))]
     warnings = _warnings(run.results)
     rows += [("Warnings", warnings)] if warnings else []
-    rows += [("Audited by", f"{auditor or 'Not stated'}, {_origin(run)}")]
+    rows += [("Audited by", f"{auditor or 'Not stated'}, {origin(run)}")]
     return tag(
         "dl",
         {"class": "facts", "aria-label": "What was audited"},
@@ -196,52 +193,6 @@ def _about(subject: Subject, audited: Sequence[Subject]) -> Html:
     )
 
 
-def _adversaries(results: Sequence[AuditResult]) -> str:
-    """Return who attacked, each with the methods."""
-    methods: dict[str, list[str]] = {}
-    for result in results:
-        methods.setdefault(result.adversary, [])
-        if result.method not in methods[result.adversary]:
-            methods[result.adversary].append(result.method)
-    shown = [f"one who {adversary} ({listed(names)})" for adversary, names in methods.items()]
-    text = "; ".join(shown[:_FEW]) + (f"; and {len(shown) - _FEW} more" if len(shown) > _FEW else "")
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _highlights(run: SavedRun, subject: Subject) -> list[str]:
-    """Return what the methods of a subject want to have read beside ε, such as extracted phrases."""
-    methods = [registry.find(name) for name in dict.fromkeys(result.method for result in subject.results)]
-    return [
-        text
-        for method in methods
-        if method.highlights is not None
-        for text in method.highlights(run.of(method.name, method.extras))
-    ]
-
-
-def _not_tested(run: SavedRun, audited: Sequence[Subject]) -> Iterator[str]:
-    """Yield what this audit says nothing about."""
-    units = list(dict.fromkeys(result.unit.name for result in run.results))
-    yield f"Only {'this unit was' if len(units) == 1 else 'these units were'} tested: {'; '.join(units)}"
-    weak = [
-        f"{result.method}, {result.label}"
-        for subject in audited
-        for group in subject.groups
-        if group is not subject.lead
-        for result in group.results
-        if result.verdict is Verdict.TOO_WEAK
-    ]
-    if weak:
-        yield f"Tested, but too weakly to count: {'; '.join(weak[:_FEW])}"
-    checks = {check for result in run.results for check in result.checks}
-    missing = [str(check) for check in (Check.CLIPPING, Check.SENSITIVITY) if check not in checks]
-    if not checks:
-        yield "No check looked for bugs of the noise, the clipping or the participation"
-    elif missing:
-        yield f"Not checked: {listed(missing)} of the real clients' updates (a replay does)"
-    yield "Stronger adversaries may exist; servers, networks and logs were not looked at"
-
-
 def _sentences(texts: Iterator[str]) -> str:
     return " ".join(f"{text}." for text in texts)
 
@@ -254,36 +205,17 @@ def _warnings(results: Sequence[AuditResult]) -> Html:
             methods.setdefault(str(warning), result.method)
     items = [
         tag("li", None, f"{text[:1].upper()}{text[1:].rstrip('.')} (", _link(method), ").")
-        for text, method in list(methods.items())[:_FEW]
+        for text, method in list(methods.items())[:FEW]
     ]
-    hidden = list(dict.fromkeys(list(methods.values())[_FEW:]))
+    hidden = list(dict.fromkeys(list(methods.values())[FEW:]))
     if hidden:
         links = [part for method in hidden for part in (", ", _link(method))][1:]
-        items.append(tag("li", None, f"{len(methods) - _FEW} more: ", *links, "."))
+        items.append(tag("li", None, f"{len(methods) - FEW} more: ", *links, "."))
     return tag("ul", None, *items) if items else Html("")
 
 
 def _link(method: str) -> Html:
     return tag("a", {"href": f"#{slug(method)}"}, method)
-
-
-def _origin(run: SavedRun) -> str:
-    """Return when and with what the results were computed, and the fingerprint of the directory."""
-    origin = run.provenance
-    commit, seeds = origin.get("commit"), origin.get("seeds")
-    parts = [
-        str(origin["date"]).replace("T", " ").replace("+00:00", " UTC") if "date" in origin else "date not recorded",
-        f"coalmine {run.content.get('coalmine', 'unknown')}" + (f" (commit {_short(str(commit))})" if commit else ""),
-        f"seed {', '.join(dict.fromkeys(map(str, seeds.values())))}" if isinstance(seeds, dict) and seeds else "",
-        f"fingerprint of the results {run.fingerprint}" if run.fingerprint else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _short(commit: str) -> str:
-    """Return a commit with 12 digits, and whether files differed from it."""
-    digits, dirty, _ = commit.partition("-dirty")
-    return f"{digits[:12]}{dirty}"
 
 
 def _signature() -> Html:

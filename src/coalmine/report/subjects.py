@@ -120,7 +120,9 @@ class Subject:
     def rounds(self) -> str:
         """The number of rounds; empty if unknown or if nothing is trained."""
         theory = self.theory
-        rounds = self.training.get("rounds") or (None if theory is None else theory.rounds)
+        # A claim taken from elsewhere counts as one round, whatever it covers.
+        counted = None if theory is None or theory.accountant == "claimed" else theory.rounds
+        rounds = self.training.get("rounds") or counted
         local = theory is not None and theory.local_epsilon is not None
         return "" if rounds is None or (local and rounds == 1) else plural(int(rounds), "round")
 

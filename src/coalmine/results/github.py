@@ -6,14 +6,13 @@ Titles, views and sentences may come from outside, so what could start another a
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from coalmine.errors import InputError
 from coalmine.results.gate import COLUMNS, Gate, Judgment
-from coalmine.results.tables import Table
+from coalmine.results.tables import Table, inline_markdown
 from coalmine.results.words import plural
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
@@ -31,11 +30,14 @@ def summary(gate: Gate, title: str) -> str:
         title: Title of the run.
     """
     outcome = "failed" if gate.failed else "passed" if _checked(gate) else "nothing was checked"
-    cells = [[_inline(cell) for cell in row] for row in gate.rows(gate.folded())]
-    reasons = [f"- {_inline(_label(judgment))}: {_inline(gate.reason(judgment))}." for judgment in gate.failures]
+    cells = [[inline_markdown(cell) for cell in row] for row in gate.rows(gate.folded())]
+    reasons = [
+        f"- {inline_markdown(_label(judgment))}: {inline_markdown(gate.reason(judgment))}."
+        for judgment in gate.failures
+    ]
     parts = [
-        f"### coalmine check: {outcome} ({_inline(title)})",
-        _inline(gate.sentence),
+        f"### coalmine check: {outcome} ({inline_markdown(title)})",
+        inline_markdown(gate.sentence),
         Table("", COLUMNS, cells).to_markdown(),
         "\n".join(reasons),
     ]
@@ -106,8 +108,3 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _inline(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line; `Table.to_markdown` escapes the bars."""
-    return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", " ".join(text.split()))
