@@ -33,6 +33,7 @@ def write_run(
             seed=0,
             scores=Scores(*sides),
             theory=None if claim is None else claimed(claim, delta),
+            training="" if unit is units.REPORT else "training",
             warnings=[f"beware of {phrase}"],
             **more,
         )
@@ -57,6 +58,7 @@ def write_run(
                 view="frozen, composed",
                 unit=units.USER,
                 adversary="sees all rounds",
+                training="training",
                 score_name="projection",
                 seed=0,
                 estimates=[Estimate("composed", 9.5)],

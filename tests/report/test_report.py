@@ -23,9 +23,10 @@ from coalmine.drawing.pictures import png_uri
 from coalmine.drawing.score_figures import explorer
 from coalmine.drawing.sections import estimate_table
 from coalmine.errors import InputError
-from coalmine.report.first_screen import answer, in_short, odds, sentence
+from coalmine.report.first_screen import first_page
 from coalmine.report.page import report, write_report
 from coalmine.report.picture import picture
+from coalmine.report.sentences import in_short, odds, sentence
 from coalmine.results.groups import Group, grouped
 from coalmine.results.manifest import Manifest
 from coalmine.results.saved import read_run_directory
@@ -108,7 +109,8 @@ def test_a_report_is_small_and_has_the_libraries_once(saved, page):
 
 
 def test_the_first_screen_leads_with_the_verdict_and_the_strongest_evidence(saved):
-    groups = grouped(read_run_directory(saved).results)
+    run = read_run_directory(saved)
+    groups = grouped(run.results)
     titles = [group.title for group in groups]
     assert titles[0] == "One user, whole training"
     assert len(titles) == len(set(titles)) == 5
@@ -117,7 +119,7 @@ def test_the_first_screen_leads_with_the_verdict_and_the_strongest_evidence(save
     assert "ε ≤ 8.00 to ε ≤ 24.0" in text
     assert f"ε ≥ {groups[0].strongest.decisive.epsilon:.2f}" in text
     assert "95% confidence" in text
-    assert "Too weak" in answer(groups, 0)[0]
+    assert "Too weak" in first_page(run)
 
 
 def test_a_refuted_claim_comes_first_and_in_red(tmp_path):
@@ -316,6 +318,7 @@ def browser(saved, page):
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     try:
         opened.get((saved / "report.html").as_uri())
+        opened.find_element("id", "unfold").click()
         deadline = time.monotonic() + 30
         while opened.execute_script("return document.documentElement.dataset.drawn") != "all":
             assert time.monotonic() < deadline, opened.get_log("browser")

@@ -169,10 +169,15 @@ def test_rows_show_what_each_result_was_judged_by():
     assert [row["judged at"] for row in rows] == ["99.375%", "-", "98.75%", "99.9%"]
     assert [row["claim"] for row in rows] == ["8", "8", "-", "8"]
     assert [row["p-value"] for row in rows] == ["0.012", "-", "-", "-"]
-    assert [row[""] for row in rows] == ["", "no lower bound", "limit does not apply to this unit", "ABOVE THE LIMIT"]
+    assert [row[""] for row in rows] == [
+        "",
+        "not checked: no lower bound",
+        "not checked: limit does not apply to this unit",
+        "ABOVE THE LIMIT",
+    ]
     assert [row["unit"] for row in rows] == [shown.unit.name for shown in results]
     without_limit = [dict(zip(COLUMNS, row, strict=True))[""] for row in judge(results).rows()]
-    assert without_limit == ["", "no lower bound", "", ""]
+    assert without_limit == ["", "not checked: no lower bound", "not checked", ""]
 
 
 def test_dictionaries_have_every_field():
@@ -191,4 +196,5 @@ def test_dictionaries_have_every_field():
         "claim": 8.0,
         "verdict": "not refuted",
         "over_limit": True,
+        "checked": True,
     }

@@ -246,7 +246,7 @@ def test_results_state_when_and_with_what_they_were_computed(finished, run):
     assert (code, content["provenance"]) == (0, origin)
     assert content["verification"]["fingerprint"] == verify(finished).fingerprint
     page = write_report(finished).read_text()
-    header = page[page.index("<h1>") : page.index("</header>")]
+    header = page[page.index("<h1>") : page.index('id="evidence"')]
     data = read_run_directory(finished).trainings["training"]["data_fingerprint"]
     date = origin["date"].replace("T", " ").removesuffix("+00:00")
     assert all(fact in header for fact in (f"{date} UTC", data, "seed 0", verify(finished).fingerprint))

@@ -34,6 +34,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.run,
     runs.resume,
     runs.report,
+    runs.model_card,
     saved.check,
     verify,
     saved.compare,

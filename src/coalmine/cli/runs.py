@@ -1,4 +1,4 @@
-"""``coalmine demo``, ``run``, ``resume`` and ``report``."""
+"""``coalmine demo``, ``run``, ``resume``, ``report`` and ``model-card``."""
 
 from __future__ import annotations
 
@@ -71,13 +71,39 @@ def report(
         Path | None,
         typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
     ] = None,
+    pdf: Annotated[
+        Path | None, typer.Option("--pdf", help="Also print it as PDF; needs Chromium or Chrome.", show_default=False)
+    ] = None,
+    by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
 ) -> None:
     """Draw the report of a finished run: one HTML file that opens offline."""
     from coalmine.report.page import write_figures, write_report
 
     with console.busy("drawing"):
-        written = [write_report(directory), *([] if png is None else write_figures(directory, png))]
+        written = [write_report(directory, auditor=by), *([] if png is None else write_figures(directory, png))]
+        if pdf is not None:
+            from coalmine.report.pdf import write_pdf
+
+            written.append(write_pdf(written[0], pdf))
     console.say(*written)
+
+
+def model_card(
+    directory: Directory,
+    by: Annotated[str, typer.Option(help="Who made the audit.", show_default=False)] = "",
+    out: Annotated[Path | None, typer.Option(help="Write it to this file instead.", show_default=False)] = None,
+) -> None:
+    """Print a section for a model card: the privacy statement and the audit's evidence, in Markdown."""
+    from coalmine.files import write_text
+    from coalmine.report.model_card import model_card as card_of
+    from coalmine.results.saved import read_run_directory, refusing_damage
+
+    with refusing_damage(directory):
+        text = card_of(read_run_directory(directory), auditor=by)
+    if out is None:
+        console.say(*text.splitlines())
+    else:
+        console.say(write_text(out, text))
 
 
 def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,7 +27,11 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak.")
     ] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every variant, not only the most telling ones.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Also write the outcome as JUnit XML.")] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="In GitHub Actions: also write a step summary and annotations.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Gate for CI: exit code 1 if a lower bound exceeds the limit or refutes a claim."""
@@ -35,6 +40,8 @@ def check(
     from coalmine.results.saved import read_run_directory
     from coalmine.results.tables import Table
 
+    if github and as_json:
+        raise InputError("give --github or --json, not both: annotations are lines on standard output")
     run = read_run_directory(directory)
     terms = {"max_epsilon": max_epsilon, "confidence": confidence, "strict": strict}
     gate = judge(run.results, methods=method or [], views=view or [], **terms)  # type: ignore[arg-type]
@@ -46,8 +53,21 @@ def check(
         judged = results_to_dict([j.result for j in gate.judgments], title=run.title, gate=gate.to_dict())
         console.print_json({**judged, **({"provenance": origin} if (origin := dict(run.provenance)) else {})})
     else:
-        console.print_table(Table(run.title, COLUMNS, gate.rows()))
+        shown = gate.judgments if every else gate.folded()
+        # In GitHub Actions a line that starts with :: is a command, and titles and views come from files.
+        token = secrets.token_hex(16)
+        if github:
+            console.say(f"::stop-commands::{token}")
+        console.print_table(Table(run.title, COLUMNS, gate.rows(shown)))
+        if len(shown) < len(gate.judgments):
+            hidden = len(gate.judgments) - len(shown)
+            console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
         console.print_sentence(gate.sentence)
+        if github:
+            from coalmine.results import github as actions
+
+            console.say(f"::{token}::", *actions.annotation_lines(gate))
+            actions.write_summary(actions.summary(gate, run.title))
     if gate.failed:
         raise typer.Exit(1)
 

@@ -17,6 +17,10 @@ class Html(str):
     __slots__ = ()
 
 
+NOTHING = Html("")
+"""No HTML at all."""
+
+
 def tag(name: str, attributes: Mapping[str, str] | None = None, *children: str) -> Html:
     """Return an element. Attributes are escaped, and so are children that are not `Html`."""
     written = "".join(f' {key}="{html.escape(value)}"' for key, value in (attributes or {}).items())
@@ -71,7 +75,7 @@ def definitions(pairs: Sequence[tuple[str, str]]) -> Html:
 
 
 def folded(summary: str, *children: str) -> Html:
-    """Return a collapsed block, which print shows in full."""
+    """Return a collapsed block; print shows it as the reader left it."""
     return tag("details", None, tag("summary", None, summary), *children)
 
 

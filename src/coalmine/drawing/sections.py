@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coalmine.drawing import numbers
 from coalmine.drawing.charts import Figure, placed
-from coalmine.drawing.html import Html, folded, joined, paragraphs, slug, table, tag
+from coalmine.drawing.html import NOTHING, Html, folded, joined, paragraphs, slug, table, tag
 from coalmine.drawing.score_figures import Explorer, explorer
 from coalmine.results import words
 from coalmine.results.finding import Finding
@@ -26,7 +26,8 @@ class Section:
     Args:
         key: Anchor of the section.
         title: Heading.
-        body: HTML below the heading.
+        lead: HTML below the heading.
+        body: HTML below that, folded until a reader opens it.
         short: Name in the table of contents, if not the title.
         figures: Figures that the page's script draws.
         explorers: Scores whose threshold can be moved.
@@ -34,7 +35,8 @@ class Section:
 
     key: str
     title: str
-    body: Html
+    lead: Html = NOTHING
+    body: Html = NOTHING
     short: str = ""
     figures: Sequence[Figure] = ()
     explorers: Sequence[Explorer] = field(default_factory=list)
@@ -55,7 +57,8 @@ def method_section(method: Method, parts: Sequence[Part]) -> Section:
         key=slug(method.name),
         title=f"{method.title} ({method.name})" if method.title != method.name else method.name,
         short=method.name,
-        body=joined([paragraphs([method.description]), *(part.html for part in parts)]),
+        lead=paragraphs([method.description]),
+        body=joined([part.html for part in parts]),
         figures=[figure for part in parts for figure in part.figures],
         explorers=[explorer for part in parts for explorer in part.explorers],
     )

@@ -64,6 +64,7 @@ class Method:
         init: Settings that ``coalmine init`` writes for it.
         check: Refuses settings that do not go together with the rest of a run.
         section: Draws its section of the report. A default shows every result with its figures.
+        highlights: Sentences for the first page of the report that matter as much as ε, such as extracted phrases.
         tables: Tables that the terminal shows before the sentences. The default is one table of estimates per result.
         charts: Figures for ``--figures``, by file name, or None if it has none.
         recompute: Computes the estimates and the claim test of a result again from its scores, arrays and ``recipe``,
@@ -86,6 +87,7 @@ class Method:
     init: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Any], None] | None = None
     section: Callable[[MethodResults], Section] | None = None
+    highlights: Callable[[MethodResults], Sequence[str]] | None = None
     tables: Callable[[MethodResults], list[Table]] | None = None
     charts: Callable[[MethodResults], Mapping[str, Any]] | None = None
     recompute: Callable[[AuditResult, Sequence[AuditResult]], AuditResult] = recomputed_from_canaries

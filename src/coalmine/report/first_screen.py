@@ -1,21 +1,21 @@
-"""The first screen: the verdict, three numbers, one picture, one table."""
+"""The first screen, and the first printed page: the verdict, what was audited, what was not, and a line to sign."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from coalmine.drawing import numbers
-from coalmine.drawing.charts import Figure, placed
-from coalmine.drawing.html import Html, framed, joined, paragraphs, slug, tag
+from coalmine.drawing.html import Html, joined, paragraphs, slug, tag
 from coalmine.drawing.sections import finding_list
-from coalmine.report.picture import picture
-from coalmine.results import words
+from coalmine.report.facts import FEW, adversaries, highlights, not_tested, origin
+from coalmine.report.sentences import confident, odds, sentence
+from coalmine.report.subjects import Subject, subjects
 from coalmine.results.claim_test import ClaimTest
-from coalmine.results.groups import Group, joint_confidence
+from coalmine.results.groups import Group
 from coalmine.results.result import AuditResult
-from coalmine.results.tables import epsilons
+from coalmine.results.saved import SavedRun
 from coalmine.results.verdict import Verdict
+from coalmine.results.words import states_noise
 
 _HEADLINES = {
     Verdict.REFUTED: "Refuted: more leaks than the claim allows.",
@@ -26,149 +26,76 @@ _HEADLINES = {
 }
 _BUG = "Refuted: a bug breaks the claimed guarantee."
 _NO_MECHANISM = "No privacy mechanism: the training adds no noise."
+_ADVICE = {
+    Verdict.REFUTED: "Do not release anything under this claim: fix the software, then train and audit again.",
+    Verdict.SUSPICIOUS: "Do not sign yet: audit again with more canaries, which decides either way.",
+    Verdict.TOO_WEAK: "Do not sign on this audit: it could not have noticed a serious bug. Audit again as suggested.",
+    Verdict.NOT_REFUTED: "Nothing found contradicts the claim, and this audit would probably have noticed if half the "
+    "noise were missing. That supports the claim against the adversaries listed here, and against no others.",
+    Verdict.NO_CLAIM: "There is no guarantee to sign: state the claimed ε and δ, and audit again.",
+}
+_UNPROTECTED = (
+    "Do not call it private: nothing limits what the release reveals about a user, and a small lower bound does not "
+    "change that."
+)
 
 
-def answer(groups: Sequence[Group], warnings: int, *, without_noise: bool = False) -> tuple[Html, Figure]:
-    """Return the first screen and its picture.
+def first_page(run: SavedRun, auditor: str = "") -> Html:
+    """Return all that somebody who signs has to know, short enough for one printed page.
 
     Args:
-        groups: The results by unit, the worst verdict first.
-        warnings: Number of different warnings.
-        without_noise: Whether a training without any privacy mechanism was audited.
+        run: The run.
+        auditor: Who made the audit.
     """
-    figure = picture(groups)
-    first, *others = groups
-    unprotected = without_noise and first.verdict is Verdict.NO_CLAIM
-    kind = "refuted" if unprotected else slug(first.verdict.value)
-    parts = [
-        tag(
-            "div",
-            {"class": f"verdict {kind}"},
-            tag("p", {"class": "headline"}, _NO_MECHANISM if unprotected else _headline(first)),
-            finding_list(first.bugs),
-            _titled(first, sentence(first), alone=not others),
-            paragraphs([] if first.bugs else [odds(first)]),
-        ),
-        _tiles(first),
-        placed(figure),
-        *(_titled(group, in_short(group), alone=False) for group in others),
-        _table(groups),
-        paragraphs([_why_less_of_more(groups), _confidence(groups), _warnings(warnings)]),
-    ]
-    return joined(parts), figure
+    audited = subjects(run)
+    lead = audited[0]
+    return joined(
+        [
+            _verdict_box(lead, highlights(run, lead), alone=len(audited) == 1),
+            _tiles(lead.lead),
+            _facts(run, audited, auditor),
+            _signature(),
+        ]
+    )
+
+
+def _verdict_box(subject: Subject, found: Sequence[str], *, alone: bool) -> Html:
+    """Return the worst verdict in its color, in words, and what follows from it."""
+    group = subject.lead
+    headline = _NO_MECHANISM if subject.unprotected else _headline(group)
+    scope = f"{group.title}." if alone or subject.name in group.title else f"{_titled(subject)}. {group.title}."
+    advice = _UNPROTECTED if subject.unprotected else _ADVICE[group.verdict]
+    return tag(
+        "div",
+        {"class": f"verdict {subject.color}"},
+        tag("p", {"class": "headline"}, headline),
+        finding_list(group.bugs[:FEW]),
+        paragraphs(found),
+        tag("p", None, tag("strong", None, scope), " ", sentence(group)),
+        paragraphs([] if group.bugs else [odds(group)]),
+        tag("p", {"class": "advice"}, advice),
+    )
 
 
 def _headline(group: Group) -> str:
     return _BUG if group.verdict is Verdict.REFUTED and group.bugs else _HEADLINES[group.verdict]
 
 
-def sentence(group: Group) -> str:
-    """Return claim and evidence of one group in words."""
-    strongest = group.strongest
-    text = " ".join([_claimed(group), *_notes(group)])
-    if strongest is None or strongest.decisive is None:
-        return f"{text} No lower bound is available, only estimates."
-    if strongest.bugs and strongest.claim_test is not None and not strongest.claim_test.refuted:
-        return f"{text} The scores of the canaries alone do not show the bug; the checks do."
-    if strongest.claim_test is not None:
-        text += _tested(strongest.claim_test, advice=not words.lacks_canaries(strongest))
-    if not strongest.decisive.epsilon:
-        return f"{text} No adversary shows any leak."
-    bound = f"{numbers.at_least(strongest.decisive.epsilon)} ({_confident(strongest)})"
-    text += f" Strongest evidence: an adversary who {strongest.adversary} shows {bound}"
-    if len(group.claims) > 1 and strongest.theory is not None:
-        text += f", against a claim of {numbers.at_most(strongest.theory.epsilon)}"
-    if strongest.verdict is Verdict.REFUTED and not strongest.bugs:
-        return f"{text}. Look for missing noise, skipped clipping or an accountant that assumes other sampling."
-    return f"{text}."
-
-
-def _tested(test: ClaimTest, *, advice: bool) -> str:
-    """Return what the test of the claim says beyond the verdict, with a space before it."""
-    if test.verdict is Verdict.REFUTED and test.p_value is not None:
-        return f" The scores refute it, {words.p_value_text(test.p_value)}.{words.noise_sentence(test)}"
-    if test.verdict is Verdict.TOO_WEAK:
-        return words.needed_sentence(test) if advice else ""
-    return words.power_sentence(test)
-
-
-def in_short(group: Group) -> str:
-    """Return verdict and evidence of one group in one line."""
-    strongest = group.strongest
-    if strongest is None or strongest.decisive is None:
-        return "Estimates only."
-    verdict = group.verdict.value
-    text = f"{verdict[:1].upper()}{verdict[1:]}. "
-    if not strongest.decisive.epsilon:
-        return f"{text}No leak shown{_against(strongest, group)}."
-    bound = f"Lower bound {numbers.at_least(strongest.decisive.epsilon)} ({_confident(strongest)})"
-    return f"{text}{bound}{_against(strongest, group)}, by an adversary who {strongest.adversary}."
-
-
-def odds(group: Group) -> str:
-    """Return what the strongest bound and the claim mean in odds."""
-    strongest, claim = group.strongest, group.claim
-    flagging = words.FLAGGING if strongest is None else strongest.odds
-    allowed = None if claim is None or math.isinf(claim) else words.times_at_most(claim)
-    if strongest is not None and strongest.decisive is not None and strongest.decisive.epsilon:
-        shown = flagging.format(times=words.times_at_least(strongest.decisive.epsilon))
-        limit = "" if allowed is None else f" The claim allows {allowed}."
-        return f"In other words, {shown}.{limit} With no leak, both would be equally likely to be flagged."
-    if allowed is None:
-        return ""
-    return f"In other words, the claim allows an attacker to be {allowed} likelier to flag a member."
-
-
-def _titled(group: Group, text: str, *, alone: bool) -> Html:
-    """Return a sentence under its group's title, where there are several groups."""
-    return tag("p", None, *([] if alone else [tag("strong", None, f"{group.title}."), " "]), text)
-
-
-def _claimed(group: Group) -> str:
-    claims = group.claims
-    if not claims:
-        return "No guarantee was claimed."
-    if math.isinf(claims[-1]):
-        return "The accountant gives no finite guarantee."
-    if len(claims) == 1:
-        return f"The claim is {numbers.at_most(claims[0])}."
-    return f"The claims are {numbers.at_most(claims[0])} to {numbers.at_most(claims[-1])}, by adversary or setting."
-
-
-def _against(result: AuditResult, group: Group) -> str:
-    """Return the claim that a result is compared with, and the range of the others."""
-    if result.theory is None:
-        return ""
-    text = f", claimed {numbers.at_most(result.theory.epsilon)}"
-    if len(group.claims) > 1:
-        text += f" ({numbers.epsilon(group.claims[0])} to {numbers.epsilon(group.claims[-1])} by adversary or setting)"
-    return text
-
-
-def _notes(group: Group) -> list[str]:
-    """Return what an integration has to say about the claim, once."""
-    return list(dict.fromkeys(str(result.details["note"]) for result in group.results if result.details.get("note")))
-
-
-def _confident(result: AuditResult) -> str:
-    confidence = 0.0 if result.bound is None else result.bound.confidence or 0.0
-    return f"{100 * confidence:g}% confidence"
-
-
 def _tiles(group: Group) -> Html:
-    """Return claim, lower bound and best guess of the first group, large."""
+    """Return claim, lower bound, best guess and power of the group that decides, large."""
     strongest = group.strongest
     delta = next((e.delta for result in group.results for e in result.estimates if e.valid), None)
     bound = None if strongest is None else strongest.decisive
     guess = None if strongest is None else strongest.best_guess
-    at = "" if delta is None else f"at δ = {delta:g}"
+    test = None if strongest is None else strongest.claim_test
+    at = "nothing was claimed" if group.claim is None else "" if delta is None else f"at δ = {delta:g}"
     tiles = [
         ("claim", "Claimed", "–" if group.claim is None else numbers.at_most(group.claim), at),
         (
             "bound",
-            "Lower bound",
+            "Proven (lower bound)",
             "–" if bound is None else numbers.at_least(bound.epsilon),
-            "" if strongest is None else f"{_confident(strongest)}, {strongest.method}, {strongest.label}",
+            "" if strongest is None else f"{confident(strongest)}, {strongest.method}{_ceiling(strongest)}",
         ),
         (
             "estimate",
@@ -178,6 +105,7 @@ def _tiles(group: Group) -> Html:
             if guess is None
             else f"{_interval(guess.lower, guess.upper)}not a bound ({guess.method})",
         ),
+        ("power", "Power", *_power(test)),
     ]
     return tag(
         "dl",
@@ -195,6 +123,25 @@ def _tiles(group: Group) -> Html:
     )
 
 
+def _ceiling(result: AuditResult) -> str:
+    """Return the largest bound that these scores can show, if there is such a limit."""
+    if result.ceiling is None or result.bound is None or result.bound.method != "simultaneous":
+        return ""
+    return f"; at most {numbers.epsilon(result.ceiling)} can be shown"
+
+
+def _power(test: ClaimTest | None) -> tuple[str, str]:
+    """Return what the audit would have noticed, as a number and in words."""
+    if test is None:
+        return "–", "nothing to test"
+    if test.detectable_noise is None:
+        return "–", "not known, or too weak to notice anything"
+    if test.theory is not None and not states_noise(test.theory):
+        epsilon = test.theory.epsilon / test.detectable_noise
+        return f"ε\u00a0>\u00a0{numbers.epsilon(epsilon)}", "would be noticed in 4 audits of 5"
+    return f"<\u00a0{100 * test.detectable_noise:.0f}%", "of the claimed noise would be noticed in 4 audits of 5"
+
+
 def _no_guess(result: AuditResult | None) -> str:
     """Return why a result has no best guess, if it is for lack of scores."""
     few = result is not None and any(e.few_scores for e in result.estimates)
@@ -205,80 +152,73 @@ def _interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{numbers.epsilon(low)} to {numbers.epsilon(high)}, "
 
 
-def _why_less_of_more(groups: Sequence[Group]) -> str:
-    """Explain why rows need not grow with what is seen, where there are several bounds."""
-    if all(len(group.bounded) < 2 for group in groups):
-        return ""
-    return (
-        "An adversary who sees more does not always get a larger bound: each uses its own test and number of "
-        "canaries. A bound is what was shown, not the most there is."
+def _facts(run: SavedRun, audited: Sequence[Subject], auditor: str) -> Html:
+    """Return what was audited, how, by whom and when, and what was not tested, as a list of terms."""
+    rows: list[tuple[str, str]] = [(_name(subject, audited), _about(subject, audited)) for subject in audited]
+    rows += [("Found", text) for subject in audited[1:] for text in highlights(run, subject)]
+    rows += [("Adversaries", adversaries(run.results))]
+    rows += [("Not tested", _sentences(not_tested(run, audited)))]
+    warnings = _warnings(run.results)
+    rows += [("Warnings", warnings)] if warnings else []
+    rows += [("Audited by", f"{auditor or 'Not stated'}, {origin(run)}")]
+    return tag(
+        "dl",
+        {"class": "facts", "aria-label": "What was audited"},
+        *(tag("div", None, tag("dt", None, name), tag("dd", None, content)) for name, content in rows),
     )
 
 
-def _table(groups: Sequence[Group]) -> Html:
-    """Return every result in numbers, under its unit."""
-    columns = ["method: view", "an adversary who", "claimed", "lower bound", "best guess", "estimator", "p-value"]
-    columns += ["verdict"]
-    numeric = {"claimed", "lower bound", "best guess", "p-value"}
+def _name(subject: Subject, audited: Sequence[Subject]) -> str:
+    return "Audited" if len(audited) == 1 else _titled(subject)
 
-    def attributes(column: str) -> dict[str, str]:
-        return {"class": "number"} if column in numeric else {"class": "who"} if column == columns[1] else {}
 
-    def row(result: AuditResult) -> Html:
-        signed = zip("≤≥≈", epsilons(result), strict=True)
-        cells = [
-            result.adversary,
-            *("–" if value is None else f"{sign} {numbers.epsilon(value)}" for sign, value in signed),
-            "–" if result.best_guess is None else result.best_guess.method,
-            _p_value(result),
-            result.verdict.value,
+def _titled(subject: Subject) -> str:
+    """Return the name of a training as a title, and that of a method as it is."""
+    name = subject.name
+    return f"{name[:1].upper()}{name[1:]}".replace("-", " ") if subject.training else name
+
+
+def _about(subject: Subject, audited: Sequence[Subject]) -> Html:
+    """Return data, users, model and mechanism of one subject, with its verdict where there are several."""
+    what = ", ".join(filter(None, [subject.data and f"Data {subject.data}", subject.users, subject.model]))
+    return joined(
+        [
+            *([] if len(audited) == 1 else [tag("span", {"class": f"chip {subject.color}"}, subject.verdict), " "]),
+            f"{what[:1].upper()}{what[1:]}. " if what else "",
+            tag("strong", {"class": "alarm"}, "No privacy mechanism: ")
+            if subject.unprotected
+            else "Stated mechanism: ",
+            f"{subject.mechanism}.",
         ]
-        return tag(
-            "tr",
-            {"class": "refuting"} if result.verdict is Verdict.REFUTED else None,
-            tag("th", {"scope": "row"}, f"{result.method}: {result.label}"),
-            *(tag("td", attributes(column), cell) for column, cell in zip(columns[1:], cells, strict=True)),
-        )
+    )
 
-    head = tag("tr", None, *(tag("th", {"scope": "col", **attributes(column)}, column) for column in columns))
-    bodies = [
-        tag(
-            "tbody",
-            None,
-            tag("tr", None, tag("th", {"scope": "rowgroup", "colspan": str(len(columns))}, group.title)),
-            *map(row, group.results),
-        )
-        for group in groups
+
+def _sentences(texts: Iterator[str]) -> str:
+    return " ".join(f"{text}." for text in texts)
+
+
+def _warnings(results: Sequence[AuditResult]) -> Html:
+    """Return the first warnings, each with a link to the section that has all of them."""
+    methods: dict[str, str] = {}
+    for result in results:
+        for warning in result.warnings:
+            methods.setdefault(str(warning), result.method)
+    items = [
+        tag("li", None, f"{text[:1].upper()}{text[1:].rstrip('.')} (", _link(method), ").")
+        for text, method in list(methods.items())[:FEW]
     ]
-    return framed("Every adversary in numbers", tag("thead", None, head), *bodies)
+    hidden = list(dict.fromkeys(list(methods.values())[FEW:]))
+    if hidden:
+        links = [part for method in hidden for part in (", ", _link(method))][1:]
+        items.append(tag("li", None, f"{len(methods) - FEW} more: ", *links, "."))
+    return tag("ul", None, *items) if items else Html("")
 
 
-def _p_value(result: AuditResult) -> str:
-    p_value = None if result.claim_test is None else result.claim_test.p_value
-    return "–" if p_value is None else f"{p_value:.2g}"
+def _link(method: str) -> Html:
+    return tag("a", {"href": f"#{slug(method)}"}, method)
 
 
-def _confidence(groups: Sequence[Group]) -> str:
-    """Return with which confidence all bounds hold together: the largest of several is a selection."""
-    bounded = [result for group in groups for result in group.bounded]
-    single = [result for result in bounded if result.joint_bound is None]
-    sentences = []
-    if len(single) > 1:
-        confidences = {result.bound.confidence for result in single if result.bound is not None}
-        each = _confident(single[0]) if len(confidences) == 1 else "its own confidence"
-        sentences.append(
-            f"Each lower bound holds individually with {each}; all {len(single)} hold jointly with at least "
-            f"{100 * joint_confidence(single):.0f}% confidence."
-        )
-    if len(single) < len(bounded):
-        sentences.append(
-            "Where a method tests many variants, its bounds hold jointly, and the one closest to its claim is shown."
-        )
-    return " ".join(sentences)
-
-
-def _warnings(count: int) -> str:
-    if not count:
-        return ""
-    counted = "is one warning" if count == 1 else f"are {count} warnings"
-    return f"There {counted} about these results; see the sections below."
+def _signature() -> Html:
+    """Return the line to sign."""
+    fields = ("Decision: ☐ accepted ☐ rejected", "Name", "Date", "Signature")
+    return tag("div", {"class": "signature"}, *(tag("p", None, text) for text in fields))

@@ -65,16 +65,20 @@ for (const part of document.querySelectorAll("[data-explorer]")) {
 }
 
 const names = Object.keys(specs);
+const inClosedFold = (name) => document.getElementById(`figure-${name}`).closest("details:not([open])") !== null;
 const near = new IntersectionObserver(
   (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target.id.slice(7))),
   { rootMargin: "300px" },
 );
 for (const name of names) near.observe(document.getElementById(`figure-${name}`));
 
-// Figures further down are drawn in idle time, so that the whole page can be printed.
+// Figures further down are drawn in idle time, so that all that is unfolded can be printed. In a closed fold, a figure
+// has no width to be drawn in.
 const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
 async function drawAll() {
+  delete document.documentElement.dataset.drawn;
   for (const name of names) {
+    if (inClosedFold(name)) continue;
     await draw(name);
     await new Promise((done) => later(done, { timeout: 300 }));
   }
@@ -82,6 +86,12 @@ async function drawAll() {
 }
 later(drawAll, { timeout: 1000 });
 
-addEventListener("beforeprint", () => {
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
+document.addEventListener("toggle", drawAll, true);
+
+const unfold = document.getElementById("unfold");
+unfold.addEventListener("click", () => {
+  const folds = [...document.querySelectorAll("details")];
+  const open = folds.some((fold) => !fold.open);
+  for (const fold of folds) fold.open = open;
+  unfold.textContent = open ? "Fold all details" : "Unfold all details";
 });

@@ -19,7 +19,8 @@ from coalmine.drawing.sections import Section, plain_section
 from coalmine.errors import InputError
 from coalmine.files import write_text
 from coalmine.methods import registry
-from coalmine.report.first_screen import answer
+from coalmine.report.evidence import evidence_section
+from coalmine.report.first_screen import first_page
 from coalmine.report.glossary import GLOSSARY
 from coalmine.report.training import training_section
 from coalmine.results.directory import RunDirectory
@@ -30,12 +31,22 @@ from coalmine.results.saved import SavedRun, read_run_directory, refusing_damage
 from coalmine.results.tables import score_counts
 from coalmine.stats.estimators import CAVEATS
 
+_FOOTER = (
+    f"Written by coalmine {__version__} from the results of the run. Details that are folded in the HTML file are not "
+    "printed."
+)
 
-def write_report(directory: Path) -> Path:
-    """Write ``report.html`` into a run directory and return its path."""
+
+def write_report(directory: Path, *, auditor: str = "") -> Path:
+    """Write ``report.html`` into a run directory and return its path.
+
+    Args:
+        directory: The run directory.
+        auditor: Who made the audit, if not as the run's settings say.
+    """
     with refusing_damage(directory):
         run = read_run_directory(directory, scores=True)
-        page = report(run)
+        page = report(run, auditor=auditor)
     with RunDirectory(directory).recording():
         return write_text(run.path / REPORT, page)
 
@@ -61,9 +72,14 @@ def write_figures(directory: Path, out: Path) -> list[Path]:
     return [write_png(figure, out) for figure in figures]
 
 
-def report(run: SavedRun) -> str:
-    """Return the whole page of a run that was read with its scores."""
-    sections = _sections(run)
+def report(run: SavedRun, *, auditor: str = "") -> str:
+    """Return the whole page of a run that was read with its scores.
+
+    Args:
+        run: The run.
+        auditor: Who made the audit, if not as the run's settings say.
+    """
+    sections = _sections(run, auditor)
     figures = _figures(sections)
     explorers = {explorer.name: explorer.to_dict() for section in sections for explorer in section.explorers}
     style, library, script = _style(), _library(), _file("page.js")
@@ -87,7 +103,6 @@ def report(run: SavedRun) -> str:
             None,
             tag("p", {"class": "kind"}, "coalmine privacy audit"),
             tag("h1", None, run.title),
-            tag("p", {"class": "kind"}, _origin(run)),
             tag(
                 "nav",
                 {"aria-label": "Contents"},
@@ -96,10 +111,11 @@ def report(run: SavedRun) -> str:
                     None,
                     *(tag("li", None, tag("a", {"href": f"#{s.key}"}, s.short or s.title)) for s in sections),
                 ),
+                tag("button", {"type": "button", "id": "unfold"}, "Unfold all details"),
             ),
         ),
         tag("main", None, *map(_laid_out, sections)),
-        tag("footer", None, tag("p", None, f"Written by coalmine {__version__} from the results of the run.")),
+        tag("footer", None, tag("p", None, _FOOTER)),
         data("figures", {"theme": theme(), "specs": {figure.name: figure.spec for figure in figures}}),
         data("explorers", explorers),
         Html(f'<script type="module">{library}</script>'),
@@ -108,36 +124,12 @@ def report(run: SavedRun) -> str:
     return f'<!DOCTYPE html>\n<html lang="en">{tag("head", None, *head)}{tag("body", None, *body)}</html>\n'
 
 
-def _origin(run: SavedRun) -> str:
-    """Return when and with what the results were computed, on which data, and the fingerprint of the directory."""
-    origin = run.provenance
-    commit, seeds = origin.get("commit"), origin.get("seeds")
-    data_fingerprints = dict.fromkeys(
-        str(t["data_fingerprint"]) for t in run.trainings.values() if "data_fingerprint" in t
-    )
-    parts = [
-        str(origin["date"]).replace("T", " ").replace("+00:00", " UTC") if "date" in origin else "",
-        f"coalmine {run.content.get('coalmine', 'unknown')}" + (f" (commit {_short(str(commit))})" if commit else ""),
-        f"data {', '.join(data_fingerprints)}" if data_fingerprints else "",
-        f"seed {', '.join(dict.fromkeys(map(str, seeds.values())))}" if isinstance(seeds, dict) and seeds else "",
-        f"fingerprint {run.fingerprint}" if run.fingerprint else "",
-    ]
-    return " · ".join(part for part in parts if part)
-
-
-def _short(commit: str) -> str:
-    """Return a commit with 12 digits, and whether files differed from it."""
-    digits, dirty, _ = commit.partition("-dirty")
-    return f"{digits[:12]}{dirty}"
-
-
-def _sections(run: SavedRun) -> list[Section]:
-    warnings = len({warning for result in run.results for warning in result.warnings})
-    without_noise = any(not training.get("private") for training in run.trainings.values())
-    first, picture = answer(grouped(run.results), warnings, without_noise=without_noise)
+def _sections(run: SavedRun, auditor: str = "") -> list[Section]:
+    first = first_page(run, auditor or str(run.content.get("auditor") or ""))
     alone = len(run.trainings) == 1
     return [
-        Section(key="answer", title="How private is it?", short="Answer", body=first, figures=[picture]),
+        Section(key="answer", title="How private is it?", short="Answer", lead=first),
+        evidence_section(grouped(run.results)),
         *(section_of(run.of(name, registry.find(name).extras)) for name in run.methods),
         *(training_section(name, training, alone=alone) for name, training in run.trainings.items()),
         Section(key="method", title="How it was measured", short="Method", body=_method(run)),
@@ -159,7 +151,8 @@ def _laid_out(section: Section) -> Html:
         "section",
         {"id": section.key, "aria-labelledby": heading},
         tag("h2", {"id": heading}, section.title),
-        section.body,
+        section.lead,
+        *([folded(f"Details: {section.short or section.title}", section.body)] if section.body else []),
     )
 
 
@@ -210,16 +203,11 @@ def _caveat(estimator: str) -> str:
 def _settings(run: SavedRun) -> Html:
     versions = {"coalmine": run.content.get("coalmine", "unknown"), **run.results[0].provenance}
     rows = [[name, str(value)] for name, value in versions.items()]
-    environment = folded("Environment", table("Environment", ["what", "version"], rows))
+    environment = table("Environment", ["what", "version"], rows)
     if not run.config:
         return environment
-    return joined(
-        [
-            tag("p", None, "These settings give the same run again, bit for bit with the same versions."),
-            folded("Settings (config.toml)", tag("pre", {"tabindex": "0"}, tag("code", None, run.config))),
-            environment,
-        ]
-    )
+    again = tag("p", None, "These settings give the same run again, bit for bit with the same versions.")
+    return joined([again, tag("pre", {"tabindex": "0"}, tag("code", None, run.config)), environment])
 
 
 def _figures(sections: list[Section]) -> list[Figure]:

@@ -38,13 +38,14 @@ def training_section(name: str, training: Mapping[str, Any], *, alone: bool) -> 
     )
     body = joined(
         [
-            paragraphs([facts, note]),
+            paragraphs([note]),
             table("Quality of the model", columns, rows) if rows else "",
             tag("div", {"class": "panels"}, *map(placed, figures)),
         ]
     )
     title = "Model and training" if alone else f"Model and training: {name}"
-    return Section(key=slug(name), title=title, short=name.replace("-", " "), body=body, figures=figures)
+    short = name.replace("-", " ")
+    return Section(key=slug(name), title=title, short=short, lead=paragraphs([facts]), body=body, figures=figures)
 
 
 def _training_curves(history: Sequence[Mapping[str, Any]], name: str) -> list[Figure]:

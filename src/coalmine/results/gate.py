@@ -19,8 +19,9 @@ from typing import Any
 from coalmine.errors import InputError, check_confidence, check_number
 from coalmine.results import words
 from coalmine.results.finding import CHECK_RATE
+from coalmine.results.groups import share_of_claim
 from coalmine.results.result import AuditResult, in_json, refutes
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import LEADING, Verdict
 from coalmine.stats import Estimate
 
 COLUMNS = ["method", "view", "unit", "lower bound", "judged at", "claim", "p-value", "verdict", ""]
@@ -38,6 +39,7 @@ class Judgment:
         verdict: Verdict on its claim at that confidence.
         over_limit: Whether the bound exceeds the limit.
         limit_applies: Whether the limit is about this result's unit.
+        checked: Whether anything was tested: a claim, or a limit that applies to a lower bound.
     """
 
     result: AuditResult
@@ -47,6 +49,7 @@ class Judgment:
     verdict: Verdict
     over_limit: bool
     limit_applies: bool
+    checked: bool
 
     @property
     def claim(self) -> float | None:
@@ -65,6 +68,7 @@ class Judgment:
             "claim": in_json(self.claim),
             "verdict": self.verdict.value,
             "over_limit": self.over_limit,
+            "checked": self.checked,
         }
 
 
@@ -149,6 +153,7 @@ class Gate:
                 parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
             text = ", and ".join(parts) or "Nothing was tested: no claim was stated and no limit given"
             text = f"{text[:1].upper()}{text[1:]}. This is not a proof of privacy."
+            text += _unchecked(sum(not judgment.checked for judgment in self.judgments), len(self.judgments))
             if self.limit is not None and not limited:
                 text += " The limit applies to none of these units: name one with --method or --view to compare it."
         text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
@@ -167,8 +172,23 @@ class Gate:
             )
         return text
 
-    def rows(self) -> list[list[str]]:
-        """Return the rows of the table that the terminal shows, under `COLUMNS`."""
+    def folded(self) -> list[Judgment]:
+        """Return the judgments to list: all that stop the gate, and of other variants the most telling of each view."""
+        kept: dict[tuple[str, ...], Judgment] = {}
+        for i, judgment in enumerate(self.judgments):
+            result = judgment.result
+            single = not result.variant or self.stops(judgment)
+            key = (result.method, result.view, result.training, result.unit.name, str(i) if single else "")
+            if key not in kept or _telling(judgment) > _telling(kept[key]):
+                kept[key] = judgment
+        return list(kept.values())
+
+    def rows(self, judgments: Sequence[Judgment] | None = None) -> list[list[str]]:
+        """Return the rows of the table that the terminal shows, under `COLUMNS`.
+
+        Args:
+            judgments: The judgments to list, by default all.
+        """
         return [
             [
                 judgment.result.method,
@@ -181,7 +201,7 @@ class Gate:
                 judgment.verdict.value,
                 self._remark(judgment),
             ]
-            for judgment in self.judgments
+            for judgment in (self.judgments if judgments is None else judgments)
         ]
 
     def _remark(self, judgment: Judgment) -> str:
@@ -189,9 +209,11 @@ class Gate:
             return "ABOVE THE LIMIT"
         if judgment.result.bugs:
             return "a check found a bug"
-        if judgment.bound is None:
-            return "no lower bound"
-        return "" if judgment.limit_applies or self.limit is None else "limit does not apply to this unit"
+        exempt = "" if judgment.limit_applies or self.limit is None else "limit does not apply to this unit"
+        if judgment.checked:
+            return exempt
+        reason = "no lower bound" if judgment.bound is None else exempt
+        return f"not checked: {reason}" if reason else "not checked"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gate, ready for JSON."""
@@ -251,6 +273,8 @@ def judge(
             lower, significance = _at(result.bound, shares[i])
             by_bound = _p_value(result) is None or halved[i]
             rate += significance * by_bound + shares[i] * (_p_value(result) is not None)
+        verdict = _verdict(result, lower, refuted=i in refuted)
+        limited = named[i] and max_epsilon is not None
         over_limit = named[i] and lower is not None and max_epsilon is not None and lower > max_epsilon
         judgments.append(
             Judgment(
@@ -258,12 +282,30 @@ def judge(
                 bound=lower,
                 confidence=None if significance is None else 1 - significance,
                 p_value=_p_value(result),
-                verdict=_verdict(result, lower, refuted=i in refuted),
+                verdict=verdict,
                 over_limit=over_limit,
                 limit_applies=named[i],
+                checked=verdict is Verdict.REFUTED or (lower is not None and (_has_claim(result) or limited)),
             )
         )
     return Gate(judgments=judgments, limit=max_epsilon, false_alarm_rate=rate, requested_rate=requested, strict=strict)
+
+
+def _has_claim(result: AuditResult) -> bool:
+    """Whether there is a finite claim to test."""
+    return result.theory is not None and result.theory.epsilon < math.inf
+
+
+def _unchecked(count: int, of: int) -> str:
+    """Say how many results nothing was compared with; empty if there are none, or if nothing was tested at all."""
+    if count in (0, of):
+        return ""
+    return f" {count} of {of} results {'was' if count == 1 else 'were'} not checked."
+
+
+def _telling(judgment: Judgment) -> tuple[int, float]:
+    """Return what to sort variants by: the worse verdict first, then the bound closest to its claim."""
+    return -LEADING.index(judgment.verdict), share_of_claim(judgment.result)
 
 
 def _p_value(result: AuditResult) -> float | None:

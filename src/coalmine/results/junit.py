@@ -13,12 +13,12 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_junit(gate: Gate, name: str, path: Path) -> None:
-    """Write one test case for each result: passed, failed, or skipped if it has no lower bound."""
+    """Write one test case for each result: passed, failed, or skipped if nothing was tested."""
     counts = {
         "tests": len(gate.judgments),
         "failures": len(gate.failures),
         "errors": 0,
-        "skipped": sum(judgment.bound is None and not gate.stops(judgment) for judgment in gate.judgments),
+        "skipped": sum(not judgment.checked and not gate.stops(judgment) for judgment in gate.judgments),
     }
     attributes = {key: str(value) for key, value in counts.items()}
     suites = ET.Element("testsuites", attributes)
@@ -31,8 +31,9 @@ def write_junit(gate: Gate, name: str, path: Path) -> None:
             kind = "over-limit" if judgment.over_limit else judgment.verdict.value
             failure = ET.SubElement(case, "failure", {"message": _text(gate.reason(judgment)), "type": kind})
             failure.text = _text(gate.sentence)
-        elif judgment.bound is None:
-            ET.SubElement(case, "skipped", {"message": "no lower bound"})
+        elif not judgment.checked:
+            reason = "no lower bound" if judgment.bound is None else "neither a claim nor a limit that applies"
+            ET.SubElement(case, "skipped", {"message": reason})
     ET.indent(suites)
     write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n")
 

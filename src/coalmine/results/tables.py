@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -68,6 +69,16 @@ def results_markdown(results: Sequence[AuditResult]) -> str:
     """Return results as a Markdown table, and below it what was found."""
     remarks = [f"- {remark}" for remark in _remarks(results)]
     return "\n".join([Table.of_results(results, "").to_markdown(), *([""] if remarks else []), *remarks])
+
+
+def inline_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line; `Table.to_markdown` escapes the bars.
+
+    Example:
+        >>> print(inline_markdown("a <b> *c*"))
+        a \\<b\\> \\*c\\*
+    """
+    return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", " ".join(text.split()))
 
 
 def _remarks(results: Sequence[AuditResult]) -> list[str]:

@@ -83,7 +83,7 @@ def claim_sentence(
             evidence = "estimates lie" if best_guess is None else f"the best guess, {guess(best_guess)}, lies"
             return f"Suspicious: not refuted, but {evidence} above {claim.rstrip(',')}.{power_sentence(test)}"
         case Verdict.TOO_WEAK:
-            unnoticed = "half the noise" if _states_noise(theory) else "twice this ε"
+            unnoticed = "half the noise" if states_noise(theory) else "twice this ε"
             weak = f"Too weak to test {claim.rstrip(',')}: {unnoticed} could go unnoticed."
             return f"{weak}{needed_sentence(test)}" if advice else weak
         case _:
@@ -164,13 +164,13 @@ def power_sentence(test: ClaimTest) -> str:
     """Say what the test would have detected, with a space before it; empty if that is unknown."""
     if test.detectable_noise is None:
         return ""
-    if test.theory is not None and not _states_noise(test.theory):
+    if test.theory is not None and not states_noise(test.theory):
         # For such claims the share of the noise stands for ε, divided by it.
         return f" This audit would have detected ε = {test.theory.epsilon / test.detectable_noise:.3g} (80% power)."
     return f" This audit would have detected noise below {test.detectable_noise:.2g} of the claim (80% power)."
 
 
-def _states_noise(theory: Theory) -> bool:
+def states_noise(theory: Theory) -> bool:
     """Whether a claim is about a noise multiplier, and not only about ε and δ."""
     return theory.noise_multiplier is not None or bool(theory.noise_schedule)
 

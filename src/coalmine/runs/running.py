@@ -303,7 +303,8 @@ class _Run:
             reasons = " ".join(method.summary for method in methods if method.summary)
             raise InputError(reasons or "the audits have no results: insert canaries, and hold some out")
         summaries = {method.method: method.summary for method in methods if method.summary}
-        return envelope(results, title=self.settings.run.title, summaries=summaries, trainings=dict(trainings))
+        by = {"auditor": self.settings.run.auditor} if self.settings.run.auditor else {}
+        return envelope(results, title=self.settings.run.title, **by, summaries=summaries, trainings=dict(trainings))
 
     def _read(self, name: str, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any] | None:
         path = None if self.directory is None else self.directory.part(name)

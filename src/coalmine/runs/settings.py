@@ -26,6 +26,7 @@ class RunOptions(Settings):
     """The run itself."""
 
     title: str = Field("", description="title of the report")
+    auditor: str | None = Field(None, examples=["Ann Lee"], description="who makes the audit, for the report")
     baseline: bool = Field(False, description="also train without canaries, to see what they cost in accuracy")
     checkpoint_every: int = Field(10, ge=1, description="rounds between checkpoints")
 

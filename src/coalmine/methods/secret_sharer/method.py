@@ -124,6 +124,21 @@ def _memorization_table(memorization: Mapping[str, Any]) -> Table:
     return Table(title, ["p_u", "p_e", "users", "copies", "memorized", "extracted", "median exposure"], rows)
 
 
+def highlights(method_results: MethodResults) -> list[str]:
+    """Return how many phrases the model has memorized and gives away, with examples of those."""
+    memorization = method_results.extras.get("memorization")
+    if not memorization or "planted" not in memorization:
+        return []
+    inserted, memorized, extracted = (memorization[key] for key in ("planted", "random_sampling", "beam_search"))
+    text = (
+        f"{memorized or 'None'} of {inserted} inserted phrases are memorized (likelier than all "
+        f"{memorization['references']:,} random ones), and {extracted or 'none'} can be extracted from the model "
+        "word for word"
+    )
+    examples = [f"“{c['phrase']}”" for c in memorization["canaries"] if c["planted"] and c["extracted"]]
+    return [f"{text}, such as {examples[0]}." if examples else f"{text}."]
+
+
 def _span(span: tuple[int, int] | None) -> str:
     return "-" if span is None else f"{span[0]:,} to {span[1]:,}"
 
@@ -154,6 +169,7 @@ METHOD = Method(
     init={"p_u": [0.01, 0.03], "p_e": [0.1, 1.0], "twins": 3, "references": 100_000},
     check=check,
     section=_section,
+    highlights=highlights,
     tables=tables,
     charts=_charts,
     extras=("memorization",),

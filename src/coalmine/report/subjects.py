@@ -1,0 +1,192 @@
+"""What was audited: each training or mechanism with its data, its privacy mechanism and its verdict.
+
+The first page of the report and the model card say the same about a run, since both read it from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from coalmine.accounting import Theory
+from coalmine.drawing import numbers
+from coalmine.drawing.html import slug
+from coalmine.results.groups import Group, grouped
+from coalmine.results.result import AuditResult
+from coalmine.results.saved import SavedRun
+from coalmine.results.verdict import Verdict
+from coalmine.results.words import plural
+
+NO_MECHANISM = "no privacy mechanism"
+
+# The worst first. Unlike within one claim, where a strong adversary makes up for a weak one, a training that was not
+# tested well is not made up for by another that was.
+_WORST_FIRST = (
+    Verdict.REFUTED.value,
+    NO_MECHANISM,
+    Verdict.SUSPICIOUS.value,
+    Verdict.TOO_WEAK.value,
+    Verdict.NO_CLAIM.value,
+    Verdict.NOT_REFUTED.value,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One training or mechanism under audit.
+
+    Args:
+        name: Name of the training, or of the method where there is none.
+        results: What was found about it.
+        training: What the run recorded of the training: clients, parameters, rounds, whether it is private.
+    """
+
+    name: str
+    results: Sequence[AuditResult]
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Its results by unit."""
+        return grouped(self.results)
+
+    @cached_property
+    def lead(self) -> Group:
+        """The unit that decides: one with an alarm, else the worst tested whole release, else whatever there is."""
+        alarms = [group for group in self.groups if group.verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS)]
+        claimed = [group for group in self.groups if group.verdict is not Verdict.NO_CLAIM]
+        whole = [group for group in claimed if group.results[0].unit.limited]
+        nothing = [Group(title="No results", results=())]
+        candidates = alarms or whole or claimed or self.groups or nothing
+        return min(candidates, key=lambda group: _WORST_FIRST.index(group.verdict.value))
+
+    @property
+    def unprotected(self) -> bool:
+        """Whether it is known to add no noise, unless that has refuted a claim."""
+        no_noise = not self.training.get("private", True) or any(
+            theory.epsilon == math.inf and not theory.has_noise for theory in self._theories
+        )
+        return no_noise and self.lead.verdict is not Verdict.REFUTED
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on it, or that it has no privacy mechanism."""
+        return NO_MECHANISM if self.unprotected else self.lead.verdict.value
+
+    @property
+    def color(self) -> str:
+        """The class of the verdict in the style sheet."""
+        return "refuted" if self.unprotected else slug(self.lead.verdict.value)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The settings of the audit, which include those of the training."""
+        return self.results[0].config if self.results else {}
+
+    @property
+    def theory(self) -> Theory | None:
+        """The claim about the most rounds."""
+        return max(self._theories, key=lambda theory: theory.rounds, default=None)
+
+    @property
+    def _theories(self) -> list[Theory]:
+        return [result.theory for result in self.results if result.theory is not None]
+
+    @property
+    def data(self) -> str:
+        """The data, with its fingerprint where the run recorded one; empty if unknown."""
+        fingerprint = self.training.get("data_fingerprint")
+        data = str(self.config.get("data") or "")
+        return f"{data} (fingerprint {fingerprint})" if data and fingerprint else data
+
+    @property
+    def users(self) -> str:
+        """The number of users; empty if unknown."""
+        clients = self.training.get("clients")
+        return "" if clients is None else plural(int(clients), "user")
+
+    @property
+    def model(self) -> str:
+        """The model; empty if unknown."""
+        parameters = self.training.get("parameters", self.config.get("dim"))
+        model = str(self.config.get("model") or "")
+        size = "" if parameters is None else f"{numbers.count(parameters)} parameters"
+        return ", ".join(filter(None, [model, size]))
+
+    @property
+    def rounds(self) -> str:
+        """The number of rounds; empty if unknown or if nothing is trained."""
+        theory = self.theory
+        # A claim taken from elsewhere counts as one round, whatever it covers.
+        counted = None if theory is None or theory.accountant == "claimed" else theory.rounds
+        rounds = self.training.get("rounds") or counted
+        local = theory is not None and theory.local_epsilon is not None
+        return "" if rounds is None or (local and rounds == 1) else plural(int(rounds), "round")
+
+    @property
+    def clipping(self) -> str:
+        """The clip norm in words; empty if unknown."""
+        norm = self.config.get("clip_norm")
+        return "" if norm is None else "no clipping" if norm == "none" else f"clip norm {norm}"
+
+    @property
+    def noise(self) -> str:
+        """The noise in words; empty if unknown."""
+        theory = self.theory
+        if self.unprotected:
+            return "no noise"
+        if theory is None:
+            return ""
+        if theory.noise_schedule:
+            multipliers = [noise for noise, _ in theory.noise_schedule]
+            return f"Gaussian noise with noise multipliers {min(multipliers):g} to {max(multipliers):g}"
+        if theory.noise_multiplier is not None:
+            return f"Gaussian noise with noise multiplier {theory.noise_multiplier:g}"
+        local = sorted({t.local_epsilon for t in self._theories if t.local_epsilon is not None})
+        if not local:
+            return ""
+        span = f"{local[0]:g}" if len(local) == 1 else f"{local[0]:g} to {local[-1]:g}"
+        return f"every report randomized by its user ({self.config.get('mechanism', 'local mechanism')}, ε = {span})"
+
+    @property
+    def sampling(self) -> str:
+        """The sampling in words; empty if unknown."""
+        theory = self.theory
+        text = str(self.config.get("cohort") or "") if theory is None else theory.sampling
+        if theory is not None and theory.local_epsilon is not None:
+            return ""
+        name, _, value = text.partition(":")
+        if name == "poisson":
+            return f"Poisson sampling with q = {value}"
+        if name == "every-round":
+            return "every user in every round"
+        return "" if text in ("", "as claimed", "unknown") else f"sampling {text}"
+
+    @property
+    def bug(self) -> str:
+        """The bug that was planted on purpose; empty if there is none."""
+        return str(self.config.get("bug") or "")
+
+    @property
+    def mechanism(self) -> str:
+        """Clipping, noise, sampling and rounds in one line."""
+        planted = f"a bug planted on purpose ({self.bug})" if self.bug else ""
+        parts = [self.clipping, self.noise, self.sampling, self.rounds, planted]
+        return ", ".join(filter(None, parts)) or "not stated"
+
+
+def subjects(run: SavedRun) -> list[Subject]:
+    """Return what a run audited, the worst verdict first.
+
+    Results of a Python session name no training and count as one subject.
+    """
+    by_name: dict[str, list[AuditResult]] = {name: [] for name in run.trainings}
+    for result in run.results:
+        by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
+    made = [
+        Subject(name=name, results=results, training=run.trainings.get(name, {})) for name, results in by_name.items()
+    ]
+    return sorted(made, key=lambda subject: _WORST_FIRST.index(subject.verdict))

@@ -1,0 +1,102 @@
+"""The section for a model card: every field of the two lists, nothing invented."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coalmine.accounting import Poisson, theory
+from coalmine.report.model_card import UNKNOWN, model_card
+from coalmine.results.saved import SavedRun
+from gate_runs import directory, result
+from saved_runs import write_run
+
+PRIVATE = {"private": True, "clients": 50, "parameters": 100, "rounds": 40, "metrics": {"accuracy": 0.9}}
+# What NIST SP 800-226 and the deployments registry ask for, as the card names it.
+FIELDS = [
+    "Deployment", "Intended use", "Data curator", "Data", "People in the data", "Model", "What is released", "Utility",
+    "Definition of privacy", "Unit of privacy", "Adjacency", "ε", "δ", "Accounting", "Trust model", "Clipping", "Noise",
+    "Sampling", "Rounds", "Implementation", "Tuning of hyperparameters, other releases from the same data",
+    "Post-processing",
+]  # fmt: skip
+
+
+def card(*results, **trainings):
+    return model_card(SavedRun(path=Path("mine"), content={"title": "T", "trainings": trainings}, results=results))
+
+
+def rows(text):
+    """The fields of the first table."""
+    return dict(re.findall(r"^\| (.*?) \| (.*?) \|$", text.split("### ")[0], re.M)[2:])
+
+
+def ours(**more):
+    """A result with the claim of a Gaussian mechanism."""
+    claim = theory(noise_multiplier=2.0, sampling=Poisson(0.5), rounds=40, delta=1e-5)
+    tested = result(bound=0.9 * claim.epsilon, claim=None, training="training", **more)
+    return replace(tested, theory=claim)
+
+
+def test_every_field_is_there_and_known_ones_are_filled():
+    config = {"data": "digits", "clip_norm": "1.0"}
+    values = rows(card(ours(config=config), training=PRIVATE | {"data_fingerprint": "abc"}))
+    assert list(values) == FIELDS
+    assert values["Data"] == "digits (fingerprint abc)"
+    assert values["Unit of privacy"] == "one user, whole training"
+    assert values["Adjacency"] == "add or remove one"
+    assert float(values["ε"]) == pytest.approx(8.339, abs=0.01)
+    assert (values["δ"], values["Clipping"], values["Rounds"]) == ("1e-05", "clip norm 1.0", "40 rounds")
+    assert values["Sampling"] == "Poisson sampling with q = 0.5"
+    assert values["Accounting"] == "pld, composed over 40 rounds"
+    assert values["Trust model"].startswith("central")
+    assert [name for name, value in values.items() if value == UNKNOWN] == [
+        "Intended use", "Data curator", "What is released", "Implementation", FIELDS[-2], "Post-processing",
+    ]  # fmt: skip
+
+
+def test_a_bare_claim_invents_nothing():
+    values = rows(card(result(bound=6.0, claim=8.0)))
+    stated = {name: value for name, value in values.items() if value != UNKNOWN}
+    assert stated == {
+        "Deployment": "T",
+        "Definition of privacy": "approximate differential privacy (ε, δ)",
+        "Unit of privacy": "one user, whole training",
+        "Adjacency": "add or remove one",
+        "ε": "8",
+        "δ": "1e-05",
+        "Accounting": "ε was stated, not computed",
+    }
+
+
+@pytest.mark.parametrize("training", [PRIVATE | {"private": False}, PRIVATE], ids=["no mechanism", "no claim"])
+def test_without_a_claim_the_card_states_no_guarantee(training):
+    text = card(result(claim=None, training="training"), training=training)
+    values = rows(text)
+    assert (values["Definition of privacy"], values["ε"], values["δ"]) == ("none", "none claimed", UNKNOWN)
+    assert ("No privacy mechanism" in text) is not training["private"]
+    assert "No claim was stated" in text or not training["private"]
+
+
+def test_a_refuted_claim_comes_first():
+    text = card(result(bound=9.0, claim=8.0))
+    assert text.startswith("## Differential privacy\n\n**Audit.** Refuted: the claimed ε = 8 ")
+
+
+def test_each_training_has_its_table():
+    text = card(ours(), result(claim=None, training="text"), training=PRIVATE, text={"private": False, "metrics": {}})
+    assert re.findall(r"^### (.*)$", text, re.M)[:2] == ["text: no privacy mechanism", "training: not refuted"]
+    assert text.count("| Unit of privacy |") == 2
+
+
+def test_the_command_prints_or_writes_it(tmp_path, run):
+    write_run(tmp_path / "run", title="a | b <i>")
+    code, out, err = run("model-card", str(tmp_path / "run"), "--by", "Ann")
+    assert code == 0, err
+    assert "| Audited by | Ann |" in out
+    assert "| Deployment | a \\| b \\<i\\> |" in out
+    assert run("model-card", str(tmp_path / "run"), "--by", "Ann", "--out", str(tmp_path / "card.md"))[0] == 0
+    assert (tmp_path / "card.md").read_text(encoding="utf-8") == out
+    directory(tmp_path / "other", result(bound=6.0))
+    assert f"| Audited by | {UNKNOWN} |" in run("model-card", str(tmp_path / "other"))[1]
+    assert run("model-card", str(tmp_path / "nothing"))[0] == 2

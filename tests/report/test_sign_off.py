@@ -1,0 +1,241 @@
+"""The first page of a report: would somebody who signs decide rightly? And can everybody read it?"""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from coalmine.drawing.charts import COLORS
+from coalmine.report.first_screen import first_page
+from coalmine.report.page import _style, report, write_report
+from coalmine.report.subjects import NO_MECHANISM, Subject, subjects
+from coalmine.results import units
+from coalmine.results.finding import Check, Finding
+from coalmine.results.manifest import Manifest
+from coalmine.results.saved import SavedRun, read_run_directory
+from coalmine.results.verdict import Verdict
+from gate_runs import result
+from saved_runs import write_run
+
+PRIVATE, BARE = {"private": True, "clients": 50}, {"private": False, "clients": 20}
+
+
+def run_of(*results, **trainings):
+    return SavedRun(path=Path("mine"), content={"trainings": trainings}, results=results)
+
+
+def refuted(**more):
+    return result(bound=9.0, claim=8.0, **more)
+
+
+def not_refuted(**more):
+    return result(bound=6.0, claim=8.0, **more)
+
+
+def too_weak(**more):
+    return result(bound=0.5, claim=8.0, **more)
+
+
+def box(page):
+    """The class of the verdict's box."""
+    return re.search(r'<div class="verdict ([a-z-]+)">', page)[1]
+
+
+def text(page):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)).replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
+    ("result", "training", "color", "advice"),
+    [
+        (not_refuted(), PRIVATE, "not-refuted", "supports the claim against the adversaries listed here"),
+        (refuted(), PRIVATE, "refuted", "Do not release anything under this claim"),
+        (too_weak(), PRIVATE, "too-weak", "Do not sign on this audit"),
+        (result(claim=None), PRIVATE, "no-claim", "There is no guarantee to sign"),
+        (result(claim=None), BARE, "refuted", "Do not call it private"),
+    ],
+    ids=["clean", "refuted", "too weak", "no claim", "no mechanism"],
+)
+def test_color_and_advice_follow_from_the_verdict(result, training, color, advice):
+    page = first_page(run_of(replace(result, training="training"), training=training))
+    assert box(page) == color
+    assert advice in text(page)
+
+
+def test_only_a_claim_that_was_tested_well_looks_green():
+    for outcome, training in [(result(claim=None), PRIVATE), (too_weak(), PRIVATE), (not_refuted(), BARE)]:
+        assert "not-refuted" not in first_page(run_of(replace(outcome, training="training"), training=training))
+
+
+def test_a_training_without_a_mechanism_is_not_hidden_by_another_with_one():
+    protected, bare = not_refuted(training="training"), result(claim=None, training="text-training")
+    run = run_of(protected, bare, training=PRIVATE, **{"text-training": BARE})
+    assert [subject.verdict for subject in subjects(run)] == [NO_MECHANISM, "not refuted"]
+    page = first_page(run)
+    assert box(page) == "refuted"
+    assert re.findall(r'class="chip ([a-z-]+)"', page) == ["refuted", "not-refuted"]
+
+
+def test_a_training_without_results_of_its_own_still_counts():
+    run = run_of(not_refuted(training="training"), training=PRIVATE, **{"text-training": BARE})
+    assert subjects(run)[0].verdict == NO_MECHANISM
+    assert "No privacy mechanism" in first_page(run)
+
+
+def test_whole_releases_decide_unless_there_is_an_alarm_elsewhere():
+    weak_round, strong_round = too_weak(unit=units.ROUND), not_refuted(unit=units.ROUND)
+    assert Subject(name="", results=[not_refuted(), weak_round]).verdict == "not refuted"
+    assert Subject(name="", results=[too_weak(), strong_round]).verdict == "too weak"
+    assert Subject(name="", results=[not_refuted(), refuted(unit=units.ROUND)]).verdict == "refuted"
+    assert "too weakly to count: one-shot, updates" in text(first_page(run_of(not_refuted(), weak_round)))
+
+
+def test_results_of_a_python_session_are_one_subject():
+    (subject,) = subjects(run_of(not_refuted(), too_weak(method="canife")))
+    assert subject.verdict is Verdict.NOT_REFUTED.value
+
+
+def test_the_first_page_says_what_was_audited_by_whom_and_what_was_not_tested(tmp_path):
+    write_run(tmp_path)
+    page = text(report(read_run_directory(tmp_path, scores=True), auditor="Ann Lee"))
+    first = page[page.index("How private is it?") : page.index("The evidence")]
+    for fact in (
+        "20 users",
+        "100 parameters",
+        "Ann Lee",
+        "date not recorded",
+        "Not tested",
+        "Decision: ☐",
+        "Signature",
+    ):
+        assert fact in first
+    assert "No check looked for bugs" in first
+    assert "Beware of one two three" in first
+    checked = text(first_page(run_of(not_refuted(checks=[Check.FRESH, Check.CLIPPING]))))
+    assert "Not checked: sensitivity of" in checked
+
+
+def test_the_auditor_is_a_setting_and_an_option(tmp_path, run):
+    losses = Path(__file__).parents[2] / "examples" / "losses.csv"
+    (tmp_path / "audit.toml").write_text(f'[run]\nauditor = "Bo"\n[exposure]\nfile = "{losses}"\n', encoding="utf-8")
+    assert run("run", str(tmp_path / "audit.toml"), "--out", str(tmp_path / "out"))[0] == 0
+    page = tmp_path / "out" / "report.html"
+    assert "Bo, 20" in page.read_text(encoding="utf-8")
+    assert run("report", str(tmp_path / "out"), "--by", "Ann <Lee>")[0] == 0
+    assert "Ann &lt;Lee&gt;, 20" in page.read_text(encoding="utf-8")
+
+
+def test_memorized_phrases_are_in_the_box_of_their_training(tmp_path):
+    write_run(tmp_path, methods=["secret-sharer"])
+    path = tmp_path / "memorization.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content |= {"planted": 2, "references": 1000, "random_sampling": 1, "beam_search": 1}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    Manifest.of_files(tmp_path).write()
+    page = first_page(read_run_directory(tmp_path))
+    verdict = text(page[: page.index('<dl class="tiles"')])
+    assert "1 of 2 inserted phrases are memorized" in verdict
+    assert "1 can be extracted from the model word for word, such as “one two three”" in verdict
+
+
+def test_long_lists_are_cut_and_link_to_all():
+    warnings = [f"beware of {i}" for i in range(5)]
+    findings = [Finding(check=Check.FRESH, sentence=f"Bug {i}.", p_value=1e-9) for i in range(5)]
+    page = first_page(run_of(not_refuted(warnings=warnings, findings=findings)))
+    assert "2 more:" in page
+    assert page.count('href="#one-shot"') == 4
+    assert [f"Bug {i}" in page for i in range(5)] == [True] * 3 + [False] * 2
+
+
+# On paper
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    """A run of every method, whose first page is as full as it gets."""
+    return write_run(tmp_path_factory.mktemp("run"), title="A run with a title of some length, as people write them")
+
+
+def pages(pdf):
+    return len(re.findall(rb"/Type\s*/Page\b(?!s)", pdf))
+
+
+needs_browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed: nothing prints")
+
+
+@needs_browser
+def test_a_report_prints_on_few_pages_and_the_first_one_stands_alone(crowded, tmp_path, run):
+    code, out, err = run("report", str(crowded), "--pdf", str(tmp_path / "report.pdf"))
+    assert code == 0, err
+    assert out.split()[-1] == str(tmp_path / "report.pdf")
+    assert 2 <= pages((tmp_path / "report.pdf").read_bytes()) < 8
+    page = (crowded / "report.html").read_text(encoding="utf-8")
+    first = page[: page.index('<section id="evidence"')] + "</main></body></html>"
+    path = tmp_path / "first.html"
+    path.write_text(first, encoding="utf-8")
+    printed = tmp_path / "first.pdf"
+    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={printed}", path.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert pages(printed.read_bytes()) == 1
+
+
+def test_without_a_browser_the_pdf_gets_a_sentence(tmp_path, run, monkeypatch):
+    write_run(tmp_path, methods=["exposure"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = run("report", str(tmp_path), "--pdf", str(tmp_path / "report.pdf"))
+    assert code == 2
+    assert "Chromium or Chrome" in err
+    assert not (tmp_path / "report.pdf").exists()
+
+
+# For everybody
+
+
+def luminance(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    """The contrast ratio of WCAG 2.2."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_contrast_ratio_is_that_of_the_standard():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_has_enough_contrast(scheme):
+    names = re.findall(r":root\{[^}]*?--wash[^}]*\}", _style())[scheme]
+    colors = {name: pair[scheme] for name, pair in COLORS.items()} | dict(re.findall(r"--([a-z-]+):(#\w{6})\b", names))
+    on_paper = ("ink", "muted", "theory", "bound", "estimate", "inserted", "refuted", "accent")
+    pairs = [(name, "paper") for name in on_paper]
+    pairs += [("ink", "wash"), ("ink", "warn"), ("ink", "refuted-wash"), ("refuted", "refuted-wash")]
+    ratios = {pair: round(contrast(*(colors[name] for name in pair)), 2) for pair in pairs}
+    assert min(ratios.values()) >= 4.5, ratios
+
+
+def test_the_basics_of_accessibility_hold(crowded):
+    page = write_report(crowded).read_text(encoding="utf-8")
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+    levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert all('aria-label="' in tag for tag in re.findall(r"<[^>]*role=\"(?:img|group)\"[^>]*>", page))
+    controls = re.findall(r"<input[^>]*id=\"([^\"]+)\"", page)
+    assert controls
+    assert all(f'<label for="{control}"' in page for control in controls)
+    assert all(re.sub(r"<[^>]+>", "", name) for name in re.findall(r"<button[^>]*>(.*?)</button>", page))
+    assert {int(index) for index in re.findall(r'tabindex="(-?\d+)"', page)} <= {0, -1}
+    assert all('alt="' in tag for tag in re.findall(r"<img[^>]*>", page[: page.index("<script")]))
+    assert len(page.encode()) < 2_000_000
