@@ -17,6 +17,7 @@ from coalmine.cli.exits import EPILOG, exit_code
 from coalmine.cli.exposure import exposure
 from coalmine.cli.plan import plan
 from coalmine.cli.reproduce import reproduce
+from coalmine.cli.sweep import sweep
 from coalmine.cli.verify import verify
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     saved.init,
     runs.run,
     runs.resume,
+    sweep,
     runs.report,
     saved.check,
     verify,
