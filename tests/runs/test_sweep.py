@@ -4,7 +4,9 @@ import json
 import multiprocessing
 import os
 import time
+from importlib import resources
 
+import jsonschema
 import pytest
 
 import coalmine
@@ -63,6 +65,8 @@ def test_a_grid_has_a_run_directory_for_every_combination_and_seed(file, run, tm
         assert (out / f"epsilon.{ending}").stat().st_size > 1000
     code, text, _ = run("sweep", file, *arguments, "--json")
     assert (code, json.loads(text)["sweep"]["rows"]) == (0, rows)
+    schema = json.loads((resources.files("coalmine.results") / "schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(json.loads(text), schema)
 
 
 def test_a_grid_has_all_combinations(file, tmp_path):

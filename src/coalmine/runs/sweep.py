@@ -17,6 +17,7 @@ from typing import Any
 
 from coalmine.errors import InputError, check_count
 from coalmine.files import write_json
+from coalmine.progress import shown_if_slow
 from coalmine.results import words
 from coalmine.results.files import envelope
 from coalmine.results.finding import CHECK_RATE
@@ -143,6 +144,7 @@ class Sweep:
         return f"{Table('', self.columns, [row.cells() for row in self.rows]).to_text()}\n{self.sentence}"
 
 
+@shown_if_slow()
 def sweep(
     file: Path | str,
     settings: Mapping[str, Sequence[Any]] | None = None,
