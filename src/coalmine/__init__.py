@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from coalmine.results.showing import Results as Results
     from coalmine.runs.comparison import compare as compare
     from coalmine.runs.running import run as run
+    from coalmine.runs.sweep import sweep as sweep
     from coalmine.stats import CosineNull as CosineNull
     from coalmine.stats import Estimate as Estimate
     from coalmine.stats import NormalNull as NormalNull
@@ -113,6 +114,7 @@ __getattr__, __all__ = lazy_names(
         "coalmine.results.showing": ("Results",),
         "coalmine.runs.comparison": ("compare",),
         "coalmine.runs.running": ("run",),
+        "coalmine.runs.sweep": ("sweep",),
         "coalmine.stats": (
             "CosineNull",
             "Estimate",

@@ -6,10 +6,12 @@ practically nothing.
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -32,49 +34,198 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 @contextmanager
 def listening(listener: Listener | None) -> Iterator[None]:
     """Send all progress made inside this context to ``listener``; None silences it."""
-    token = _listener.set(listener)
+    token = _listener.set(listener or _silent)
     try:
         yield
     finally:
         _listener.reset(token)
 
 
+def _silent(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
+    return lambda done, text: None, lambda: None
+
+
 @contextmanager
 def shown_if_slow() -> Iterator[None]:
-    """Show a bar for work of more than two seconds, if nobody listens and standard error is a terminal."""
-    if _listener.get() is not None or not sys.stderr.isatty():
+    """Show bars with the time left for work of more than two seconds, in a terminal or a notebook.
+
+    Nothing is shown if somebody listens already, or if standard error is neither.
+    """
+    if _listener.get() is None and _in_notebook():
+        bars: _Bars = _NotebookBars()
+    elif _listener.get() is None and sys.stderr.isatty():
+        bars = _TerminalBars()
+    else:
         yield
         return
-    with listening(_bar_if_slow):
-        yield
+    try:
+        with listening(bars.listener):
+            yield
+    finally:
+        bars.close()
 
 
-def _bar_if_slow(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
-    start, bar = time.monotonic(), None
+class _Bars:
+    """Shows each task once it has taken a while."""
 
-    def advance(done: int, text: str) -> None:
-        nonlocal bar
-        if bar is None and time.monotonic() - start > _PATIENCE:
-            from rich.console import Console
-            from rich.progress import Progress
+    def listener(self, what: str, total: int) -> tuple[Advance, Callable[[], None]]:
+        """Listen to one task."""
+        start, key = time.monotonic(), object()
 
-            bar = Progress(console=Console(stderr=True), transient=True)
-            bar.start()
-            bar.add_task(what, total=total or None)
-        if bar is not None:
-            bar.update(bar.task_ids[0], completed=done, description=f"{what} ({text})")
+        def advance(done: int, text: str) -> None:
+            seconds = time.monotonic() - start
+            if seconds > _PATIENCE:
+                self.show(key, f"{what} ({text})" if text else what, done, total, seconds)
 
-    return advance, lambda: None if bar is None else bar.stop()
+        return advance, lambda: self.remove(key)
+
+    def show(self, key: object, what: str, done: int, total: int, seconds: float) -> None:
+        """Show that so many of ``total`` steps were done in so many seconds; a total of 0 is unknown."""
+        raise NotImplementedError
+
+    def remove(self, key: object) -> None:
+        """Stop showing a task, if it was shown."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop showing anything."""
+        raise NotImplementedError
+
+
+class _TerminalBars(_Bars):
+    """Bars of rich on standard error."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._progress = Progress(console=Console(stderr=True), transient=True)
+        self._tasks: dict[object, Any] = {}
+
+    def show(self, key: object, what: str, done: int, total: int, seconds: float) -> None:
+        if key not in self._tasks:
+            self._progress.start()
+            self._tasks[key] = self._progress.add_task(what, total=total or None)
+        self._progress.update(self._tasks[key], completed=done, description=what)
+
+    def remove(self, key: object) -> None:
+        if key in self._tasks:
+            self._progress.remove_task(self._tasks.pop(key))
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+class _NotebookBars(_Bars):
+    """Lines of text below a notebook's cell, updated in place. They need nothing but IPython."""
+
+    def __init__(self) -> None:
+        self._lines: dict[object, str] = {}
+        self._display: Any = None
+        self._drawn = -math.inf
+
+    def show(self, key: object, what: str, done: int, total: int, seconds: float) -> None:
+        left = f", {_duration(seconds * (total - done) / done)} left" if total and done else ""
+        filled = 20 * done // total if total else 0
+        bar = f"{'█' * filled}{'░' * (20 - filled)} {done:,} of {total:,}" if total else f"{done:,}"
+        self._lines[key] = f"{what}: {bar}{left}"
+        if time.monotonic() - self._drawn > _EVERY:
+            self._draw()
+
+    def remove(self, key: object) -> None:
+        if self._lines.pop(key, None) is not None:
+            self._draw()
+
+    def close(self) -> None:
+        self._lines.clear()
+        if self._display is not None:
+            self._draw()
+
+    def _draw(self) -> None:
+        from IPython.display import display
+
+        self._drawn = time.monotonic()
+        content = {"text/plain": "\n".join(self._lines.values())}
+        if self._display is None:
+            self._display = display(content, raw=True, display_id=True)
+        else:
+            self._display.update(content, raw=True)
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in words, such as ``"1:05 min"``."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
+
+
+_EVERY = 0.2  # seconds between messages of progress from another process
+
+Message = tuple[int, str, int] | tuple[int, int, str] | tuple[int]
+"""Progress of another process: a number for the task with its name and steps, its progress, or its end."""
+
+
+def relayed(send: Callable[[Message], object]) -> Listener:
+    """Return a listener that sends progress to another process, where a `Relay` shows it."""
+    tasks = itertools.count()
+
+    def listener(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
+        task, last = next(tasks), -math.inf
+        send((task, what, total))
+
+        def advance(done: int, text: str) -> None:
+            nonlocal last
+            if time.monotonic() - last > _EVERY:
+                last = time.monotonic()
+                send((task, done, text))
+
+        def end() -> None:
+            send((task,))
+
+        return advance, end
+
+    return listener
+
+
+class Relay:
+    """Shows the progress that another process sent with `relayed`, to whoever listens here.
+
+    Args:
+        name: What the other process does, shown before its tasks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: dict[int, tuple[ExitStack, Advance]] = {}
+
+    def show(self, message: Message) -> None:
+        """Show one message."""
+        match message:
+            case (int(task), str(what), int(total)):
+                stack = ExitStack()
+                self._tasks[task] = stack, stack.enter_context(reporting(f"{self._name}: {what}", total))
+            case (int(task), int(done), str(text)):
+                self._tasks[task][1](done, text)
+            case (int(task),):
+                self._tasks.pop(task)[0].close()
+
+    def close(self) -> None:
+        """End all tasks: the other process is gone."""
+        while self._tasks:
+            self._tasks.popitem()[1][0].close()
 
 
 @contextmanager
 def reporting(what: str, total: int) -> Iterator[Advance]:
     """Announce the task ``what`` of ``total`` steps, and yield its `Advance`."""
-    listener = _listener.get()
-    if listener is None:
-        yield lambda done, text: None
-        return
-    advance, end = listener(what, total)
+    advance, end = (_listener.get() or _silent)(what, total)
     try:
         yield advance
     finally:
@@ -93,7 +244,7 @@ def track(
         words: Returns a short text about the current state; called after every item, if anybody listens.
     """
     length = len(work) if total is None and isinstance(work, Sized) else total or 0
-    heard = _listener.get() is not None
+    heard = _listener.get() not in (None, _silent)
     with reporting(what, length) as advance:
         for done, item in enumerate(work, start=1):
             yield item

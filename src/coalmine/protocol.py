@@ -251,6 +251,14 @@ class Audit:
         """Return a few words for the progress bar, or None."""
         return None
 
+    def figures(self) -> Mapping[str, float]:
+        """Return numbers about what was seen so far, for whoever draws them along the training.
+
+        They are named METHOD/VIEW/NUMBER. ``epsilon_estimate`` is an estimate, and ``lower_bound`` a bound that holds
+        at every moment.
+        """
+        return {}
+
     def __repr__(self) -> str:
         """Return all settings that must be the same to resume from a checkpoint."""
         return type(self).__name__

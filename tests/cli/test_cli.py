@@ -306,12 +306,64 @@ def test_a_known_null_and_nonmembers_together_are_refused(run, golden):
     assert "--null" in err
 
 
+@pytest.mark.parametrize("command", [(), ("check",), ("audit",), ("audit", "one-shot"), ("sweep",), ("log",)])
+def test_h_is_help_everywhere(run, command):
+    code, out, _ = run(*command, "-h")
+    assert (code, out) == (0, run(*command, "--help")[1])
+    assert "Usage: coalmine" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("check", "runs", "--max-eps", "4"), "--max-epsilon"),
+        (("chek", "runs"), "check"),
+        (("audit", "oneshot"), "one-shot"),
+        (("audit", "one-shot", "--max-epsilonn", "4"), "--max-epsilon"),
+        (("audit", "one-shot", "--canarys", "4"), "--set canaries=…"),
+        (("audit", "one-shot", "--noise-multiplier", "4"), "--set noise_multiplier=…"),
+    ],
+)
+def test_the_nearest_name_is_suggested(run, arguments, hint):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert f"Did you mean {hint}" in " ".join(err.replace("│", " ").split()).replace("'", "").replace('"', "").replace(
+        "the setting ", ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("coalmine che", {"check"}), ("coalmine audit one", {"one-shot"}), ("coalmine check --max", {"--max-epsilon"})],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_ask_what_comes_next(run, monkeypatch, shell, words, expected):
+    monkeypatch.setenv("_COALMINE_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", words)
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    code, out, _ = run()
+    assert code == 0
+    assert all(name in out for name in expected)
+    assert "serve" not in out
+
+
+def test_the_completion_script_can_be_shown(run, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "")
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
+    code, out, _ = run("--show-completion")
+    assert (code, "_COALMINE_COMPLETE=complete_bash" in out) == (0, True)
+
+
 def test_help_and_version(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("demo", "estimate", "account", "exposure", "reproduce"):
+    for command in ("demo", "estimate", "account", "sweep", "log", "reproduce"):
         assert command in out
-    assert run("--version")[1] == f"coalmine {__version__}\n"
+    lines = run("--version")[1].splitlines()
+    assert lines[0] == f"coalmine {__version__}"
+    assert f"numpy {np.__version__}" in lines[1]
 
 
 def test_the_installed_command_runs():

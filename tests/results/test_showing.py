@@ -1,5 +1,6 @@
 """Results in Python: what print, notebooks, plots, tables and files show of one result and of several."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -88,6 +89,46 @@ def test_plots_show_the_numbers_of_the_result(result):
     assert "var(--" not in text  # all colors are settled
     titles = [part["title"] for part in Results([result, plain()]).plot("roc").to_dict()["vconcat"]]
     assert titles == ["ROC curve: one-shot, updates", "ROC curve: mine|too, final"]
+
+
+def legends(chart):
+    """The names in the legends of a chart."""
+    names = []
+    for layer in chart.to_dict()["layer"]:
+        for channel in layer["encoding"].values():
+            if isinstance(channel, dict) and channel.get("legend"):
+                names += [name for name in channel["scale"]["domain"] if name not in names]
+    return names
+
+
+def test_every_color_of_a_plot_is_in_its_legend(result):
+    assert any("refuted" in name for name in legends(result.plot()))
+    assert not any("refuted" in name for name in legends(plain().plot()))
+    assert set(legends(result.plot("roc"))) == {
+        "counted", "chance", "most that the claim allows", "with the exact null",
+    }  # fmt: skip
+    assert legends(plain().plot("roc")) == ["counted", "chance"]
+
+
+def test_the_axis_shows_intervals_unless_they_are_very_long(result):
+    def end_and_arrows(shown):
+        layers = shown.plot().to_dict()["layer"]
+        arrows = [layer for layer in layers if layer["mark"].get("shape") == "triangle-right"]
+        return layers[1]["encoding"]["x"]["scale"]["domain"][1], [p for a in arrows for p in a["data"]["values"]]
+
+    best = result.best_guess
+    end, arrows = end_and_arrows(result)
+    assert best.upper < end
+    assert not arrows
+    long = dataclasses.replace(best, upper=100 * best.epsilon)
+    others = [long if e is best else e for e in result.estimates]
+    end, arrows = end_and_arrows(dataclasses.replace(result, estimates=others))
+    assert (end < 3 * best.epsilon, len(arrows)) == (True, 1)
+
+
+def test_a_report_without_a_name_is_titled_by_its_methods(result, tmp_path):
+    for name, title, expected in (("report.html", "", "one-shot"), ("mine.html", "", "mine"), ("x.html", "T", "T")):
+        assert f"<h1>{expected}</h1>" in result.report(tmp_path / name, title=title).read_text(encoding="utf-8")
 
 
 def test_a_plot_that_cannot_be_drawn_is_a_sentence(result):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,25 @@ class MethodGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class MethodCommand(TyperCommand):
+    """The command of a method, which knows that most settings are no options."""
+
+    settings: Sequence[str] = ()
+    """Names of all settings, for hints."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; an option that is the name of a setting, or nearly, fails with a hint."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            near = difflib.get_close_matches(name, self.settings, n=1, cutoff=0.75)
+            if error.possibilities or not near:
+                raise
+            message = f"No such option '{error.option_name}'. Did you mean the setting '--set {near[0]}=…'?"
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
+
+
 app = typer.Typer(
     cls=MethodGroup,
     help="Run one method: insert canaries, look at what an adversary sees, report evidence about ε.",
@@ -67,7 +87,7 @@ def _command(method: Method) -> click.Command:
     def callback(**values: Any) -> None:
         _audit(method, values)
 
-    return TyperCommand(
+    command = MethodCommand(
         method.name,
         callback=callback,
         help=f"{method.question}{reference}",
@@ -75,6 +95,10 @@ def _command(method: Method) -> click.Command:
         params=[*_own_options(method), *_shared_options(method)],
         rich_markup_mode="rich",
     )
+    assert method.settings is not None
+    tables = [method.settings, *([] if method.training is None else [method.training()])]
+    command.settings = [path for table in tables for path, _, _ in table().walk()]
+    return command
 
 
 def _own_options(method: Method) -> list[click.Parameter]:

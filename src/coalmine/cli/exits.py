@@ -140,3 +140,13 @@ def resumable(directory: Path | None) -> Iterator[None]:
         if directory is not None and (directory / "run.json").is_file():
             stop.add_note(f"continue with `coalmine resume {directory}`")
         raise
+
+
+@contextmanager
+def again() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM say that the same command continues."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as stop:
+        stop.add_note("the same command continues")
+        raise

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -15,16 +18,18 @@ from coalmine.cli.account import account
 from coalmine.cli.estimate import estimate
 from coalmine.cli.exits import EPILOG, exit_code
 from coalmine.cli.exposure import exposure
+from coalmine.cli.log import log
 from coalmine.cli.plan import plan
 from coalmine.cli.reproduce import reproduce
+from coalmine.cli.sweep import sweep
 from coalmine.cli.verify import verify
 
 app = typer.Typer(
     name="coalmine",
     help="Audit the privacy of federated learning: test a claimed ε against evidence.",
     no_args_is_help=True,
-    add_completion=False,
     epilog=EPILOG,
+    context_settings={"help_option_names": ["--help", "-h"]},  # inherited by all commands
     suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
@@ -33,27 +38,34 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     saved.init,
     runs.run,
     runs.resume,
+    sweep,
     runs.report,
     runs.model_card,
     saved.check,
     verify,
     saved.compare,
     saved.serve,
+    log,
     estimate,
-    exposure,
     account,
     plan,
     reproduce,
 )
 for command in _COMMANDS:
     app.command()(command)
+app.command(hidden=True)(exposure)  # the older spelling of `audit exposure`
 app.add_typer(audit.app, name="audit")
+
+
+_COMPLETION = (["--install-completion"], ["--show-completion"])
 
 
 def main() -> None:
     """Run the command line, and exit with one of the codes of `coalmine.cli.exits`."""
     console.prepare_streams()
     warnings.showwarning = console.show_warning
+    if "_COALMINE_COMPLETE" in os.environ or sys.argv[1:2] in _COMPLETION:  # a shell asks, or is to be taught to ask
+        typer.main.get_command(app).main(prog_name="coalmine")
     # Wherever it stands: who sees an error adds --debug at the end of the line.
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     sys.exit(exit_code(lambda: _invoke(arguments), arguments, debug=arguments != sys.argv[1:]))
@@ -68,14 +80,19 @@ def _invoke(arguments: Sequence[str]) -> None:
 
 def _version(show: bool) -> None:
     if show:
-        console.say(f"coalmine {__version__}")
+        packages = ("numpy", "scipy", "torch", "dp-accounting")
+        versions = [f"{name} {metadata.version(name)}" for name in packages]
+        console.say(f"coalmine {__version__}", ", ".join([f"Python {platform.python_version()}", *versions]))
         raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the versions of coalmine and of what it uses."
+        ),
     ] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error. Works behind any command too.")

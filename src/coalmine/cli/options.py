@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,6 +12,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]
 Timeout = Annotated[
     float | None,
     typer.Option(min=1e-3, metavar="SECONDS", help="Stop after so many seconds.", show_default=False),
+]
+Track = Annotated[
+    Literal["mlflow", "tensorboard", "wandb"] | None,
+    typer.Option(help="Log rounds and results to an experiment tracker.", show_default=False),
 ]
 Directory = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="δ at which ε is stated.")]

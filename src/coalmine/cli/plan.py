@@ -12,7 +12,7 @@ from coalmine.cli.options import AsJson, Confidence, Delta
 
 
 def plan(
-    noise: Annotated[
+    noise_multiplier: Annotated[
         float,
         typer.Option(
             help="Claimed noise multiplier: standard deviation of a round's noise over the clip norm.",
@@ -53,7 +53,7 @@ def plan(
         check_format(figure)
     with console.busy("computing the power of the audit"):
         planned = coalmine.plan(
-            noise_multiplier=noise,
+            noise_multiplier=noise_multiplier,
             sampling=sampling,
             rounds=rounds,
             clients=clients,

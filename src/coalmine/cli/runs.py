@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,8 @@ import typer
 
 from coalmine.cli import console
 from coalmine.cli.exits import resumable, time_limit
-from coalmine.cli.options import AsJson, Directory, Quiet, Timeout
+from coalmine.cli.log import log_results, tracker_of
+from coalmine.cli.options import AsJson, Directory, Quiet, Timeout, Track
 
 if TYPE_CHECKING:
     from coalmine.runs.settings import RunSettings
@@ -39,6 +41,7 @@ def run(
         typer.Option("--set", help="Override a setting of the file: table.key=value. Repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME for NAME.toml.")] = None,
+    track: Track = None,
     timeout: Timeout = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -50,7 +53,7 @@ def run(
     from coalmine.runs.running import directory_for
     from coalmine.runs.settings import read_run
 
-    _run(read_run(file, settings or []), out or directory_for(file), quiet, as_json, timeout)
+    _run(read_run(file, settings or []), out or directory_for(file), quiet, as_json, timeout, track)
 
 
 def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
@@ -106,14 +109,22 @@ def model_card(
         console.say(write_text(out, text))
 
 
-def _run(settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None) -> None:
+def _run(
+    settings: RunSettings, out: Path, quiet: bool, as_json: bool, timeout: float | None = None, track: str | None = None
+) -> None:
     """Run, print a summary of all methods, and draw the report."""
     from coalmine.results.tables import Table
     from coalmine.results.words import finding_sentence
     from coalmine.runs.running import run as run_all
 
-    with time_limit(timeout, out), resumable(out), console.bars(quiet=quiet or as_json):
-        finished = run_all(settings, out=out)
+    with ExitStack() as stack:
+        tracked = None if track is None else stack.enter_context(tracker_of(track, out))
+        stack.enter_context(time_limit(timeout, out))
+        stack.enter_context(resumable(out))
+        stack.enter_context(console.bars(quiet=quiet or as_json))
+        finished = run_all(settings, out=out, watch=None if tracked is None else tracked.log_round)
+        if tracked is not None:
+            log_results(out, tracked)
     if as_json:
         console.print_json(dict(finished.content))
     else:

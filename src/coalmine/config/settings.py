@@ -192,7 +192,7 @@ def accepted(kind: Any) -> str:
     if origin is tuple:
         return f"one or several: {accepted(inside[0])}"
     if origin is dict:
-        return "names with numbers"
+        return "names with numbers" if inside[-1] is float else "names with texts"
     return str(kind)
 
 

@@ -7,6 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from coalmine.config.settings import Settings
 
@@ -56,6 +57,15 @@ def value(content: object) -> str:
     if isinstance(content, Mapping):
         return f"{{{', '.join(f'{_key(k)} = {value(v)}' for k, v in content.items())}}}"
     return _quoted(str(content))
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings of nested tables as texts, by their path."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _lines(name: str, settings: Settings, explained: bool) -> Iterator[str]:

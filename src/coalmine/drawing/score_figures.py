@@ -205,6 +205,7 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
         notes += " Long dashes: FPR from the exact null distribution instead of counts."
     style = {"color": INSERTED, "strokeWidth": 2, "clip": True}
     layers += [layer("line", style, x=x, y=y, order={"field": "i"}), _current_place(x, y)]
+    layers.append(_roc_legend(x, y, claim=bool(notes) and theory is not None, exact=null is not None))
     return Figure(
         name=f"{name}-roc",
         title="ROC curve.",
@@ -215,6 +216,19 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
         ),
         chart=unit(counted, layers, height=_HEIGHT, params=[{"name": "place", "value": start}]),
     )
+
+
+def _roc_legend(x: Spec, y: Spec, *, claim: bool, exact: bool) -> dict[str, Any]:
+    """Return a layer without lines that has their legend."""
+    lines: dict[str, tuple[str, list[int]]] = {"counted": (INSERTED, [1, 0]), "chance": (HELD_OUT, [2, 3])}
+    if claim:
+        lines["most that the claim allows"] = THEORY, [1, 0]
+    if exact:
+        lines["with the exact null"] = INK, [5, 3]
+    legend = {"columns": 2, "symbolType": "stroke"}
+    color = nominal("what", {what: color for what, (color, _) in lines.items()}, **legend)
+    dash = nominal("what", {what: dash for what, (_, dash) in lines.items()}, **legend)
+    return layer("line", {}, data=[], x=x, y=y, color=color, strokeDash=dash)
 
 
 def _by_threshold(name: str, result: AuditResult, places: list[Place], start: int) -> Figure:

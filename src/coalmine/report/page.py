@@ -57,11 +57,13 @@ def write_results(results: Sequence[AuditResult], path: Path, title: str = "") -
     Args:
         results: The results.
         path: The HTML file.
-        title: Title of the report; the file's name by default.
+        title: Title of the report; by default the file's name, or the methods' if that is ``report``.
     """
     if not results:
         raise InputError("there are no results to report")
-    run = SavedRun(path=path.parent, content={"title": title or path.stem, "coalmine": __version__}, results=results)
+    methods = " and ".join(dict.fromkeys(result.method for result in results))
+    name = title or (methods if path.stem == "report" else path.stem)
+    run = SavedRun(path=path.parent, content={"title": name, "coalmine": __version__}, results=results)
     return write_text(path, report(run))
 
 

@@ -31,9 +31,12 @@ from coalmine.results.result import AuditResult
 from coalmine.results.tables import epsilons
 
 _BOUND = "lower bound: ε is at least this"
+_REFUTED = "lower bound where the claim is refuted"
 _GUESS = "best guess and interval (an estimate)"
 _CLAIM = "claimed ε: at most this"
 _ROW, _HEADER = 50, 44
+_LONGEST = 2.5
+"""Intervals that end beyond this many times the largest point are cut."""
 _WIDE = 700
 """From this width on there is room for numbers beside the names."""
 
@@ -81,7 +84,7 @@ def _evidence(rows: Sequence[Row], x: Spec, y: Spec, end: float) -> list[dict[st
         who = f"{result.method}: {result.label}"
         marks += [
             {"y": strip, "kind": kind, "epsilon": value, "who": who}
-            for kind, value in ((_GUESS, guess), (_CLAIM, claim), (_BOUND, bound))
+            for kind, value in ((_GUESS, guess), (_CLAIM, claim), (_REFUTED if result.refuted else _BOUND, bound))
             if value is not None and math.isfinite(value)
         ]
         if bound is not None and math.isfinite(bound):
@@ -94,9 +97,12 @@ def _evidence(rows: Sequence[Row], x: Spec, y: Spec, end: float) -> list[dict[st
     def at(field: str) -> dict[str, Any]:
         return {**x, "field": field}
 
-    def by_kind(bound: str, guess: str, claim: str) -> dict[str, Any]:
+    def by_kind(bound: str, refuted: str, guess: str, claim: str) -> dict[str, Any]:
         legend = {"symbolSize": 120, "symbolStrokeWidth": 2, "orient": "top", "columns": 1}
-        return nominal("kind", {_BOUND: bound, _GUESS: guess, _CLAIM: claim}, **legend)
+        looks = {_BOUND: bound, _REFUTED: refuted, _GUESS: guess, _CLAIM: claim}
+        if all(mark["kind"] != _REFUTED for mark in marks):
+            del looks[_REFUTED]
+        return nominal("kind", looks, **legend)
 
     lines = {"y": {**y, "field": "strip"}, "x": {"value": 0}, "x2": {"value": {"expr": "width"}}}
     interval = {"color": ESTIMATE, "strokeWidth": 2}
@@ -122,9 +128,9 @@ def _evidence(rows: Sequence[Row], x: Spec, y: Spec, end: float) -> list[dict[st
             data=marks,
             y=y,
             x=at("epsilon"),
-            shape=by_kind("triangle-right", "circle", "M-0.12,-1.1L0.12,-1.1L0.12,1.1L-0.12,1.1Z"),
-            fill=by_kind(BOUND, PAPER, THEORY),
-            stroke=by_kind(BOUND, ESTIMATE, THEORY),
+            shape=by_kind("triangle-right", "triangle-right", "circle", "M-0.12,-1.1L0.12,-1.1L0.12,1.1L-0.12,1.1Z"),
+            fill=by_kind(BOUND, REFUTED, PAPER, THEORY),
+            stroke=by_kind(BOUND, REFUTED, ESTIMATE, THEORY),
             tooltip=[
                 {"field": "who", "type": "nominal", "title": "method"},
                 {"field": "kind", "type": "nominal", "title": "what it is"},
@@ -176,9 +182,12 @@ def _overshoots(result: AuditResult) -> bool:
 
 
 def _end(groups: Sequence[Group]) -> float:
-    """Return where the axis ends: all points are on it, long intervals are cut."""
-    values = [value for group in groups for result in group.results for value in epsilons(result)]
-    return 1.06 * max([1.0, *(value for value in values if value is not None and math.isfinite(value))])
+    """Return where the axis ends: all points are on it, and intervals unless they would squeeze the points."""
+    results = [result for group in groups for result in group.results]
+    values = [value for result in results for value in epsilons(result)]
+    points = max([1.0, *(value for value in values if value is not None and math.isfinite(value))])
+    ends = [result.best_guess.upper or 0.0 for result in results if result.best_guess is not None]
+    return 1.06 * max([points, *(end for end in ends if end <= _LONGEST * points)])
 
 
 def _numbers(result: AuditResult) -> str:

@@ -84,7 +84,7 @@ class Showable:
 
         Args:
             path: The file.
-            title: Title of the report; the file's name by default.
+            title: Title of the report; by default the file's name, or the methods' if that is ``report``.
         """
         written: Path = late("coalmine.report.page:write_results")(self._shown(), Path(path), title)
         return written

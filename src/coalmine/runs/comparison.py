@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Floats
+from coalmine.config.toml import flat
 from coalmine.drawing.charts import standalone
 from coalmine.errors import InputError, check_kind
 from coalmine.reading import parse_toml
@@ -286,20 +287,11 @@ def _shift(result: AuditResult) -> Shift | None:
 
 def _settings(runs: Sequence[SavedRun]) -> list[list[str]]:
     """Return a row for each setting that is not the same in all runs."""
-    flat = [dict(_flat(_content(run))) for run in runs]
-    keys = dict.fromkeys(key for settings in flat for key in settings)
-    rows = [[key, *(settings.get(key, "-") for settings in flat)] for key in keys if key != "run.title"]
+    by_run = [dict(flat(_content(run))) for run in runs]
+    keys = dict.fromkeys(key for settings in by_run for key in settings)
+    rows = [[key, *(settings.get(key, "-") for settings in by_run)] for key in keys if key != "run.title"]
     return [row for row in rows if len(set(row[1:])) > 1]
 
 
 def _content(run: SavedRun) -> dict[str, Any]:
     return parse_toml(run.config or "", run.path / "config.toml")
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the settings of nested tables as texts, by their path."""
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)

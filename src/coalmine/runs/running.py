@@ -13,7 +13,7 @@ from coalmine.errors import InputError, Terminated, check_kind
 from coalmine.files import write_json, write_text
 from coalmine.methods import registry
 from coalmine.methods.job import Job, JobContext
-from coalmine.progress import reporting
+from coalmine.progress import reporting, shown_if_slow
 from coalmine.reading import read_json
 from coalmine.results.directory import RunDirectory
 from coalmine.results.files import envelope, write_content, write_method_results
@@ -68,12 +68,18 @@ class Finished:
             return write_text(Path(path), page)
 
 
-def run(settings: RunSettings | Path | str, *, out: Path | str | None = None) -> Finished:
+Watch = Callable[[int, Mapping[str, float]], object]
+"""Called with the number of a round and what is known after it, by name."""
+
+
+@shown_if_slow()
+def run(settings: RunSettings | Path | str, *, out: Path | str | None = None, watch: Watch | None = None) -> Finished:
     """Train with all audits, and return their results. A run that was stopped continues.
 
     Args:
         settings: A settings file (`coalmine init` writes one) or `RunSettings`.
         out: Run directory. By default, ``runs/NAME`` for a file NAME.toml, and nothing is kept for `RunSettings`.
+        watch: Called after each round, such as `coalmine.integrations.tracking.Tracker.log_round`.
 
     Raises:
         InputError: If settings are wrong, or the directory holds another run.
@@ -89,7 +95,7 @@ def run(settings: RunSettings | Path | str, *, out: Path | str | None = None) ->
     if not isinstance(settings, RunSettings):
         path = Path(settings)
         settings, directory = read_run(path), directory or directory_for(path)
-    return _Run(settings, None if directory is None else RunDirectory(directory)).finished()
+    return _Run(settings, None if directory is None else RunDirectory(directory), watch).finished()
 
 
 def directory_for(file: Path) -> Path:
@@ -127,6 +133,7 @@ class _Run:
 
     settings: RunSettings
     directory: RunDirectory | None = None
+    watch: Watch | None = None
     timing: dict[str, float] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     """The training that each method audited, also where it reads from another method."""
@@ -279,12 +286,17 @@ class _Run:
 
             def progress(measured: Mapping[str, float]) -> None:
                 nonlocal live
-                done = int(measured["round"]) + 1
+                done, figures = int(measured["round"]) + 1, dict[str, float]()
                 if done % max(1, training.rounds // 20) == 0:
                     live = [words for audit in training.audits if (words := audit.live()) is not None]
+                    figures = {name: value for audit in training.audits for name, value in audit.figures().items()}
                 advance(done, "; ".join(live))
                 if self.directory is not None:
-                    self.directory.log("round", what=what, rounds=training.rounds, live=live, **measured)
+                    facts = {"what": what, "rounds": training.rounds, "live": live, "figures": figures}
+                    self.directory.log("round", **facts, **measured)
+                if self.watch is not None:
+                    quality = {f"{what}/{name}": value for name, value in measured.items() if name != "round"}
+                    self.watch(done - 1, quality | figures)
                 if self.termination.requested:
                     if path is not None:
                         training.save(path)

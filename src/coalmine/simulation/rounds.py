@@ -6,6 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_count, check_kind
+from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, Release, Vector, check_audits
 from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
@@ -97,6 +99,7 @@ class Rounds(ABC):
         self._model.load(self.state.model)
         return copy.deepcopy(self._model.module).eval()
 
+    @shown_if_slow()
     def run(
         self,
         *,
@@ -111,7 +114,7 @@ class Rounds(ABC):
 
         Args:
             until: Stop after this many rounds; None runs to the end.
-            progress: Called after each round with its metrics.
+            progress: Called after each round with its metrics, instead of a progress bar.
             checkpoints: Directory for checkpoints. If it holds one of this training, the run continues from there.
             checkpoint_every: Rounds between checkpoints; there is always one at the end.
 
@@ -126,14 +129,18 @@ class Rounds(ABC):
         check_count("checkpoint_every", checkpoint_every)
         if directory and checkpoint.holds_one(directory):
             self._resume(directory, end)
+        bar: AbstractContextManager[Advance] = nullcontext(lambda done, text: None)
+        if progress is None:
+            bar = reporting("training", end)
         try:
-            with one_thread():
+            with one_thread(), bar as advance:
                 while self.state.round < end:
                     self._advance()
                     if directory and (self.state.round % checkpoint_every == 0 or self.state.round == end):
                         self.save(directory)
                     if progress:
                         progress(self.state.history[-1])
+                    advance(self.state.round, "")
         finally:
             self._release_resources()
         return self.history

@@ -71,6 +71,11 @@ class TrainingSettings(Settings):
     """A federated training: data, model, participation, local training, and privacy mechanism."""
 
     data: str = Field("digits", description="data set: a name (digits, mnist, stackexchange, …) or a file")
+    keys: dict[str, str] = Field(
+        default_factory=dict,
+        description="names of the columns or keys in a file of yours, for example --set keys.user=author --set "
+        "keys.text=body for a .jsonl file",
+    )
     partition: str | None = Field(
         None,
         examples=["iid:100"],
@@ -146,6 +151,7 @@ class TrainingSettings(Settings):
             level=self.level,
             positions=self.positions,
             vocabulary_size=self.vocabulary_size,
+            keys=self.keys or None,
         )
         if self.clients is None:
             return splits

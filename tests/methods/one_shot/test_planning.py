@@ -232,7 +232,7 @@ def test_the_default_needs_no_claim():
 
 
 def test_the_command_prints_a_table_or_json_and_draws_a_figure(run, tmp_path):
-    arguments = ("plan", "--noise", "3", "--rounds", "10", "--clients", "50")
+    arguments = ("plan", "--noise-multiplier", "3", "--rounds", "10", "--clients", "50")
     code, out, err = run(*arguments)
     assert (code, err) == (0, "")
     assert "80%" in out
@@ -247,7 +247,13 @@ def test_the_command_prints_a_table_or_json_and_draws_a_figure(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--noise", "0"), ("--noise", "1", "--view", "x"), ("--noise", "1", "--figure", "p.doc"), ()]
+    "arguments",
+    [
+        ("--noise-multiplier", "0"),
+        ("--noise-multiplier", "1", "--view", "x"),
+        ("--noise-multiplier", "1", "--figure", "p.doc"),
+        (),
+    ],
 )
 def test_bad_input_to_the_command_is_a_sentence(run, arguments):
     code, out, err = run("plan", *arguments)

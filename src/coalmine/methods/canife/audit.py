@@ -281,18 +281,24 @@ class Canife(Audit):
 
         ε̂ᵣ is by ``gaussian-shift`` at δ = 1e-5, as the result will have it.
         """
-        self._look()
-        lower = self._anytime.bound.lower(self.confidence)
+        lower, *estimates = self.figures().values()
         bound = f"ε ≥ {lower:.2f} ({100 * self.confidence:g}%), " if lower > 0 else ""
+        return next((f"{bound}ε̂ᵣ {epsilon:.2f} (canife)" for epsilon in estimates), None)
+
+    def figures(self) -> dict[str, float]:
+        """Return the lower bound that holds at this moment, then ε̂ᵣ of the last period that has scores, if any."""
+        self._look()
+        figures = {f"canife/{self.name}/lower_bound": self._anytime.bound.lower(self.confidence)}
         for period in reversed(self.periods):
             scores = period.scored.pair
             if scores is None:
                 continue
             try:
-                return f"{bound}ε̂ᵣ {gaussian_shift(scores, delta=1e-5).epsilon:.2f} (canife)"
+                epsilon = gaussian_shift(scores, delta=1e-5).epsilon
+                return figures | {f"canife/{self.name}/epsilon_estimate": epsilon}
             except NotApplicableError:  # too few different scores so far
                 continue
-        return None
+        return figures
 
     @property
     def facts(self) -> dict[int, dict[str, list[float]]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -32,7 +31,7 @@ from coalmine.methods.ldp.recomputing import joint_evidence, stored_arrays, stor
 from coalmine.methods.ldp.trials import Crafted, Trials, white_box
 from coalmine.methods.ldp.until_refuted import WatchedGame, closest_to_claim
 from coalmine.methods.ldp.views import ADVERSARIES, BLACK_BOX, VIEWS, WHITE_BOX, score_name
-from coalmine.progress import reporting
+from coalmine.progress import reporting, shown_if_slow, track
 from coalmine.results.result import AuditResult
 from coalmine.results.showing import Results
 from coalmine.results.units import REPORT
@@ -134,11 +133,9 @@ class LDPAudit:
                 f"{self.clients} clients need data with at least {1 + self.clients} examples, got {len(self._examples)}"
             )
 
-    def run(self, track: Callable[[Iterable[Any]], Iterable[Any]] = iter) -> Results:
+    @shown_if_slow()
+    def run(self) -> Results:
         """Play all trials.
-
-        Args:
-            track: Wraps the iterable of steps, to show progress.
 
         Returns:
             One result per crafter, mechanism and view, in this order.
@@ -153,7 +150,7 @@ class LDPAudit:
         streams = np.random.SeedSequence(self.seed).spawn(self.measurements)
         steps = ((stream, part) for stream in streams for part in range(1 + len(self.crafters)))
         measurement: Iterator[Mapping[Key, Trials]] = iter(())
-        for stream, part in track(list(steps)):
+        for stream, part in track(list(steps), "LDP trials"):
             if part == 0:
                 measurement = self._measurement(stream)
             for key, played in next(measurement).items():

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from coalmine.methods.job import Job
 from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.ldp.tables import summary
-from coalmine.progress import track
 from coalmine.results.result import MethodResults
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class LDPJob(Job):
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
         """Return one result per crafter, claimed ε and view."""
-        audited = self.settings.audit().run(lambda steps: track(steps, "LDP trials"))
+        audited = self.settings.audit().run()
         settings = self.settings.to_dict()
         results = [replace(result, config=settings | dict(result.config)) for result in audited]
         return MethodResults(method="ldp", results=results, summary=summary(results))

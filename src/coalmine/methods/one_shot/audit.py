@@ -397,8 +397,12 @@ class OneShot(Audit):
 
     def live(self) -> str | None:
         """Return a rough ε of what was seen so far, for the progress bar."""
+        return next((f"ε̂ {epsilon:.2f} ({self.view})" for epsilon in self.figures().values()), None)
+
+    def figures(self) -> dict[str, float]:
+        """Return a rough ε of what was seen so far, or nothing."""
         epsilon = None if self.is_silent else rough_epsilon(*self.scores())
-        return None if epsilon is None else f"ε̂ {epsilon:.2f} ({self.view})"
+        return {} if epsilon is None else {f"one-shot/{self.view}/epsilon_estimate": epsilon}
 
     def result(
         self,

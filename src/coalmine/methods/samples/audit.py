@@ -138,8 +138,12 @@ class Samples(Audit):
 
     def live(self) -> str | None:
         """Return a rough estimate of ε so far, for a progress bar."""
+        return next((f"ε̂ {epsilon:.2f} (samples, {self.view})" for epsilon in self.figures().values()), None)
+
+    def figures(self) -> dict[str, float]:
+        """Return a rough ε of what was seen so far, or nothing."""
         epsilon = rough_epsilon(*self.scores()) if self._observed.any() else None
-        return None if epsilon is None else f"ε̂ {epsilon:.2f} (samples, {self.view})"
+        return {} if epsilon is None else {f"samples/{self.view}/epsilon_estimate": epsilon}
 
     def scores(self) -> tuple[Floats, Floats]:
         """Return the scores so far of the inserted and of the held-out canaries."""

@@ -15,6 +15,7 @@ from coalmine.methods.secret_sharer.phrases import Configuration, PhraseCanaries
 from coalmine.methods.secret_sharer.random_sampling import SampledRanks, sampled_ranks
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.methods.secret_sharer.whole_space import RankInterval, whole_space_ranks
+from coalmine.progress import shown_if_slow
 from coalmine.simulation.models.steps import steps_of
 
 # Larger searches would take several gigabytes.
@@ -233,6 +234,7 @@ class Memorization:
         return entry
 
 
+@shown_if_slow()
 def measure_memorization(
     module: nn.Module,
     canaries: PhraseCanaries,

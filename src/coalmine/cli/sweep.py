@@ -1,0 +1,51 @@
+"""``coalmine sweep``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coalmine.cli import console
+from coalmine.cli.exits import again, time_limit
+from coalmine.cli.options import AsJson, Quiet, Timeout
+
+
+def sweep(
+    file: Annotated[
+        Path, typer.Argument(help="Settings of the runs as TOML; `coalmine init` writes them.", show_default=False)
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Values of a setting: table.key=A,B,C. Repeat for all combinations."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination, with seeds counted up.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the sweep; by default runs/NAME-sweep for NAME.toml.")
+    ] = None,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a settings file with several values and seeds, and draw ε against the first setting.
+
+    A sweep that was stopped continues with the same command. More values or seeds reuse the runs that are there.
+    """
+    from coalmine.drawing.files import save_in_every_format
+    from coalmine.results.files import envelope
+    from coalmine.results.tables import Table
+    from coalmine.runs.sweep import sweep as run_all
+    from coalmine.runs.sweep import values_from_texts
+
+    with time_limit(timeout), again(), console.bars(quiet=quiet or as_json):
+        swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
+    with console.busy("drawing"):
+        written = save_in_every_format({"epsilon": swept.plot()}, swept.directory)
+    if as_json:
+        console.print_json(envelope([], sweep=swept.to_dict()))
+        return
+    console.print_table(Table(str(swept.directory), swept.columns, [row.cells() for row in swept.rows]))
+    console.print_sentence(swept.sentence)
+    console.say("", f"runs in {swept.directory}", *(f"written to {path}" for path in written))

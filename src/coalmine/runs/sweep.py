@@ -1,0 +1,301 @@
+"""Sweeps: the runs of a settings file with other values of some settings, each with several seeds.
+
+Each run has its own directory in the directory of the sweep, named by its values. A sweep that was stopped continues,
+and one with more values or seeds reuses the runs that are there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coalmine.errors import InputError, check_count
+from coalmine.files import write_json
+from coalmine.progress import shown_if_slow
+from coalmine.results import words
+from coalmine.results.files import envelope
+from coalmine.results.finding import CHECK_RATE
+from coalmine.results.frames import as_frame
+from coalmine.results.groups import shown_results
+from coalmine.results.manifest import REPORT
+from coalmine.results.result import AuditResult, in_json
+from coalmine.results.saved import read_run_directory
+from coalmine.results.tables import Table, epsilons, fixed
+from coalmine.runs.parallel import do_all
+from coalmine.runs.running import directory_for, run
+from coalmine.runs.settings import RunSettings, read_run
+
+SUMMARY = "sweep.json"
+_LONGEST_NAME = 120
+_SEED = "seed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptResult:
+    """One result of one run of a sweep.
+
+    Args:
+        point: The values of the swept settings by name, as texts; with several seeds also ``"seed"``.
+        result: The result.
+        directory: The run directory.
+    """
+
+    point: Mapping[str, str]
+    result: AuditResult
+    directory: Path
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table, under `Sweep.columns`."""
+        result = self.result
+        claim, bound, _ = epsilons(result)
+        guess = "-" if result.best_guess is None else words.guess(result.best_guess)
+        figures = [fixed(claim, 3), fixed(bound, 3), guess, result.verdict.value]
+        return [*self.point.values(), result.method, result.label, *figures]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row, ready for JSON."""
+        result, best = self.result, self.result.best_guess
+        claim, bound, guess = epsilons(result)
+        return {
+            **{name: as_number(value) for name, value in self.point.items()},
+            "method": result.method,
+            "view": result.label,
+            "unit": result.unit.name,
+            "delta": None if result.bound is None else result.bound.delta,
+            "claimed_epsilon": in_json(claim),
+            "lower_bound": in_json(bound),
+            "best_guess": in_json(guess),
+            "best_guess_lower": None if best is None else in_json(best.lower),
+            "best_guess_upper": None if best is None else in_json(best.upper),
+            "verdict": result.verdict.value,
+            "directory": str(self.directory),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A finished sweep. ``print`` shows it as a table.
+
+    Args:
+        axes: The values of each swept setting, the first of which is the x-axis of the figure.
+        rows: All results of all runs.
+        directory: The directory that holds the runs.
+    """
+
+    axes: Mapping[str, Sequence[str]]
+    rows: Sequence[SweptResult]
+    directory: Path
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the table."""
+        names = [name.rpartition(".")[2] for name in self.axes]
+        short = names if len(set(names)) == len(names) else list(self.axes)
+        return [*short, "method", "view", "claimed ε", "lower bound", "best guess", "verdict"]
+
+    @property
+    def sentence(self) -> str:
+        """How many claims were refuted, and how many would be by chance."""
+        tests = [(row.result, row.result.claim_test) for row in self.rows if row.result.claim_test is not None]
+        runs = len({row.directory for row in self.rows})
+        if not tests:
+            return f"{_count(runs, 'run')} without a claim to test."
+        refuted = sum(result.refuted for result, _ in tests)
+        by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
+        return (
+            f"{_count(runs, 'run')}: {refuted} of {_count(len(tests), 'claim')} refuted. Each test has its own "
+            f"false-alarm rate, so up to {by_chance:.2g} would be refuted by chance if all were true."
+        )
+
+    def plot(self) -> Any:
+        """Return an altair chart: ε against the first swept setting, with the claim's curve.
+
+        Every run has its own lower bound and best guess with its interval. Methods, views, and values of further
+        settings have a panel each.
+        """
+        from coalmine.runs.sweep_figure import figure  # altair is loaded only to draw
+
+        return figure(self)
+
+    def to_dataframe(self) -> Any:
+        """Return a pandas DataFrame with one row per result.
+
+        Raises:
+            InputError: If pandas is not installed.
+        """
+        return as_frame([row.to_dict() for row in self.rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sweep, ready for JSON."""
+        return {
+            "sentence": self.sentence,
+            "settings": {name: [as_number(value) for value in values] for name, values in self.axes.items()},
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        """The table, and what it says."""
+        return f"{Table('', self.columns, [row.cells() for row in self.rows]).to_text()}\n{self.sentence}"
+
+
+@shown_if_slow()
+def sweep(
+    file: Path | str,
+    settings: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    seeds: int = 1,
+    workers: int = 1,
+    out: Path | str | None = None,
+) -> Sweep:
+    """Run a settings file with all combinations of some settings' values. A sweep that was stopped continues.
+
+    Args:
+        file: A settings file, as `coalmine.run` takes it.
+        settings: Values of each setting by its name, such as ``{"training.noise_multiplier": [0.5, 1, 2]}``. Those
+            with a single value replace the value of the file.
+        seeds: Number of runs of each combination: with the seeds of the file, and with these plus 1, 2, …
+        workers: Number of runs at a time. The results do not depend on it.
+        out: Directory of the sweep, by default ``runs/NAME-sweep`` for a file NAME.toml.
+
+    Returns:
+        The results of all runs. The directory has a run directory for each run, and ``sweep.json``.
+
+    Raises:
+        InputError: If a setting is wrong, before anything is run; if there is nothing to sweep; or if a run fails.
+
+    Example:
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     file = Path(directory) / "audit.toml"
+        ...     written = file.write_text('[ldp]\\ntrials = 200\\ncrafter = "dummy-gradient"\\n')
+        ...     swept = sweep(file, {"ldp.epsilon": [1, 4]}, out=Path(directory) / "sweep")
+        >>> [(row.point, row.result.theory.epsilon) for row in swept.rows]
+        [({'ldp.epsilon': '1'}, 1.0), ({'ldp.epsilon': '4'}, 4.0)]
+    """
+    path = Path(file)
+    directory = directory_for(path).with_name(f"{path.stem}-sweep") if out is None else Path(out)
+    values = {name: [str(value) for value in several] for name, several in (settings or {}).items()}
+    cells = _cells(path, values, check_count("seeds", seeds), directory)
+    work = {cell.directory.name: partial(_run, cell) for cell in cells}
+    do_all(work, workers=check_count("workers", workers), what="runs")
+    axes = {name: values.get(name) or [cell.point[_SEED] for cell in cells[:seeds]] for name in cells[0].point}
+    rows = [
+        SweptResult(point=cell.point, result=result, directory=cell.directory)
+        for cell in cells
+        for result in shown_results(read_run_directory(cell.directory).results)
+    ]
+    swept = Sweep(axes=axes, rows=rows, directory=directory)
+    write_json(directory / SUMMARY, envelope([], sweep=swept.to_dict()))
+    return swept
+
+
+def values_from_texts(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return texts ``table.key=A,B,C`` as the values of each setting.
+
+    Example:
+        >>> values_from_texts(["training.noise_multiplier=0.5,1"])
+        {'training.noise_multiplier': ['0.5', '1']}
+    """
+    values: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, right = (part.strip() for part in text.partition("="))
+        if not equals or not name:
+            raise InputError(f"a setting is table.key=A,B,…, such as training.noise_multiplier=0.5,1,2, got {text!r}")
+        if name in values:
+            raise InputError(f"the setting {name} is set twice")
+        values[name] = [value.strip() for value in right.split(",")]
+    return values
+
+
+def as_number(text: str) -> int | float | str:
+    """Return the number that a value is, or its text."""
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        return number if math.isfinite(number) else text
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cell:
+    """One run of a sweep."""
+
+    point: Mapping[str, str]
+    settings: RunSettings
+    directory: Path
+
+
+def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, directory: Path) -> list[_Cell]:
+    """Return all runs, their settings read and checked."""
+    _check(values, seeds)
+    axes = {name: several for name, several in values.items() if len(several) > 1}
+    fixed_settings = [f"{name}={several[0]}" for name, several in values.items() if len(several) == 1]
+    cells = []
+    for combination in itertools.product(*axes.values()):
+        point = dict(zip(axes, combination, strict=True))
+        overrides = [*fixed_settings, *(f"{name}={value}" for name, value in point.items())]
+        first = read_run(file, overrides)
+        for number in range(seeds):
+            seeded = {table: seed + number for table, seed in _seeds(first).items()}
+            if seeds > 1 and not seeded:
+                raise InputError(f"nothing in {file} has a seed: leave out seeds")
+            full = dict(point) if seeds == 1 else {**point, _SEED: str(next(iter(seeded.values())))}
+            settings = read_run(file, [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())])
+            cells.append(_Cell(point=full, settings=settings, directory=directory / _directory_name(full)))
+    names = [cell.directory.name for cell in cells]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"two runs would have the directory {twice}: give the values different names")
+    return cells
+
+
+def _check(values: Mapping[str, Sequence[str]], seeds: int) -> None:
+    for name, several in values.items():
+        if not several or "" in several:
+            raise InputError(f"the setting {name} needs values, such as {name}=1,2,4")
+        twice = next((value for value in several if list(several).count(value) > 1), None)
+        if twice is not None:
+            raise InputError(f"the value {twice} of {name} is listed twice")
+        if name.endswith(f".{_SEED}") and seeds > 1:
+            raise InputError(f"both {name} and seeds set the seed: use one of them")
+    if seeds == 1 and all(len(several) == 1 for several in values.values()):
+        raise InputError(
+            "there is nothing to sweep: give several values of a setting (--set training.noise_multiplier=0.5,1,2) or "
+            "several seeds (--seeds 3)"
+        )
+
+
+def _seeds(settings: RunSettings) -> dict[str, int]:
+    """Return the seed of each table that has one."""
+    tables = {**settings.trainings, **settings.methods}
+    return {name: int(getattr(table, _SEED)) for name, table in tables.items() if hasattr(table, _SEED)}
+
+
+def _directory_name(point: Mapping[str, str]) -> str:
+    """Return a run's values as the name of its directory."""
+    pairs = (f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
+    return re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", ",".join(pairs))[:_LONGEST_NAME]
+
+
+def _run(cell: _Cell) -> None:
+    """Run to the end, and draw the report."""
+    from coalmine.report.page import write_report
+
+    try:
+        run(cell.settings, out=cell.directory)
+        if not (cell.directory / REPORT).is_file():
+            write_report(cell.directory)
+    except InputError as error:
+        raise InputError(f"{cell.directory.name}: {error}") from error
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

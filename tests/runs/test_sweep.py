@@ -1,0 +1,209 @@
+"""``coalmine sweep``: runs for all combinations of values and seeds, and what they show together."""
+
+import json
+import multiprocessing
+import os
+import time
+from importlib import resources
+
+import jsonschema
+import pytest
+
+import coalmine
+from coalmine.accounting import theory
+from coalmine.errors import InputError
+from coalmine.progress import Relay, listening, relayed
+from coalmine.results.directory import RunDirectory
+from coalmine.runs import parallel, sweep
+from coalmine.runs.sweep import values_from_texts
+
+LOCAL = '[ldp]\nepsilon = 2\ncrafter = "dummy-gradient"\nview = "white-box"\nseed = 5\n'
+TRAINING = """
+[training]
+partition = "iid:12"
+rounds = 2
+cohort = "poisson:1.0"
+model_settings = {hidden = 4}
+client = {epochs = 1, batch_size = "all"}
+
+[one-shot]
+view = "updates"
+canaries = 5
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "audit.toml"
+    path.write_text(LOCAL)
+    return path
+
+
+def results(directory):
+    """What each run found, without the seconds it took."""
+    found = {}
+    for path in sorted(directory.glob("*/result.json")):
+        content = json.loads(path.read_text())["results"]
+        found[path.parent.name] = [{k: v for k, v in result.items() if k != "timing"} for result in content]
+    return found
+
+
+def test_a_grid_has_a_run_directory_for_every_combination_and_seed(file, run, tmp_path):
+    out = tmp_path / "swept"
+    arguments = ("--set", "ldp.trials=100,200", "--set", "ldp.clients=1", "--seeds", 2, "--out", out)
+    code, text, err = run("sweep", file, *arguments, "--quiet")
+    assert (code, err) == (0, "")
+    assert "4 runs: 0 of 4 claims refuted" in text
+    rows = json.loads((out / "sweep.json").read_text())["sweep"]["rows"]
+    points = [(row["ldp.trials"], row["seed"]) for row in rows]
+    assert points == [(trials, seed) for trials in (100, 200) for seed in (5, 6)]
+    assert [row["claimed_epsilon"] for row in rows] == [2] * 4
+    first = coalmine.load(out / "trials=100,seed=5")[0]
+    assert (first.seed, first.bound.epsilon) == (5, rows[0]["lower_bound"])
+    assert (out / "trials=100,seed=5" / "report.html").is_file()
+    for ending in ("html", "png", "svg"):
+        assert (out / f"epsilon.{ending}").stat().st_size > 1000
+    code, text, _ = run("sweep", file, *arguments, "--json")
+    assert (code, json.loads(text)["sweep"]["rows"]) == (0, rows)
+    schema = json.loads((resources.files("coalmine.results") / "schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(json.loads(text), schema)
+
+
+def test_a_grid_has_all_combinations(file, tmp_path):
+    cells = sweep._cells(file, {"ldp.trials": ["100", "200"], "ldp.clients": ["1", "2"]}, 2, tmp_path)
+    assert [cell.directory.name for cell in cells][:3] == [
+        f"trials=100,clients={c},seed={s}" for c, s in ((1, 5), (1, 6), (2, 5))
+    ]
+    settings = [cell.settings.methods["ldp"] for cell in cells]
+    assert [(s.trials, s.clients, s.seed) for s in settings] == [
+        (t, c, s) for t in (100, 200) for c in (1, 2) for s in (5, 6)
+    ]
+
+
+def test_several_workers_find_the_same(file, tmp_path):
+    values = {"ldp.trials": [100, 200]}
+    for workers in (1, 2):
+        coalmine.sweep(file, values, seeds=2, workers=workers, out=tmp_path / str(workers))
+    assert results(tmp_path / "1") == results(tmp_path / "2")
+    assert len(results(tmp_path / "1")) == 4
+
+
+def test_a_stopped_sweep_continues_with_what_is_missing(file, tmp_path, monkeypatch):
+    values, ran = {"ldp.trials": [100, 200, 300]}, []
+    whole = coalmine.sweep(file, values, out=tmp_path / "whole")
+    real = sweep.run
+
+    def stopping(settings, out):
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(out.name)
+        return real(settings, out=out)
+
+    monkeypatch.setattr(sweep, "run", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        coalmine.sweep(file, values, out=tmp_path / "stopped")
+    finished = (tmp_path / "stopped" / "trials=100" / "parts" / "ldp.json").stat().st_mtime_ns
+    monkeypatch.setattr(sweep, "run", real)
+    again = coalmine.sweep(file, values, out=tmp_path / "stopped")
+    assert (tmp_path / "stopped" / "trials=100" / "parts" / "ldp.json").stat().st_mtime_ns == finished
+    assert results(tmp_path / "stopped") == results(tmp_path / "whole")
+    assert str(again) == str(whole)
+    more = coalmine.sweep(file, {"ldp.trials": [100, 200, 300, 400]}, out=tmp_path / "stopped")
+    assert [row.point["ldp.trials"] for row in more.rows] == ["100", "200", "300", "400"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_killed_sweep_leaves_no_process_that_keeps_its_directories(file, tmp_path, monkeypatch):
+    values, out = {"ldp.trials": [100, 200]}, tmp_path / "swept"
+
+    def endless(settings, out):
+        with RunDirectory(out).claimed(settings.to_toml()):
+            time.sleep(600)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, "run", endless)
+        started = {"seeds": 1, "workers": 2, "out": out}
+        process = multiprocessing.get_context("fork").Process(
+            target=coalmine.sweep, args=(file, values), kwargs=started
+        )
+        process.start()
+        while len(list(out.glob("*/run.json"))) < 2:
+            time.sleep(0.02)
+        process.kill()
+        process.join()
+    coalmine.sweep(file, values, workers=2, out=out)
+    assert set(results(out)) == {"trials=100", "trials=200"}
+
+
+def test_the_figure_shows_every_run_and_what_the_accountant_claims(tmp_path):
+    file = tmp_path / "audit.toml"
+    file.write_text(TRAINING)
+    swept = coalmine.sweep(file, {"training.noise_multiplier": [2, 20]}, seeds=2, out=tmp_path / "swept")
+    chart = swept.plot().to_dict()
+    tables = [layer["data"]["values"] for layer in chart["layer"]]
+    claims = next(table for table in tables if table and "claim" in table[0])
+    sampling = coalmine.Poisson(1.0)
+    expected = [theory(noise_multiplier=z, sampling=sampling, rounds=2, delta=1e-5).epsilon for z in (2, 20)]
+    assert [point["x"] for point in claims] == [2, 20]
+    assert [point["claim"] for point in claims] == pytest.approx(expected, rel=1e-4)
+    bounds = [point["value"] for table in tables for point in table if "value" in point]
+    assert sorted(bounds) == pytest.approx(sorted(row.result.bound.epsilon for row in swept.rows), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "nothing to sweep"),
+        (("--set", "ldp.epsilon=1"), "nothing to sweep"),
+        (("--set", "ldp.epsilon"), "table.key=A,B"),
+        (("--set", "ldp.epsilon=1,1"), "listed twice"),
+        (("--set", "ldp.epsilon=1,,2"), "needs values"),
+        (("--set", "ldp.epsilon=1,2", "--set", "ldp.epsilon=3"), "set twice"),
+        (("--set", "ldp.epsilon=1,x"), "epsilon = 'x'"),
+        (("--set", "ldp.epsilo=1,2"), '"epsilon"'),
+        (("--set", "epsilon=1,2"), "ldp.epsilon"),
+        (("--set", "ldp.seed=1,2", "--seeds", "2"), "use one of them"),
+        (("--seeds", "0"), "--seeds"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_runs(file, run, tmp_path, arguments, message):
+    code, _, err = run("sweep", file, "--out", tmp_path / "swept", *arguments)
+    assert (code, message in err) == (2, True), err
+    assert not (tmp_path / "swept").exists()
+
+
+def test_a_failing_run_is_named(file, tmp_path):
+    swept = tmp_path / "swept"
+    (swept / "trials=200").mkdir(parents=True)
+    (swept / "trials=200" / "result.json").write_text("{}")
+    for workers in (1, 2):
+        with pytest.raises(InputError, match=r"trials=200: .*result\.json"):
+            coalmine.sweep(file, {"ldp.trials": [100, 200]}, workers=workers, out=swept)
+
+
+def test_a_process_that_dies_is_reported():
+    with pytest.raises(InputError, match="exit code 7"):
+        parallel.do_all({"a": lambda: os._exit(7), "b": lambda: None}, workers=2, what="work")
+
+
+def test_progress_of_another_process_is_shown_here():
+    messages, shown = [], []
+
+    def listener(what, total):
+        shown.append((what, total))
+        return lambda done, words: shown.append((done, words)), lambda: shown.append("end")
+
+    advance, end = relayed(messages.append)("training", 5)
+    advance(3, "ε̂ 1.2")
+    end()
+    relayed(messages.append)("left open", 2)
+    with listening(listener):
+        relay = Relay("run a")
+        for message in messages:
+            relay.show(message)
+        relay.close()
+    assert shown == [("run a: training", 5), (3, "ε̂ 1.2"), "end", ("run a: left open", 2), "end"]
+
+
+def test_values_are_separated_by_commas():
+    assert values_from_texts(["a.b = 1, 2", "c=x"]) == {"a.b": ["1", "2"], "c": ["x"]}
