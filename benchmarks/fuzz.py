@@ -169,13 +169,27 @@ def _weights() -> bytes:
     return save({"model": torch.arange(30.0), "audit.0.sum": torch.zeros(3, 4)})
 
 
-def _parquet() -> bytes:
+def _table() -> Any:
     import pyarrow as pa
+
+    labels, users = [i % 3 for i in range(40)], [i // 4 for i in range(40)]
+    return pa.table({"x": [[0.5, 1.0]] * 40, "y": labels, "user": users})
+
+
+def _parquet() -> bytes:
     import pyarrow.parquet as pq
 
     file = io.BytesIO()
-    labels, users = [i % 3 for i in range(40)], [i // 4 for i in range(40)]
-    pq.write_table(pa.table({"x": [[0.5, 1.0]] * 40, "y": labels, "user": users}), file)
+    pq.write_table(_table(), file)
+    return file.getvalue()
+
+
+def _arrow() -> bytes:
+    import pyarrow as pa
+
+    file, table = io.BytesIO(), _table()
+    with pa.ipc.new_stream(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
     return file.getvalue()
 
 
@@ -234,6 +248,7 @@ TARGETS = [
     Target("texts .jsonl", "texts.jsonl", _jsonl, read=_load),
     Target("texts .jsonl.gz", "texts.jsonl.gz", lambda: gzip.compress(_jsonl()), read=_load),
     Target("table .parquet", "table.parquet", _parquet, read=_load),
+    Target("table .arrow", "table.arrow", _arrow, read=_load),
     Target("weights .safetensors", "w.safetensors", _weights, read=_read_tensors),
     Target("user's file .py", "mine.py", _source, _mechanism),
 ]
@@ -296,7 +311,7 @@ def available(target: Target) -> bool:
     """Return whether what the target needs is installed."""
     import importlib.util
 
-    return target.name != "table .parquet" or all(map(importlib.util.find_spec, ("pyarrow", "datasets")))
+    return not target.name.startswith("table") or all(map(importlib.util.find_spec, ("pyarrow", "datasets")))
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:
@@ -311,6 +326,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     targets = [target for target in TARGETS if available(target) and options.target in (None, target.name)]
+    for target in TARGETS:
+        if not available(target):
+            print(f"{target.name} is left out, because the library datasets is not installed.", flush=True)
     outcomes: dict[str, Counter[str]] = {target.name: Counter() for target in targets}
     until, number, failures = time.monotonic() + 60 * options.minutes, options.seed, 0
     signal.signal(signal.SIGALRM, _too_long)

@@ -55,6 +55,7 @@ trials = 400
 
 
 KINDS = ("SIGKILL", "SIGTERM", "a worker", "inside a write")
+WORKERS = 2
 
 
 _PRELOADED = [
@@ -112,25 +113,31 @@ def run_to_end(file: Path, out: Path) -> float:
     return time.perf_counter() - begin
 
 
-def disturbed(file: Path, out: Path, kind: str, rng: np.random.Generator, duration: float) -> bool:
-    """Run and disturb the run in one of the ways of `KINDS`; return False if it finished before."""
+def disturbed(file: Path, out: Path, kind: str, rng: np.random.Generator, duration: float) -> tuple[bool, bool]:
+    """Run and disturb the run in one of the ways of `KINDS`; return whether a process was killed, and whether it ended.
+
+    A worker may be killed while it has nothing to do: then the run goes on to its end.
+    """
     process = start(file, out, int(rng.integers(0, 60)) if kind == "inside a write" else None)
+    killed = False
     if kind != "inside a write":
         assert process.pid is not None
         workers: list[int] = []
-        while kind == "a worker" and process.is_alive() and not workers:
+        while kind == "a worker" and process.is_alive() and len(workers) < WORKERS:
             time.sleep(0.002)
             workers = children(process.pid)
         process.join(float(rng.uniform(0, 0.1 if kind == "a worker" else duration)))
-        if process.exitcode is None:
+        if process.exitcode is None and (workers or kind != "a worker"):
             target = int(rng.choice(workers)) if workers else process.pid
             with contextlib.suppress(ProcessLookupError):
                 os.kill(target, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
+                killed = True
     process.join()
     # 143 after SIGTERM, or -15 before the run has begun; 2 with a sentence where a worker died.
     if process.exitcode not in (0, 143, -signal.SIGTERM, -signal.SIGKILL, 2 if kind == "a worker" else 0):
         raise SystemExit(f"{kind}: the run in {out} ended with code {process.exitcode}")
-    return process.exitcode != 0
+    ended = process.exitcode == 0
+    return not ended or (kind == "a worker" and killed), ended
 
 
 def children(process: int) -> list[int]:
@@ -196,12 +203,14 @@ def main() -> None:
             for _ in range(int(rng.integers(1, 8))):
                 kind = KINDS[kinds.total() % len(KINDS)]
                 begin = time.perf_counter()
-                if not disturbed(file, out, kind, rng, duration):
+                killed, ended = disturbed(file, out, kind, rng, duration)
+                if killed:
+                    kinds[kind] += 1
+                    phases[phase(out)] += 1
+                if ended:
                     # It was faster than we thought, unless it found most of its work done.
                     duration = min(duration, max(1.0, time.perf_counter() - begin))
                     break
-                kinds[kind] += 1
-                phases[phase(out)] += 1
             run_to_end(file, out)
             verify(out)
             corrupted += read_results(out) != expected or bool(leftovers(out))

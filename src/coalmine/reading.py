@@ -88,6 +88,11 @@ def read_bytes(path: Path, *, most: int = LARGEST) -> bytes:
     return content
 
 
+def largest_content(path: Path) -> int:
+    """Return how many bytes the compressed file ``path`` may contain."""
+    return max(LARGEST, _EXPANSION * (0 if is_pipe(path) else path.stat().st_size))
+
+
 def read_text(path: Path, *, most: int = LARGEST) -> str:
     """Return the text of a UTF-8 file or pipe, without a byte order mark."""
     try:
@@ -189,7 +194,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield the number and the JSON value of each line that is not blank, of a .jsonl or .jsonl.gz file."""
     number, total = 0, 0
     with opened(path) as file:
-        most = max(LARGEST, _EXPANSION * (0 if is_pipe(path) else path.stat().st_size))
+        most = largest_content(path)
         lines = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         try:
             while line := lines.readline(LONGEST_LINE + 1):

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coalmine import reading
 from coalmine.errors import InputError
-from coalmine.simulation.data import from_datasets, load
+from coalmine.simulation.data import arrow_size, from_datasets, load
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,50 @@ def test_saved_directories_and_files_load_by_their_path(datasets, tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(InputError, match=r"broken.parquet cannot be read as a table"):
         load(tmp_path / "broken.parquet")
+
+
+def write_bomb(kind, path):
+    """Write a few kilobytes that contain 60 megabytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    zeros = pa.array(np.zeros(1_000_000, dtype=np.int8))
+    columns = dict.fromkeys("abcdefgh", zeros)
+    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(3000, dtype=np.int32)), pa.array(["a" * 20_000]))
+    if kind == "rows":
+        pq.write_table(pa.table(columns), path, compression="zstd")
+    elif kind == "texts":
+        pq.write_table(pa.table({"text": text}), path, store_schema=False)
+    elif kind == "inner texts":
+        pq.write_table(pa.table({"image": pa.StructArray.from_arrays([text], names=["bytes"])}), path)
+    else:
+        table = pa.table({"text": text} if kind == "batch of texts" else columns)
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema, options=options) as writer:
+            writer.write_table(table)
+
+
+@pytest.mark.parametrize("kind", ["rows", "texts", "inner texts", "batch of rows", "batch of texts"])
+def test_small_files_that_contain_far_more_are_refused(datasets, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "LARGEST", 1 << 25)
+    path = tmp_path / ("bomb.arrow" if kind.startswith("batch") else "bomb.parquet")
+    write_bomb(kind, path)
+    assert path.stat().st_size < 50_000
+    with pytest.raises(InputError, match=r"bomb.* is too large: .* bytes that contain 6\d,\d{3},\d{3} or more"):
+        load(path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux limits the memory of a process")
+def test_memory_is_limited_while_a_file_is_read_and_not_longer(monkeypatch):
+    monkeypatch.setattr(arrow_size, "_OVERHEAD", 0)
+    with arrow_size._limited_memory(1 << 20), pytest.raises(MemoryError):
+        np.ones(1 << 27)
+    assert np.ones(1 << 24).nbytes == 1 << 27
+
+
+def test_rows_with_missing_values_are_refused(datasets):
+    with pytest.raises(InputError, match="the columns x, y cannot be read"):
+        from_datasets(datasets.Dataset.from_dict({"x": [None, [1.0, 2.0]], "y": [0, 1]}))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 
 from coalmine.arrays import Array
 from coalmine.errors import InputError
+from coalmine.simulation.data.arrow_size import check_arrow, check_parquet
 from coalmine.simulation.data.images import NAMES, ArrayData, array_data, as_labels
 from coalmine.simulation.data.text import Corpus
 
@@ -41,12 +42,18 @@ def open_table(path: Path) -> Any:
     datasets = _library()
     try:
         if path.is_dir():
+            for file in sorted(path.glob("**/*.arrow")):
+                check_arrow(file)
             return datasets.load_from_disk(str(path))
         if path.suffix == ".parquet":
             import pyarrow.parquet
 
+            check_parquet(path)
             return datasets.Dataset(pyarrow.parquet.read_table(path))
+        check_arrow(path)
         return datasets.Dataset.from_file(str(path))
+    except InputError:
+        raise
     except Exception as error:  # Arrow raises many kinds of errors on a damaged file
         raise InputError(f"{path} cannot be read as a table: {type(error).__name__}: {error!s:.200}") from error
 
@@ -118,6 +125,9 @@ def _columns(dataset: Any, keys: Mapping[str, str], *, partitioned: bool = False
         columns = dataset.select_columns(selected).with_format("numpy")[:]
     except ImportError as error:
         raise InputError(f"{error}: it is needed for images that are stored as files") from None
+    except Exception as error:  # the library fails in many ways on missing values and images that cannot be decoded
+        reason = f"{type(error).__name__}: {error!s:.200}"
+        raise InputError(f"the columns {', '.join(selected)} cannot be read: {reason}") from error
     inputs: Array | list[str] = columns[names["inputs"]]
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UO" and all(isinstance(text, str) for text in inputs):
         inputs = [str(text) for text in inputs]
