@@ -303,7 +303,8 @@ class Search:
 
     def _example(self, observation: Observation) -> str:
         """Return the smallest input that shows an observation."""
-        extra = replace(observation.extra, shrinks=observation.extra.shrinks and not self._quick)
+        matters = self._claim.hostile or not observation.extra.hostile
+        extra = replace(observation.extra, shrinks=observation.extra.shrinks and matters and not self._quick)
         return shrunk(replace(observation, extra=extra), self._without, self._round, self.scale)
 
     def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None, trust: bool = False) -> Round:
