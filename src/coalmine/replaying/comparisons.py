@@ -322,7 +322,8 @@ class Search:
         """Return a client that stands for an absent one: an update of zero, or nearly zero if that is refused."""
         clients, refusal = self.extras.clients, ""
         for magnitude in (0.0, 1e-5, 1e-3, 1e-2):
-            client = self.extras.along(self.extras.direction, magnitude)
+            # In one coordinate, where half precision does not round it to zero.
+            client = self.extras.along(np.eye(1, self.extras.template.dim)[0], magnitude)
             outcome = self.runner.run([[*clients, client]])
             if outcome.vector is not None and np.isfinite(outcome.vector).all():
                 return Absent(client, magnitude, refusal)
