@@ -42,11 +42,11 @@ def test_the_kurtosis_of_residuals_is_corrected():
     assert _excess_kurtosis(residuals) == pytest.approx(3.0, abs=0.6)
 
 
-def test_a_movement_in_a_small_array_is_judged_by_the_error_of_its_own_noise():
+def test_a_movement_of_few_numbers_is_judged_by_the_error_of_their_own_noise():
     runs = np.random.default_rng(0).normal(0, 1, (6, 1, 501))
     noise = measure(runs, [500, 1])
     large, small = np.zeros((1, 501)), np.zeros((1, 501))
-    large[0, 0], small[0, 500] = 1.0, 1.0
+    large[0, :500], small[0, 500] = 1 / np.sqrt(500), 1.0
     assert noise.length(large).margin > 0.9
     assert noise.length(small).margin < 0.3
     assert noise.length(3 * large).p_value(1.0) < 1e-9

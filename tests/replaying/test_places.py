@@ -45,13 +45,14 @@ QUIET = {
 @pytest.mark.parametrize("name", QUIET)
 def test_a_part_of_an_array_with_too_little_noise_is_found(name):
     result = run(noisy_sum(QUIET[name]), rounds=1)
-    finding = next(finding for finding in result.findings if finding.refutes)
-    assert finding.check == "noise on every tensor", str(result)
-    assert 1 / result.worst == pytest.approx(QUIET[name].min(), rel=0.35)
+    assert "noise on every tensor" in {finding.check for finding in result.findings if finding.refutes}, str(result)
+    excess = max(row.excess for row in result.moved if row.check == "noise on every tensor")
+    assert 1 / excess == pytest.approx(QUIET[name].min(), rel=0.35)
 
 
 def test_the_finding_names_the_part():
-    assert "in coordinates 37–46 only" in run(noisy_sum(QUIET["a block of ten"]), rounds=1).findings[0].sentence
+    result = run(noisy_sum(QUIET["a block of ten"]), rounds=1)
+    assert any("in coordinates 37–46 only" in finding.sentence for finding in result.findings if finding.refutes)
 
 
 def _layers_clipped_by_themselves(updates, rng):

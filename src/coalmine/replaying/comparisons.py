@@ -303,7 +303,8 @@ class Search:
 
     def _example(self, observation: Observation) -> str:
         """Return the smallest input that shows an observation."""
-        extra = replace(observation.extra, shrinks=observation.extra.shrinks and not self._quick)
+        matters = self._claim.hostile or not observation.extra.hostile
+        extra = replace(observation.extra, shrinks=observation.extra.shrinks and matters and not self._quick)
         return shrunk(replace(observation, extra=extra), self._without, self._round, self.scale)
 
     def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None, trust: bool = False) -> Round:
@@ -321,7 +322,8 @@ class Search:
         """Return a client that stands for an absent one: an update of zero, or nearly zero if that is refused."""
         clients, refusal = self.extras.clients, ""
         for magnitude in (0.0, 1e-5, 1e-3, 1e-2):
-            client = self.extras.along(self.extras.direction, magnitude)
+            # In one coordinate, where half precision does not round it to zero.
+            client = self.extras.along(np.eye(1, self.extras.template.dim)[0], magnitude)
             outcome = self.runner.run([[*clients, client]])
             if outcome.vector is not None and np.isfinite(outcome.vector).all():
                 return Absent(client, magnitude, refusal)

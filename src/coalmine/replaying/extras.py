@@ -92,7 +92,9 @@ class Extras:
 
     def __init__(self, clients: Sequence[Any], *, clip_norm: float, who: str, seed: int) -> None:
         self.template, self.clients, self.clip, self._who = Template(clients[0]), clients, clip_norm, who
-        direction = np.random.default_rng(seed).standard_normal(self.template.dim)
+        rng, dim = np.random.default_rng(seed), self.template.dim
+        # Of nearly one size, since movements are then judged most precisely (see `Noise.length`), but without ties.
+        direction = rng.uniform(1.0, 1.2, dim) * rng.choice([-1.0, 1.0], dim)
         self.direction: Floats = direction / np.linalg.norm(direction)
         self.tolerance = _HALF_TOLERANCE if self.template.half else 1e-3
 
@@ -142,7 +144,11 @@ class Extras:
                 lambda i: self.direction * self.clip * ((-1) ** i if i < even else 1e-5), essential=True,
             )  # fmt: skip
         yield from self._splits(beside)
-        yield beside("that all send the same update", lambda i: self.direction * self.clip)
+        # Of all sizes, so that whatever overflows or wraps somewhere does so in a few numbers when one more joins.
+        spread = np.geomspace(1.0, 1e-3, self.template.dim)
+        spread /= np.linalg.norm(spread)
+        same = self._plain("with the same update", "C * s", spread, 1.0)
+        yield beside("that all send the same update", lambda i: spread * self.clip, probes=[same, *self.probes()])
         # The largest sum in one number: integers overflow there, and modular sums wrap.
         first = np.eye(1, self.template.dim)[0]
         largest = self._plain("with an update of the clip norm in coordinate 0 only", "C * e[0]", first, 1.0)
@@ -168,7 +174,6 @@ class Extras:
             yield beside(
                 f"of whom {low:,} send tiny and {count - high:,} huge updates",
                 partial(_times, self.direction, sizes), probes=[self.probes()[-1]],
-                essential=low <= count // 2 < high,
             )  # fmt: skip
 
     def _plain(self, sends: str, code: str, direction: Floats, magnitude: float, *, essential: bool = False) -> Extra:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from coalmine.results.finding import CHECK_RATE
 # Comparisons by statistics share the other half of the rate; see noise.py for the first half.
 _RATE = CHECK_RATE / 2 / 500
 _QUANTILE = float(-special.ndtri(_RATE))
+
+# Draws that measure the noise again for movements of a few numbers, numbers that they may hold, and the margin below
+# which there are too few.
+_MORE_DRAWS, _MOST_NUMBERS, _UNSURE = 100, 4_000_000, 0.8
 
 # Draws to find out whether a coordinate has noise with and without a client, at most.
 _MOST_DRAWS = 200
@@ -106,6 +111,8 @@ class Round:
         self._outcomes: dict[int, Outcome] = {}
         self._like, self._trusted = like, trust and like is not None
         self._noise: Noise | None = None
+        self._more: Noise | None = None
+        self._same_as_like = False
 
     def outcome(self, draw: int) -> Outcome:
         """Return the release without the client, for a random draw."""
@@ -121,6 +128,7 @@ class Round:
             return self._like.noise
         if self._noise is None and self._like is not None:
             self._noise = self._same_noise(self._like)
+            self._same_as_like = self._noise is not None
         if self._noise is None:
             noise = self.noise_of(range(self._first_draw, self._first_draw + self.draws))
             self._noise = replace(noise, even=False) if self._uneven else noise
@@ -159,10 +167,31 @@ class Round:
         if self.reproducible:
             again = self._runner.run(members, 1)
             if again.vector is not None and self._agree(moved, again, finite, before):
-                return movement
+                return self._surer(movement, partial(self._judged, moved, before, after, finite, scale), scale)
         return self._statistics(members, finite, scale, hint)
 
-    def _judged(self, moved: Floats, before: Floats, after: Floats, finite: Bools, scale: Scale) -> Movement:
+    def _surer(self, movement: Movement, judge: Callable[[Noise], Movement], scale: Scale) -> Movement:
+        """Judge a movement of a few numbers again, by more draws: the first ones say too little about their noise.
+
+        Only the new draws count then, so that it does not matter why they were made.
+        """
+        few, large = movement.margin < _UNSURE, movement.excess > 1 / _UNSURE
+        if not (few and large and scale.noise_multiplier) or movement.excess * movement.margin > 1:
+            return movement
+        source = self._like if self._like is not None and self._same_as_like else self
+        more = source._more_noise() if len(self.members) == 1 else None
+        return movement if more is None else judge(replace(more, even=self.noise.even))
+
+    def _more_noise(self) -> Noise | None:
+        """Return the noise of more draws than usual; None if there is no room for them."""
+        more, start = min(_MORE_DRAWS, _MOST_NUMBERS // self._matrix(self.outcome(0)).size), self._first_draw
+        if self._more is None and more > self.draws:
+            self._more = self.noise_of(range(start + self.draws, start + self.draws + more))
+        return self._more
+
+    def _judged(
+        self, moved: Floats, before: Floats, after: Floats, finite: Bools, scale: Scale, noise: Noise | None = None
+    ) -> Movement:
         """Judge a movement that is known exactly, but for rounding."""
         rounding = self._rounding(before, after, finite)
         length = float(np.linalg.norm(moved))
@@ -172,7 +201,7 @@ class Round:
         if scale.noise_multiplier == 0 or self.noise.level == 0:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
             return Movement(length=length, excess=excess, not_finite=bad, **shares)
-        noise = self.noise
+        noise = noise or self.noise
         length_in_noise = noise.length(moved)
         deviations = beyond * length_in_noise.measured
         bare = noise.bare & (np.abs(moved) > 8 * rounding + 1e-12).any(axis=0)

@@ -3,9 +3,9 @@
 The movement that one client may cause is judged against this noise. All limits are for Gaussian noise: the squared
 scale of ``n`` residuals is χ² distributed, which also holds for movements across rounds whose noise is correlated
 (1 / aᵀS⁻¹a is χ² with n − T + 1 degrees of freedom for a Wishart matrix S of T rounds; Muirhead 1982, Theorem 3.2.12).
-Limits for other noise are wider, by its kurtosis. Arrays may differ in the size of their noise. Where the numbers of an
-array do, numbers that moved about equally far are judged together, which is valid for sizes of any kind; where they
-depend on each other, a movement is judged by the noise along it, which is less precise. docs/replay.md has the proof.
+Limits for other noise are wider, by its kurtosis. In one round, numbers that moved about equally far are judged
+together, which is valid for independent noise whose numbers have any sizes (see `Noise._by_size`). Where numbers depend
+on each other, a movement is judged by the noise along it, which is less precise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LARGER, _UNEVEN, _DEPENDENT = 3.0, 3.0, 4.0
 
 _NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
 
-# Groups of numbers below this share of an array's numbers and of its squared movement are left out where sizes differ.
+# Groups of numbers below this share of an array's numbers and of its squared movement are left out.
 _NEGLIGIBLE = 0.01
 
 
@@ -53,11 +53,11 @@ class Length:
 
     @property
     def margin(self) -> float:
-        """Factor of at most 1: the movement is at least this share of what was measured."""
+        """The movement is at least this share of what was measured."""
         if not 0 < self.measured < math.inf:
             return 1.0
         shares = 1 / factors(self.degrees) ** 2
-        return min(1.0, math.sqrt(float(np.sum(self.squares * shares))) / self.measured)
+        return math.sqrt(float(np.sum(self.squares * shares))) / self.measured
 
     def p_value(self, noise_multiplier: float) -> float:
         """Return a p-value of the claim that the movement is covered: that some noise level was measured too low.
@@ -133,11 +133,8 @@ class Noise:
         direction = moved[:, noisy] / self.std[noisy]
         if self.singular.size and np.max(np.abs(self.singular @ direction), initial=0.0) > 1e-6:
             return Length(math.inf, np.empty(0), np.empty(0))  # some rounds together show the movement without noise
-        along = self._along(direction[0]) if len(moved) == 1 and direction.any() else None
-        if along is not None:
-            return along
-        if len(moved) == 1 and not self.even:
-            return self._by_size(direction[0])
+        if len(moved) == 1 and direction.any():
+            return self._along(direction[0]) or self._by_size(direction[0])
         squares = np.sum(direction * (self.rounds @ direction), axis=0)
         measured = math.sqrt(max(float(np.sum(squares)), 0.0))
         by_array = np.bincount(
@@ -176,21 +173,18 @@ class Noise:
         error of N · (runs − 1) degrees of freedom at most. Numbers that moved about equally far go together, since the
         arithmetic mean of mᵢ² is near their harmonic mean then.
         """
-        places, square = self.arrays[~self.bare], direction**2
-        with np.errstate(divide="ignore"):
-            size = np.frexp(square)[1] - np.frexp(square.max())[1]
-        _, labels = np.unique(places * 4096 + np.maximum(size, -2048), return_inverse=True)
-        by_array = np.bincount(places, square)
-        part = np.bincount(labels, square)
-        numbers = np.bincount(labels)
+        moved = direction**2 > _NOTHING**2 * np.max(direction**2)
+        places, square = self.arrays[~self.bare][moved], direction[moved] ** 2
+        _, labels = np.unique(places * 4096 + np.frexp(square)[1], return_inverse=True)
+        part, numbers = np.bincount(labels, square), np.bincount(labels)
         home = np.zeros(numbers.size, dtype=np.int64)
         home[labels] = places
-        with np.errstate(divide="ignore", invalid="ignore"):
-            squares = numbers**2 / np.bincount(labels, self.variances / square)
-        kept = (part > _NEGLIGIBLE * by_array[home]) | (numbers > _NEGLIGIBLE * np.bincount(places)[home])
-        kept &= part > 0
+        squares = numbers**2 / np.bincount(labels, self.variances[moved] / square)
+        kept = part > _NEGLIGIBLE * np.bincount(places, square)[home]
+        kept |= numbers > _NEGLIGIBLE * np.bincount(places)[home]
         degrees = numbers * (len(self.residuals) - 1) / self._heavy(1.0)
-        return Length(math.sqrt(float(np.sum(squares[kept]))), squares[kept], degrees[kept])
+        measured = float(np.linalg.norm(direction)) if self.even else math.sqrt(float(np.sum(squares[kept])))
+        return Length(measured, squares[kept], degrees[kept])
 
 
 def measure(runs: Floats, sizes: list[int]) -> Noise:

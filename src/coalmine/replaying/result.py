@@ -13,7 +13,8 @@ from coalmine.results.words import finding_sentence
 # Patterns of what examples name, and what it means.
 _SYMBOLS = {
     r"C\b": "C is the clip norm",
-    r"v\b": "v is default_rng({seed}).standard_normal(d) over its norm, for d parameters",
+    r"v\b": "v is rng.uniform(1, 1.2, d) * rng.choice([-1, 1], d) over its norm, with rng = default_rng({seed})",
+    r"s\b": "s is geomspace(1, 0.001, d) over its norm",
     r"e\[": "e[i] is 1 in coordinate i and 0 elsewhere",
     r"mean\b": "mean is the average of the given clients over its norm",
 }

@@ -126,8 +126,8 @@ class Judge:
             example: Function that shrinks an observation to its smallest example.
         """
         findings = [*self._general, *self._movements(example)]
-        if not any(finding.check == Check.NOT_FINITE for finding in findings):
-            findings += self._poisoned(example)
+        same = [finding.refutes for finding in findings if finding.check == Check.NOT_FINITE]
+        findings += [finding for finding in self._poisoned(example) if not same or finding.refutes > max(same)]
         return sorted([*findings, *self._refused()], key=lambda finding: not finding.refutes)
 
     def _movements(self, example: Callable[[Observation], str]) -> list[Finding]:
@@ -266,7 +266,9 @@ def _worst_per_check(observations: Sequence[Observation]) -> list[Observation]:
     groups: dict[tuple[str, bool], list[Observation]] = {}
     for observation in observations:
         groups.setdefault((observation.extra.check, observation.extra.hostile), []).append(observation)
-    worst = [_plainest(group) for group in groups.values()]
+    worst = [
+        _plainest([o for o in group if detected(o.movement, o.extra.tolerance)] or group) for group in groups.values()
+    ]
     bare = [o for o in worst if o.movement.unprotected]
     return [*bare, *[o for o in worst if not o.movement.unprotected]]
 
