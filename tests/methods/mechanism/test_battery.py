@@ -406,3 +406,19 @@ def test_stretches_without_noise_in_changing_places_are_called_so():
 
     (finding,) = findings(lambda total: noisy(total) + 0.05 * draw(2000), dim=2000)
     assert finding.sentence == "Stretches of coordinates carry less noise than others, in changing places."
+
+
+def test_one_draw_for_few_coordinates_and_places_without_noise_have_their_own_names():
+    """Neither looks like a repeat: calls that share few numbers have a large correlation by chance."""
+    draw, bare = normal(), np.random.default_rng(0).random(300) < 0.3
+    (same,) = findings(lambda total: total + draw(1), dim=20, calls=1000)
+    assert same.sentence == "All coordinates get the same noise."
+    (places,) = findings(lambda total: total + draw(300) * ~bare, dim=300, calls=1000)
+    assert places.sentence.startswith(f"{bare.sum()} of 300 coordinates")
+
+
+def test_updates_that_count_for_more_at_some_coordinates_are_found():
+    draw, weights = normal(), np.where(np.arange(DIM) // 20 == 7, 4.0, 1.0)
+    (finding,) = findings(lambda total: weights * total + draw(), calls=1000)
+    assert re.match(r"Updates count about [345]\S* times as much as on the whole at .*14\d", finding.sentence)
+    assert findings(lambda total: weights * (total + draw()), calls=1000) == []  # the noise counts as much

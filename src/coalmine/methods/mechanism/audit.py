@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coalmine.accounting import Theory
+from coalmine.arrays import Array
 from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality
@@ -114,14 +115,15 @@ def audit_mechanism(
     check_room(family, dim, count)
     updates = update_canaries(family, dim=dim, count=count, seed=seed)
     members = draw_members(canaries, design="fixed", seed=seed)
-    released = applied(mechanism, updates.total(members))
+    released: Array = applied(mechanism, updates.total(members))
     is_silent = not released.any()
     if is_silent:
         # An output of zeros has no direction. Any other vector that ignores the sum will do: bounds hold for whatever
         # an adversary makes of a release.
         released = generator(seed, "noise").standard_normal(dim)
-    if np.abs(released).max() > _LARGEST:  # a cosine has no units, and squares must stay finite
-        released = released / np.abs(released).max()
+    largest = float(np.abs(released).max())
+    if largest > _LARGEST:  # a cosine has no units, and squares must stay finite
+        released = released / largest
     norm = float(np.linalg.norm(released.astype(np.float64)))
     scores = cosines(updates, released.astype(np.float32), norm)
     null = cosine_null(updates)

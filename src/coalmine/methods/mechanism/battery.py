@@ -16,7 +16,7 @@ from coalmine.layers import Layers
 from coalmine.methods.mechanism import attacks, twins
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.calls import LEAST, LEAST_CALLS, MOST, Calls, default_calls, make_calls
-from coalmine.methods.mechanism.places import call_attack, direction_attack, local_attack, place_attack
+from coalmine.methods.mechanism.places import call_attack, direction_attack, gain_attack, local_attack, place_attack
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.stats.guess_tests import guess_p_value, value_p_value
@@ -43,7 +43,7 @@ _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
     (attacks.coordinate_attack, 0.06),
     (attacks.size_attack, 0.4),
 )
-_AT_PLACES, _ALONG_WAVES = 0.06, 0.06
+_AT_PLACES, _ALONG_WAVES = 0.03, 0.06
 
 CHECKS = (
     Check.SIZE,
@@ -147,7 +147,8 @@ def _attacks(
     """Yield each attack that finds something to exploit, with the calls it was made on and its share of the rate."""
     record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=layers.starts, before=before)
     made = ((make(record), share) for make, share in _ON_CALLS)
-    for attack, share in itertools.chain([(place_attack(record, layers), _AT_PLACES)], made):
+    by_place = [(place_attack(record, layers), _AT_PLACES), (gain_attack(record, layers), _AT_PLACES)]
+    for attack, share in itertools.chain(by_place, made):
         if attack is not None:
             yield attack, record, share
     if dim <= _WAVES_UP_TO:

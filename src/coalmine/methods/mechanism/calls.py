@@ -135,12 +135,6 @@ class Calls:
         return np.square(self.noise)
 
     @cached_property
-    def standardized(self) -> Array:
-        """The noise in units of its average size, in single precision, shape (t, n)."""
-        size = math.sqrt(float(self.squares.sum()) / max(int(np.sum(self.known)), 1))
-        return (self.noise / (size or 1.0)).astype(np.float32)
-
-    @cached_property
     def spread(self) -> float:
         """Variance of the known squares over that of normal noise, at least 1: sums of few say less for heavy tails."""
         count, total = max(int(np.sum(self.known)), 1), float(np.sum(self.squares))

@@ -34,6 +34,7 @@ _WEAKEST = (1, 4, 16, 64, 256, 1024)
 _SHARES = (0.03, 0.3, 0.7)  # of the average noise; members that had less in what they were picked by
 _MOST_RANGES = 3
 _BY_CHANCE = 1e-6
+_MORE, _MORE_SURE = 1.5, 6.0  # how many times as much updates count where they count for more, and standard errors
 _LOCAL = 64  # coordinates that share a local estimate of the noise
 _LEAST_SEEN = 12  # values of the noise that show whether a single coordinate or call belongs to a set
 _INTERVAL_RATIOS = (0.01, 0.25, 0.64)  # shares of the usual variance for which the best stretch is looked for
@@ -250,6 +251,30 @@ def direction_attack(calls: Calls) -> Attack | None:
     if attack.sentence.startswith("Wave 0 carries no"):
         about = "The noise adds up to zero over all coordinates."
     return replace(attack, name=Check.DIRECTIONS, sentence=about, elsewhere=None, rank=7)
+
+
+def gain_attack(calls: Calls, layers: Layers) -> Attack | None:
+    """Look where updates count for more than elsewhere, as if a tensor was multiplied before the noise is added."""
+    put_in, came_out = calls.inputs[calls.pilot], calls.released[calls.pilot]
+    centered = put_in - put_in.mean(axis=0)
+    power = np.sum(centered**2, axis=0)
+    safe = np.where(power > 0, power, 1.0)
+    gain = np.sum(centered * came_out, axis=0) / safe
+    scale = np.sqrt(np.mean((came_out - came_out.mean(axis=0) - gain * centered) ** 2, axis=0))
+    plain = (calls.first == 0) & (power > 0) & (gain - 1 > _MORE_SURE * scale / np.sqrt(safe)) & (gain > _MORE)
+    if not plain.any():
+        return None
+    chosen = plain[calls.targets[1]]
+    call, column = (index[chosen] for index in calls.targets)
+    shift = gain[column] * calls.values[call, column]
+    size = np.maximum(scale[column], max(1e-6 * calls.size, calls.tolerance, 1e-12))
+    scores = shift * (calls.released[call, column] - shift / 2) / size**2
+    where, _ = describe(calls.coordinates, plain, layers)
+    times = float(np.sum(gain[plain] * power[plain]) / np.sum(power[plain]))
+    sentence = (
+        f"Updates count about {times:.2g} times as much as on the whole at {where.rstrip(',')}, and the noise does not."
+    )
+    return Attack(Check.PLACES, scores, sentence, chosen=chosen, rank=4)
 
 
 def call_attack(calls: Calls) -> Attack | None:

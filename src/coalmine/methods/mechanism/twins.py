@@ -72,9 +72,11 @@ class _Twins:
     @classmethod
     def of(cls, calls: Calls) -> _Twins:
         """Compare all pairs of calls, some rows of pairs at a time."""
-        noise, known = calls.standardized, calls.known.astype(np.float32)
-        squares, total = noise**2, len(noise)
-        least = _least_correlation(np.arange(noise.shape[1] + 1) / calls.spread, total).astype(np.float32)
+        # Coordinates with little noise would hardly count, and so leave fewer values to compare than there seem to be.
+        noise, known = _standardized(calls), calls.known & (column_scales(calls) > 0)
+        squares, total, known = noise**2, len(noise), known.astype(np.float32)
+        spread = max(1.0, (float(np.mean(squares[known > 0] ** 2)) - 1) / 2) if known.any() else 1.0
+        least = _least_correlation(np.arange(noise.shape[1] + 1) / spread, total).astype(np.float32)
         partner, (likeness, slope) = np.zeros(total, dtype=np.int64), np.zeros((2, total))
         for start in range(0, total, _ROWS):
             rows = slice(start, start + _ROWS)
@@ -126,31 +128,29 @@ def shared_attack(calls: Calls) -> Attack | None:
     """Predict the noise from a few patterns over coordinates that the calls of the pilot have in common."""
     columns = calls.first == 0
     pilot = calls.noise[calls.pilot][:, columns]
-    rows, width = pilot.shape
-    if width < 2 * rows or calls.size == 0:
+    offset = float(pilot.mean())  # one number for all calls and coordinates is no pattern: whoever knows it undoes it
+    _, values, vectors = np.linalg.svd(pilot - offset, full_matrices=False)
+    # Independent noise of equal size has singular values below this edge (Marchenko & Pastur, 1967).
+    edge = np.sqrt(1.5 * np.mean((pilot - offset) ** 2)) * (np.sqrt(pilot.shape[0]) + np.sqrt(pilot.shape[1]))
+    strong = int(np.sum(values > edge))
+    visible = calls.known & columns & ~calls.pilot[:, None]
+    if strong == 0 or calls.size == 0 or 2 * strong > np.median(visible.sum(axis=1)[~calls.pilot]):
         return None
-    values, vectors = np.linalg.eigh(pilot @ pilot.T / width)
-    # Independent noise of equal size has eigenvalues below this edge (Marchenko & Pastur, 1967).
-    edge = 1.5 * np.mean(values) * (1 + np.sqrt(rows / width)) ** 2
-    strong = np.flatnonzero(values > edge)
-    if strong.size == 0:
-        return None
-    patterns = vectors[:, strong].T @ pilot / np.sqrt(np.maximum(values[strong], 1e-300) * width)[:, None]
-    full = np.zeros((strong.size, columns.size))
+    patterns = vectors[:strong]
+    full = np.zeros((strong, columns.size))
     full[:, columns] = patterns
     call, column = calls.targets
-    mean, rest = np.zeros(calls.noise.shape), np.full(calls.pilot.size, calls.size)
+    noise, mean, rest = calls.noise - offset, np.zeros(calls.noise.shape), np.full(calls.pilot.size, calls.size)
     for t in np.flatnonzero(~calls.pilot):
-        visible = calls.known[t] & columns
-        fit, *_ = np.linalg.lstsq(full[:, visible].T, calls.noise[t, visible], rcond=1e-6)
+        fit, *_ = np.linalg.lstsq(full[:, visible[t]].T, noise[t, visible[t]], rcond=1e-6)
         mean[t] = fit @ full
-        missed = calls.noise[t, visible] - mean[t, visible]
-        rest[t] = np.sqrt(np.sum(missed**2) / max(int(visible.sum()) - strong.size, 1))
+        missed = noise[t, visible[t]] - mean[t, visible[t]]
+        rest[t] = np.sqrt(np.sum(missed**2) / max(int(visible[t].sum()) - strong, 1))
     scale = np.where(columns[column], rest[call], calls.size)
-    visible = calls.known & columns & ~calls.pilot[:, None]
-    missed = np.sum((calls.noise - mean)[visible] ** 2) / max(float(np.sum(calls.noise[visible] ** 2)), 1e-300)
-    equal = strong.size == 1 and float(np.ptp(patterns[0])) < 1e-3 * abs(float(patterns[0].mean()))
-    same = "All coordinates get the same noise" if equal else f"The noise is made of {plural(strong.size, 'pattern')}"
+    missed = np.sum((noise - mean)[visible] ** 2) / max(float(np.sum(noise[visible] ** 2)), 1e-300)
+    mean += offset
+    equal = strong == 1 and float(np.ptp(patterns[0])) < 1e-3 * abs(float(patterns[0].mean()))
+    same = "All coordinates get the same noise" if equal else f"The noise is made of {plural(strong, 'pattern')}"
     explained = f", up to {100 * missed:.2g}% of its variance" if missed > 1e-6 else ""
     sentence = f"{same}{explained}." if missed < 1 - CORRELATED**2 else ""
     return Attack(
@@ -161,7 +161,7 @@ def shared_attack(calls: Calls) -> Attack | None:
 
 def copy_attack(calls: Calls) -> Attack | None:
     """Predict the noise at a coordinate from the one that followed it most closely in the first half of the pilot."""
-    pilot = calls.standardized[calls.pilot]
+    pilot = _standardized(calls)[calls.pilot]
     half = pilot.shape[0] // 2
     if half < 6:
         return None
@@ -195,6 +195,12 @@ def copy_attack(calls: Calls) -> Attack | None:
     if linked.mean() < 0.05 and np.median(np.abs(link[linked])) < 0.99:
         sentence = ""
     return Attack(Check.INDEPENDENT, gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4)
+
+
+def _standardized(calls: Calls) -> Array:
+    """Return the noise in units of its size at each coordinate, in single precision, shape (t, n)."""
+    scales = column_scales(calls)
+    return (calls.noise / np.where(scales > 0, scales, 1.0)).astype(np.float32)
 
 
 def _normalized(columns: Array) -> Array:
