@@ -55,7 +55,7 @@ def annotation_lines(gate: Gate) -> list[str]:
         >>> from coalmine.results.gate import judge
         >>> result = audit_mechanism(lambda total: total, dim=500, canaries=100)
         >>> annotation_lines(judge([result], max_epsilon=1.0))
-        ['::error title=mechanism%2C release::ε ≥ 5.51 at δ = 1e-05, above the limit of 1']
+        ['::error title=mechanism%2C release::ε ≥ 5.506 at δ = 1e-05, above the limit of 1']
     """
     strict = replace(gate, strict=True)
     weak = [judgment for judgment in strict.failures if judgment.checked and judgment not in gate.failures]
