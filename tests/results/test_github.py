@@ -84,7 +84,7 @@ def test_failures_are_errors_and_weak_results_warnings():
 
 def test_unchecked_results_get_one_warning():
     (line,) = annotation_lines(judge([result(bound=6.0), result(view="final", claim=None)]))
-    assert line.startswith("::warning title=not checked::1 result of 2 had neither")
+    assert line.startswith("::warning title=not checked::1 result of 2 without a lower bound, or")
 
 
 def test_no_more_annotations_than_github_shows():

@@ -93,9 +93,11 @@ def _tiles(group: Group) -> Html:
         ("claim", "Claimed", "–" if group.claim is None else numbers.at_most(group.claim), at),
         (
             "bound",
-            "Proven (lower bound)",
+            "Proven",
             "–" if bound is None else numbers.at_least(bound.epsilon),
-            "" if strongest is None else f"{confident(strongest)}, {strongest.method}{_ceiling(strongest)}",
+            ""
+            if strongest is None
+            else f"lower bound, {confident(strongest)}, {strongest.method}{_ceiling(strongest)}",
         ),
         (
             "estimate",

@@ -55,17 +55,19 @@ def annotation_lines(gate: Gate) -> list[str]:
         >>> from coalmine.results.gate import judge
         >>> result = audit_mechanism(lambda total: total, dim=500, canaries=100)
         >>> annotation_lines(judge([result], max_epsilon=1.0))
-        ['::error title=mechanism%2C release::ε ≥ 5.51 at δ = 1e-05, above the limit of 1']
+        ['::error title=mechanism%2C release::ε ≥ 5.506 at δ = 1e-05, above the limit of 1']
     """
     strict = replace(gate, strict=True)
-    weak = [judgment for judgment in strict.failures if judgment not in gate.failures]
+    weak = [judgment for judgment in strict.failures if judgment.checked and judgment not in gate.failures]
     unchecked = [judgment for judgment in gate.judgments if not judgment.checked]
     lines = _listed("error", [(_label(judgment), gate.reason(judgment)) for judgment in gate.failures])
     warnings = [(_label(judgment), judgment.verdict.value) for judgment in weak]
     if unchecked:
         names = "; ".join(map(_label, unchecked[:_MOST]))
         counted = f"{plural(len(unchecked), 'result')} of {len(gate.judgments)}"
-        warnings.insert(0, ("not checked", f"{counted} had neither a claim to test nor a limit: {names}"))
+        warnings.insert(
+            0, ("not checked", f"{counted} without a lower bound, or without a claim and a limit that applies: {names}")
+        )
     return [*lines, *_listed("warning", warnings)]
 
 
