@@ -53,7 +53,9 @@ class ScoreTable:
             columns = ", ".join(self.columns) or "none"
             matches = difflib.get_close_matches(name.lower(), [column.lower() for column in self.columns], n=1)
             suggestion = f" (did you mean {matches[0]}?)" if matches else ""
-            raise InputError(f"{self.source} has no column {name!r}{suggestion}; its columns are: {columns}{hint}")
+            raise InputError(
+                f"{self.source} has no column {name!r}{suggestion:.100}; its columns are: {columns:.400}{hint}"
+            )
         return self.columns[name]
 
     def numbers(self, name: str, *, padded: bool = False) -> Floats:
