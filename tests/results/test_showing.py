@@ -177,7 +177,7 @@ def test_saved_results_are_read_back(result, tmp_path):
 def test_saved_results_are_replaced_only_on_request(result, tmp_path):
     result.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(InputError, match="holds results.*overwrite=True"):
+    with pytest.raises(InputError, match=r"holds results.*overwrite=True"):
         plain(method="mine").save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     plain(method="mine").save(tmp_path, overwrite=True)
