@@ -116,7 +116,8 @@ class _Group:
     def build(self, splits: Splits, audits: bool) -> Rounds:
         """Return the training, with or without the audits."""
         assert self.settings is not None
-        module, added = self.module(splits), []
+        module = self.module(splits)
+        added: list[Any] = []
         for name, job in self.jobs.items() if audits else ():
             with _naming(name):
                 added += job.audits(splits, module)
