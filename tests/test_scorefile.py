@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine.errors import InputError
-from coalmine.scorefile import read_table, two_groups
+from coalmine.scorefile import read_scores, read_table, two_groups
 
 
 def groups(path, **options):
@@ -134,3 +134,11 @@ def test_with_a_known_null_members_alone_are_enough(tmp_path):
     path.write_text("score\n1\n2\n")
     members, nonmembers = groups(path, single=True)
     assert (list(members), nonmembers) == ([1, 2], None)
+
+
+def test_a_long_column_name_is_cut_in_the_sentence(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"9" * 4400: [1.0], "nonmembers": [2.0]}))
+    with pytest.raises(InputError) as refusal:
+        read_scores(path, "score", "member", known_null=False)
+    assert len(str(refusal.value)) < 1000

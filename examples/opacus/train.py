@@ -68,7 +68,7 @@ def main() -> None:
     accuracy = float((model(test_images).argmax(1) == test_labels).float().mean())
     results = audit.results(delta=DELTA, metrics={"accuracy": accuracy})  # audit
     report(results, engine.get_epsilon(DELTA), accuracy)
-    save(results, arguments.out)  # audit
+    save(results, arguments.out, overwrite=True)  # audit
     print(f"\nresults in {arguments.out}: coalmine report {arguments.out}")
 
 

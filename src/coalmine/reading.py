@@ -153,8 +153,16 @@ def json_rows(text: str, source: object) -> Iterator[Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file."""
-    content = parse_json(read_text(path), path)
+    """Return the JSON object in a file of coalmine's own, in which every name occurs once and every number is one.
+
+    Readers disagree on which of two equal names counts, so a file that has them may show others than what we read.
+    """
+    text = read_text(path)
+    content = parse_json(text, path)
+    try:
+        json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error!s:.100}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object, got a {type(content).__name__}")
     return content
@@ -319,6 +327,15 @@ def _integer(digits: str) -> int:
     if len(digits) > LONGEST_INTEGER:
         raise ValueError(f"an integer has more than {LONGEST_INTEGER} digits")
     return int(digits)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("an object has the same name twice")
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not a number")
 
 
 def _after_space(text: str, position: int) -> int:

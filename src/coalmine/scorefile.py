@@ -50,9 +50,9 @@ class ScoreTable:
         if name in self.others:
             raise InputError(f"{self.source}: {name} must be a list, got {self.others[name]!r:.40}")
         if name not in self.columns:
-            columns = ", ".join(self.columns) or "none"
+            columns = f"{', '.join(self.columns):.400}" or "none"
             matches = difflib.get_close_matches(name.lower(), [column.lower() for column in self.columns], n=1)
-            suggestion = f" (did you mean {matches[0]}?)" if matches else ""
+            suggestion = f" (did you mean {matches[0]:.60}?)" if matches else ""
             raise InputError(f"{self.source} has no column {name!r}{suggestion}; its columns are: {columns}{hint}")
         return self.columns[name]
 

@@ -109,6 +109,20 @@ def test_a_strict_gate_accepts_weak_adversaries_beside_one_that_tested_the_claim
     assert judge([replace(weak, unit=units.EXAMPLE), strong], strict=True).failed is True
 
 
+def test_a_strict_gate_excuses_weak_adversaries_by_claim():
+    weak, strong = result(view="final", bound=0.1), result(view="updates", bound=5.0)
+    other_claim = result(view="final", bound=0.1, claim=4.0)
+    for untested in (other_claim, replace(weak, training="text-training")):
+        gate = judge([untested, strong], strict=True)
+        assert [judgment.result for judgment in gate.failures] == [untested]
+    # Nor is an estimate above one claim excused by the bound of another.
+    above = Estimate("gaussian-shift", 9.0, 8.5, 9.5, 0.95, 1e-5)
+    unbounded = replace(result(estimate=above, training="text-training"), estimates=[above], claim_test=None)
+    assert unbounded.verdict is Verdict.SUSPICIOUS
+    assert judge([unbounded, strong], strict=True).failed is True
+    assert judge([replace(unbounded, training=""), strong], strict=True).failed is False
+
+
 def with_p_value(view, p_value, **more):
     """Return a result whose claim has a test of its own."""
     verdict = Verdict.REFUTED if p_value <= 0.05 else Verdict.NOT_REFUTED

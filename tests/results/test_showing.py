@@ -10,6 +10,7 @@ import pandas
 import pytest
 
 import coalmine as cm
+from coalmine.errors import InputError
 from coalmine.report.plots import KINDS
 from coalmine.results.showing import Results
 from coalmine.results.units import USER
@@ -212,6 +213,20 @@ def test_saved_results_are_read_back(result, tmp_path):
     assert again[0].scores_dataframe().equals(result.scores_dataframe())
     result.save(str(tmp_path / "alone"))
     assert repr(cm.load(tmp_path / "alone")) == f"Results([{result!r}])"
+
+
+def test_saved_results_are_replaced_only_on_request(result, tmp_path):
+    result.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=r"holds results.*overwrite=True"):
+        plain(method="mine").save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    plain(method="mine").save(tmp_path, overwrite=True)
+    assert [again.method for again in cm.load(tmp_path)] == ["mine"]
+    # No score file of the results before is left.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "manifest.sha256", "provenance.json", "result.json", "scores-mine-final.npz",
+    ]  # fmt: skip
 
 
 def test_a_report_needs_no_run(result, tmp_path):

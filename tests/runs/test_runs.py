@@ -1,11 +1,13 @@
 """Runs: several audits of one training, and what they leave in a directory."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from coalmine.errors import InputError
+from coalmine.results import directory as directory_module
 from coalmine.results.directory import RunDirectory
 from coalmine.results.saved import read_run_directory
 from coalmine.runs.running import run
@@ -177,3 +179,47 @@ def test_a_wrong_setting_of_the_second_model_is_reported_before_the_first_traini
     assert code == 2
     assert "no_such" in err
     assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["canife.every=20"], r"\[canife\] every must be at most the number of rounds, 10, got 20"),
+        (["training.data=nowhere.npz"], r"\[training\] there is no file .*nowhere.npz"),
+        (["training.model=nonesuch"], r"\[training\] there is no model 'nonesuch'"),
+    ],
+)
+def test_a_run_that_never_began_names_the_table_and_leaves_nothing(changes, message, tmp_path, run):
+    file = tmp_path / "audit.toml"
+    file.write_text('[training]\npartition = "iid:12"\nrounds = 10\nmodel_settings = {}\n[canife]\n')
+    sets = [text for change in changes for text in ("--set", change)]
+    code, _, err = run("run", str(file), "--out", str(tmp_path / "new" / "run"), *sets)
+    assert code == 2
+    assert re.search(message, " ".join(err.split()))
+    assert [path.name for path in tmp_path.iterdir()] == ["audit.toml"]
+
+
+def test_a_refused_run_leaves_a_directory_of_the_user_as_it_was(tmp_path, run):
+    mine = tmp_path / "mine"
+    (mine / "parts").mkdir(parents=True)
+    file = tmp_path / "audit.toml"
+    file.write_text('[ldp]\ncrafter = "dummy-gradient"\ntrials = 60\n')
+    assert run("run", str(file), "--out", str(mine))[0] == 2
+    assert [path.name for path in mine.iterdir()] == ["parts"]
+
+
+def test_a_lock_that_its_holder_removed_is_opened_again(tmp_path, monkeypatch):
+    lock, attempts = directory_module._lock, []
+
+    def lock_after_removal(file, path, **options):
+        if not attempts:
+            (path / ".lock").unlink()
+        attempts.append(file)
+        lock(file, path, **options)
+
+    monkeypatch.setattr(directory_module, "_lock", lock_after_removal)
+    directory = RunDirectory(tmp_path / "run")
+    with directory._locked():
+        assert len(attempts) == 2
+        assert directory.in_use()
+    assert not directory.path.exists()

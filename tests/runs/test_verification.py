@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import jsonschema
 import pytest
@@ -116,8 +117,6 @@ def changes(content):
 
 def test_any_changed_number_is_found_although_the_manifest_fits(everything, tmp_path, run):
     """One recomputation finds changes in all results at once: each is compared with its own scores."""
-    import shutil
-
     copy = shutil.copytree(everything, tmp_path / "run")
     content = json.loads((copy / "result.json").read_text())
     changed = []
@@ -141,8 +140,6 @@ def test_any_changed_number_is_found_although_the_manifest_fits(everything, tmp_
 
 
 def test_rounding_is_told_from_a_change(everything, tmp_path):
-    import shutil
-
     copy = shutil.copytree(everything, tmp_path / "run")
     content = json.loads((copy / "result.json").read_text())
     estimate = content["results"][0]["estimates"][0]
@@ -179,3 +176,63 @@ def test_the_json_follows_the_schema(everything, run):
 )  # fmt: skip
 def test_a_null_distribution_is_read_back_from_its_text(null):
     assert parse_null(null_text(null)) == null
+
+
+def drop_a_result(copy, content):
+    del content["results"][0]
+
+
+def drop_a_method(copy, content):
+    content["results"] = [one for one in content["results"] if one["method"] != "ldp"]
+    for path in [copy / "parts" / "ldp.json", *copy.glob("scores-ldp-*"), *copy.glob("arrays-ldp-*")]:
+        path.unlink(missing_ok=True)
+
+
+def drop_the_stricter_bounds(copy, content):
+    for one in content["results"]:
+        for estimate in one["estimates"]:
+            estimate.pop("stricter", None)
+
+
+def loosen_delta(copy, content):
+    content["results"][0]["recipe"]["delta"] = 0.5
+
+
+def state_another_noise(copy, content):
+    content["results"][0]["config"]["noise_multiplier"] = 0.1
+
+
+def take_the_settings_of_another_run(copy, content):
+    settings = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(settings.replace("noise_multiplier = 1.0", "noise_multiplier = 9.0"))
+
+
+def repeat_a_result(copy, content):
+    content["results"].append(content["results"][0])
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        drop_a_result, drop_a_method, drop_the_stricter_bounds, loosen_delta, state_another_noise,
+        take_the_settings_of_another_run, repeat_a_result,
+    ],
+)  # fmt: skip
+def test_changes_with_a_fitting_manifest_are_noticed(attack, everything, tmp_path, run):
+    copy = shutil.copytree(everything, tmp_path / "run")
+    content = json.loads((copy / "result.json").read_text())
+    attack(copy, content)
+    (copy / "result.json").write_text(json.dumps(content))
+    manifest.Manifest.of_files(copy).write()
+    assert run("verify", str(copy))[0] == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [('"seed": ', '"seed": 1, "seed": '), ('"seed": 0', '"seed": NaN')])
+def test_names_that_occur_twice_and_numbers_that_are_none_are_refused(before, after, everything, tmp_path, run):
+    copy = shutil.copytree(everything, tmp_path / "run")
+    text = (copy / "result.json").read_text()
+    (copy / "result.json").write_text(text.replace(before, after, 1))
+    manifest.Manifest.of_files(copy).write()
+    code, _, err = run("check", str(copy))
+    assert code == 2
+    assert "result.json is damaged" in " ".join(err.split())

@@ -67,5 +67,5 @@ def main(grid: Grid, context: Context) -> None:
     for warning in result.warnings:
         print(f"warning: {warning}")
     out = Path(str(config["out"])).expanduser()
-    save([result], out)  # audit
+    save([result], out, overwrite=True)  # audit
     print(f"\nresult in {out.resolve()}: coalmine report {out}")

@@ -50,6 +50,8 @@ def verify(
         for entry in verification.recomputed:
             for difference in entry.differences:
                 console.print_sentence(f"{entry.result.method}, {entry.result.label}: {difference}.")
+        for contradiction in verification.contradictions:
+            console.print_sentence(f"{contradiction}.")
         left_out: dict[str, list[str]] = {}
         for entry in verification.recomputed:
             for sentence in entry.not_recomputed:

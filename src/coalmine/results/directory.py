@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -122,19 +122,42 @@ class RunDirectory:
 
     @contextmanager
     def _locked(self, patience: float = 0.5) -> Iterator[None]:
-        """Lock the directory; ``patience`` is for processes that hold it briefly, to ask whether it is in use."""
+        """Lock the directory; ``patience`` is for processes that hold it briefly, to ask whether it is in use.
+
+        If there is no run in it at the end, the lock and the directories that were created for it are removed.
+        """
+        created = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        lock = self._open_lock(patience)
+        _held.add(lock)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / _LOCK).open("a+")
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
-        with lock:
-            _lock(lock, self.path, patience=patience)
-            _held.add(lock)
+            yield
+        finally:
+            if not self.exists:
+                with suppress(OSError):  # a directory that holds anything stays
+                    (self.path / _LOCK).unlink()
+                    for path in created:
+                        path.rmdir()
+            _held.discard(lock)
+            lock.close()
+
+    def _open_lock(self, patience: float) -> IO[str]:
+        """Return the locked file, which is still the directory's own."""
+        while True:
             try:
-                yield
-            finally:
-                _held.discard(lock)
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock = (self.path / _LOCK).open("a+")
+            except OSError as error:
+                raise InputError(f"{self.path} cannot be written to: {error.strerror or error}") from error
+            try:
+                _lock(lock, self.path, patience=patience)
+                if os.path.samestat(os.fstat(lock.fileno()), os.stat(self.path / _LOCK)):
+                    return lock
+            except FileNotFoundError:  # whoever held it has removed it
+                pass
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()
 
     def log(self, event: str, **facts: Any) -> None:
         """Append a line to ``log.jsonl``."""

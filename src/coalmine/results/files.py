@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coalmine import __version__
 from coalmine.errors import InputError, check_kind
-from coalmine.files import write_arrays, write_json
+from coalmine.files import remove, write_arrays, write_json
 from coalmine.results.manifest import PROVENANCE, RESULT, Manifest
 from coalmine.results.provenance import provenance
 from coalmine.results.result import AuditResult, MethodResults
@@ -29,15 +29,16 @@ def results_to_dict(results: Sequence[AuditResult], **more: Any) -> dict[str, An
     return envelope([result.to_dict() for result in results], **more)
 
 
-def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) -> None:
+def save(results: AuditResult | Sequence[AuditResult], directory: Path | str, *, overwrite: bool = False) -> None:
     """Write results to a directory that ``coalmine report``, ``check`` and ``compare`` read.
 
     Args:
         results: One result or several.
         directory: Where to write ``result.json`` and the scores. It is created if needed.
+        overwrite: Whether to replace the results that an earlier `save` wrote there.
 
     Raises:
-        InputError: If the directory holds a run.
+        InputError: If the directory holds a run, or results and ``overwrite`` is False.
 
     Example:
         >>> import tempfile
@@ -55,7 +56,15 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str) ->
     directory = Path(directory)
     if (directory / "run.json").exists():
         raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
-    with (Manifest.read(directory) or Manifest(directory, {})).recording():
+    if (directory / RESULT).exists() and not overwrite:
+        raise InputError(
+            f"{directory} holds results, which would be overwritten: choose another directory, or pass overwrite=True"
+        )
+    manifest = Manifest.read(directory) or Manifest(directory, {})
+    with manifest.recording():
+        # The verdict goes first: a kill in between leaves no old verdict beside new scores.
+        for name in [RESULT, *manifest.digests]:
+            remove(directory / name)
         for result in several:
             write_scores(result, directory)
         write_json(directory / PROVENANCE, provenance())

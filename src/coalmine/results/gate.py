@@ -110,11 +110,10 @@ class Gate:
             return True
         if not self.strict or not judgment.verdict.fails_strictly:
             return False
+        same_claim = [other for other in self.judgments if _claim_of(other) == _claim_of(judgment)]
         if judgment.verdict is Verdict.TOO_WEAK:
-            unit = judgment.result.unit
-            tested = (other.verdict for other in self.judgments if other.result.unit == unit)
-            return Verdict.NOT_REFUTED not in tested
-        return judgment.bound is not None or all(other.bound is None for other in self.judgments)
+            return all(other.verdict is not Verdict.NOT_REFUTED for other in same_claim)
+        return judgment.bound is not None or all(other.bound is None for other in same_claim)
 
     def reason(self, judgment: Judgment) -> str:
         """Say in one sentence why a result stops the gate."""
@@ -334,6 +333,13 @@ def _verdict(result: AuditResult, lower: float | None, *, refuted: bool) -> Verd
         return Verdict.REFUTED
     # Refuted by itself, but not among all the others.
     return Verdict.SUSPICIOUS if result.verdict is Verdict.REFUTED else result.verdict
+
+
+def _claim_of(judgment: Judgment) -> tuple[object, ...]:
+    """Return what a result's claim says, and about whom: the unit, the training, ε and δ."""
+    result = judgment.result
+    claim = None if result.theory is None else (result.theory.epsilon, result.theory.delta)
+    return result.unit, result.training, claim
 
 
 def _each(results: int) -> str:

@@ -68,16 +68,17 @@ class Showable:
         text: str = late("coalmine.results.tables:results_markdown")(self._shown())
         return text
 
-    def save(self, directory: Path | str) -> None:
+    def save(self, directory: Path | str, *, overwrite: bool = False) -> None:
         """Write the results to a directory, which `coalmine.load` and the command line read.
 
         Args:
             directory: Where to write; it is created if needed.
+            overwrite: Whether to replace the results that an earlier `save` wrote there.
 
         Raises:
-            InputError: If the directory holds a run.
+            InputError: If the directory holds a run, or results and ``overwrite`` is False.
         """
-        late("coalmine.results.files:save")(self._shown(), directory)
+        late("coalmine.results.files:save")(self._shown(), directory, overwrite=overwrite)
 
     def report(self, path: Path | str = "report.html", *, title: str = "") -> Path:
         """Write a report: one HTML file that opens offline.

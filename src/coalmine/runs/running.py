@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ from coalmine.runs.termination import Termination
 from coalmine.threads import single_thread
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from coalmine.simulation.data import Splits
     from coalmine.simulation.rounds import Rounds
     from coalmine.simulation.settings import TrainingSettings
@@ -114,17 +116,28 @@ class _Group:
     def splits(self) -> Splits:
         """Return the data, with as many users set aside as any job wants."""
         assert self.settings is not None
-        return self.settings.splits(pool_fraction=max(job.pool_fraction for job in self.jobs.values()))
+        with _naming(self.table):
+            return self.settings.splits(pool_fraction=max(job.pool_fraction for job in self.jobs.values()))
 
     def build(self, splits: Splits, audits: bool) -> Rounds:
         """Return the training, with or without the audits."""
         assert self.settings is not None
-        module = self.settings.module(splits)
-        added = [audit for job in self.jobs.values() for audit in job.audits(splits, module)] if audits else []
-        special = (job.build_training(splits, module, added) for job in self.jobs.values())
-        return next((training for training in special if training is not None), None) or self.settings.training(
-            splits, module, added
-        )
+        module = self.module(splits)
+        added: list[Any] = []
+        for name, job in self.jobs.items() if audits else ():
+            with _naming(name):
+                added += job.audits(splits, module)
+        with _naming(self.table):
+            special = (job.build_training(splits, module, added) for job in self.jobs.values())
+            return next((training for training in special if training is not None), None) or self.settings.training(
+                splits, module, added
+            )
+
+    def module(self, splits: Splits) -> nn.Module:
+        """Return the model."""
+        assert self.settings is not None
+        with _naming(self.table):
+            return self.settings.module(splits)
 
 
 @dataclass
@@ -174,7 +187,8 @@ class _Run:
             assert method.job is not None
             table = self.settings.table_of(method)
             training = None if table is None else self.settings.trainings[table]
-            job = method.job(JobContext(settings=settings, training=training, directory=self.path, jobs=dict(jobs)))
+            with _naming(name):
+                job = method.job(JobContext(settings=settings, training=training, directory=self.path, jobs=dict(jobs)))
             if not job.needs_training:
                 table, training = None, None
             jobs[name] = job
@@ -256,8 +270,9 @@ class _Run:
 
         assert group.table is not None
         splits = group.splits()
-        for job in group.jobs.values():
-            splits = job.insert(splits)
+        for name, job in group.jobs.items():
+            with _naming(name):
+                splits = job.insert(splits)
         training = group.build(splits, audits=True)
         self._train(training, group.table, "checkpoint" if group.table == TRAINING else f"checkpoint-{group.table}")
         metrics = quality(training)
@@ -331,8 +346,16 @@ class _Run:
 def _check_models(groups: Sequence[_Group]) -> None:
     """Build the models of all trainings but the first, so that a wrong setting is not found after hours of training."""
     for group in [group for group in groups if group.settings is not None][1:]:
-        assert group.settings is not None
-        group.settings.module(group.splits())
+        group.module(group.splits())
+
+
+@contextmanager
+def _naming(table: str | None) -> Iterator[None]:
+    """Name the table of settings in the errors that they lead to: a run has several that share names of settings."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"[{table}] {error}") from error
 
 
 def quality(training: Rounds) -> dict[str, float]:

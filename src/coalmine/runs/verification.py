@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,8 +21,10 @@ from coalmine.accounting.accountants import ACCOUNTANTS
 from coalmine.accounting.sampling import AtMost, parse_sampling
 from coalmine.errors import InputError
 from coalmine.methods import registry
+from coalmine.results.directory import RunDirectory
 from coalmine.results.result import AuditResult
-from coalmine.results.saved import SavedRun, refusing_damage
+from coalmine.results.saved import SavedRun, read_part, refusing_damage
+from coalmine.runs.settings import RunSettings, run_from_text
 from coalmine.threads import single_thread
 
 _FIELDS = ("verdict", "summary", "theory", "claim_test", "estimates", "ceiling", "joint_bound", "details")
@@ -71,14 +74,18 @@ class Verification:
     Args:
         run: The run.
         recomputed: One entry per result.
+        contradictions: What other files of the directory say otherwise, one sentence each.
     """
 
     run: SavedRun
     recomputed: Sequence[Recomputed]
+    contradictions: Sequence[str] = ()
 
     @property
     def outcome(self) -> Outcome:
         """The worst outcome; one result that is not recomputed does not hide that others are the same."""
+        if self.contradictions:
+            return Outcome.DIFFERENT
         outcomes = {entry.outcome for entry in self.recomputed}
         order = (Outcome.DIFFERENT, Outcome.ROUNDED, Outcome.SAME)
         return next((outcome for outcome in order if outcome in outcomes), Outcome.NOT_RECOMPUTED)
@@ -91,6 +98,8 @@ class Verification:
         skipped = sum(entry.outcome is Outcome.NOT_RECOMPUTED for entry in self.recomputed)
         count -= skipped
         kept = f" {skipped} of {total} results could not be recomputed." if skipped else ""
+        if self.contradictions and not different:
+            return f"The files of this directory contradict each other.{kept}"
         if different:
             return f"{different} of {count} recomputed results differ from what is stored.{kept}"
         if not count:
@@ -107,6 +116,7 @@ class Verification:
             "outcome": self.outcome.value,
             "fingerprint": self.run.fingerprint,
             "sentence": self.sentence,
+            "contradictions": list(self.contradictions),
             "results": [entry.to_dict() for entry in self.recomputed],
         }
 
@@ -122,7 +132,58 @@ def recompute(run: SavedRun) -> Verification:
         for result, stored in zip(run.results, run.content["results"], strict=True):
             siblings = [other for other in run.results if other.method == result.method]
             entries.append(_recomputed(run, result, siblings, stored))
-    return Verification(run=run, recomputed=entries)
+    return Verification(run=run, recomputed=entries, contradictions=list(_contradictions(run)))
+
+
+def _contradictions(run: SavedRun) -> Iterator[str]:
+    """Yield what scores, parts and settings say that ``result.json`` does not: results may have been left out."""
+    counts = Counter((result.method, result.label) for result in run.results)
+    for (method, label), count in counts.items():
+        if count > 1:
+            yield f"result.json has {count} results of {method}, {label}"
+    stems = {result.file_stem for result in run.results}
+    for path in sorted(run.path.glob("scores-*.npz")):
+        if path.stem.removeprefix("scores-") not in stems:
+            yield f"{path.name} has scores, but result.json has no result of them"
+    for method in dict.fromkeys(result.method for result in run.results):
+        part = RunDirectory(run.path).part(method)
+        stored = [result for result in run.content["results"] if result["method"] == method]
+        kept = [_without_timing(result) for result in read_part(part)["results"]] if part.is_file() else stored
+        if not all(rounding for _, rounding in _differences(kept, stored)):
+            yield f"parts/{part.name} has other results than result.json"
+    if run.config is None:
+        return
+    settings = run_from_text(run.config, "config.toml")
+    for method in settings.methods:
+        if RunDirectory(run.path).part(method).is_file() or method in run.methods:
+            if method not in run.methods and read_part(RunDirectory(run.path).part(method))["results"]:
+                yield f"result.json has no result of {method}, which parts/{method}.json has"
+        else:
+            yield f"config.toml has [{method}], but there is no result of it"
+    for result in run.results:
+        yield from _other_settings(settings, result)
+
+
+def _other_settings(settings: RunSettings, result: AuditResult) -> Iterator[str]:
+    """Yield the settings that a result states otherwise than ``config.toml``."""
+    if result.method not in settings.methods:
+        yield f"result.json has a result of {result.method}, which config.toml does not"
+        return
+    where = f"{result.method}, {result.label}"
+    tables = [settings.trainings[result.training]] if result.training in settings.trainings else []
+    stated = {k: v for table in (*tables, settings.methods[result.method]) for k, v in table.to_dict().items()}
+    for name, value in stated.items():
+        # Of several values, each result has one; the number of workers changes nothing.
+        chosen = name in result.config and name != "workers" and not isinstance(value, list | dict)
+        if chosen and value is not None and result.config[name] != value:
+            yield f"{where}: {name} is {result.config[name]!s:.40} in result.json, {value!s:.40} in config.toml"
+    for name in ("delta", "confidence"):
+        if name in result.recipe and stated.get(name) is not None and result.recipe[name] != stated[name]:
+            yield f"{where}: computed at {name} = {result.recipe[name]!s:.40}, but config.toml has {stated[name]}"
+
+
+def _without_timing(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "timing"}
 
 
 def _recomputed(
@@ -194,8 +255,8 @@ def _recomputed_claim(theory: Theory) -> Theory | None:
 def _differences(stored: Any, again: Any, place: str = "") -> Iterator[tuple[str, bool]]:
     """Yield sentences on what differs in two JSON values, and whether rounding explains it."""
     if isinstance(stored, dict) and isinstance(again, dict):
-        for name, value in stored.items():
-            yield from _differences(value, again.get(name), f"{place}.{name}" if place else name)
+        for name in dict.fromkeys([*stored, *again]) if place else stored:
+            yield from _differences(stored.get(name), again.get(name), f"{place}.{name}" if place else name)
     elif isinstance(stored, list) and isinstance(again, list) and len(stored) == len(again):
         for i, (one, other) in enumerate(zip(stored, again, strict=True)):
             name = one.get("method", i) if isinstance(one, dict) else i

@@ -5,7 +5,7 @@ import pytest
 
 from coalmine import accounting
 from coalmine.errors import InputError
-from coalmine.methods.mechanism.audit import audit_mechanism, gaussian_mechanism
+from coalmine.methods.mechanism.audit import audit_mechanism, checked_calls, gaussian_mechanism
 from coalmine.reproductions.gaussian_mechanism import canary_cosines
 from coalmine.results.result import AuditResult
 from coalmine.results.units import APPLICATION
@@ -93,3 +93,8 @@ def test_negative_noise_and_no_canaries_are_errors():
         audit_mechanism(lambda total: total, dim=500, canaries=0)
     with pytest.raises(InputError, match=r"dim .* at least 2"):
         audit_mechanism(lambda total: total, dim=1)
+
+
+def test_more_calls_than_an_array_can_count_are_refused():
+    with pytest.raises(InputError, match="calls must be at most 10,000,000, got 1,000,000,000,000,000,000"):
+        checked_calls(10**18, dim=100)

@@ -36,6 +36,8 @@ _LARGEST = 1e15
 MechanismFunction = Callable[[Vector], object]
 """A function from the sum of updates, each of norm at most 1, to what is released."""
 
+_MOST_CALLS = 10_000_000
+
 
 def gaussian_mechanism(noise_multiplier: float, seed: int) -> MechanismFunction:
     """Return a mechanism that adds Gaussian noise to each coordinate, fresh in every call.
@@ -220,4 +222,6 @@ def checked_calls(calls: int | None, dim: int) -> int:
     Raises:
         InputError: If there are too few to learn from.
     """
+    if calls is not None and calls > _MOST_CALLS:
+        raise InputError(f"calls must be at most {_MOST_CALLS:,}, got {calls:,}")
     return default_calls(dim) if calls is None else check_count("calls", calls, least=LEAST_CALLS)
