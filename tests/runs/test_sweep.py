@@ -1,5 +1,6 @@
 """``coalmine sweep``: runs for all combinations of values and seeds, and what they show together."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -7,15 +8,18 @@ import time
 from importlib import resources
 
 import jsonschema
+import numpy as np
 import pytest
 
 import coalmine
-from coalmine.accounting import theory
+from coalmine.accounting import claimed, theory
+from coalmine.drawing.charts import COLORS
 from coalmine.errors import InputError
 from coalmine.progress import Relay, listening, relayed
 from coalmine.results.directory import RunDirectory
 from coalmine.runs import parallel, sweep
-from coalmine.runs.sweep import values_from_texts
+from coalmine.runs.sweep import Sweep, SweptResult, values_from_texts
+from gate_runs import measured
 
 LOCAL = '[ldp]\nepsilon = 2\ncrafter = "dummy-gradient"\nview = "white-box"\nseed = 5\n'
 TRAINING = """
@@ -148,6 +152,26 @@ def test_the_figure_shows_every_run_and_what_the_accountant_claims(tmp_path):
     assert [point["claim"] for point in claims] == pytest.approx(expected, rel=1e-4)
     bounds = [point["value"] for table in tables for point in table if "value" in point]
     assert sorted(bounds) == pytest.approx(sorted(row.result.bound.epsilon for row in swept.rows), rel=1e-4)
+
+
+def test_every_seed_has_its_own_interval_and_refutations_are_red(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = []
+    for value, seed, shift in (("1", "0", 1.0), ("1", "1", 1.2), ("2", "0", 12.0), ("2", "1", 0.5)):
+        found = measured("updates", rng.normal(shift, 1, 200), rng.normal(0, 1, 200))
+        found = dataclasses.replace(found, theory=claimed(2.0, 1e-5), claim_test=None)
+        point = {"training.noise_multiplier": value, "seed": seed}
+        rows.append(SweptResult(point=point, result=found, directory=tmp_path / f"{value},{seed}"))
+    swept = Sweep(axes={"training.noise_multiplier": ["1", "2"], "seed": ["0", "1"]}, rows=rows, directory=tmp_path)
+    layers = swept.plot().to_dict()["layer"]
+    intervals = [point for layer in layers for point in layer["data"]["values"] if "low" in point]
+    best = [row.result.best_guess for row in rows]
+    assert sorted(p["low"] for p in intervals) == pytest.approx(sorted(guess.lower for guess in best), rel=1e-4)
+    shifts = {layer["mark"]["xOffset"] for layer in layers if "xOffset" in layer["mark"]}
+    assert len(shifts) == 2
+    red = [layer for layer in layers if layer["mark"].get("fill") == COLORS["refuted"][0]]
+    assert [point["run"] for layer in red for point in layer["data"]["values"]] == ["2,0"]
+    assert "1 of 4 claims refuted" in swept.sentence
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ class Sweep:
         by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
         return (
             f"{_count(runs, 'run')}: {refuted} of {_count(len(tests), 'claim')} refuted. Each test has its own "
-            f"false-alarm rate, so up to {by_chance:.2g} would be refuted by chance if all were true."
+            f"false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were true."
         )
 
     def plot(self) -> Any:
