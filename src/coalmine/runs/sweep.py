@@ -173,7 +173,7 @@ def sweep(
         >>> import os, tempfile
         >>> with tempfile.TemporaryDirectory() as directory:
         ...     file = Path(directory) / "audit.toml"
-        ...     written = file.write_text('[ldp]\\ntrials = 200\\ncrafter = "dummy-gradient"\\n')
+        ...     written = file.write_text('[ldp]\\ntrials = 200\\ncrafter = "dummy-gradient"\\nview = "white-box"\\n')
         ...     swept = sweep(file, {"ldp.epsilon": [1, 4]}, out=Path(directory) / "sweep")
         >>> [(row.point, row.result.theory.epsilon) for row in swept.rows]
         [({'ldp.epsilon': '1'}, 1.0), ({'ldp.epsilon': '4'}, 4.0)]
