@@ -112,13 +112,24 @@ def test_reasons_state_the_bound_the_limit_the_claim_and_the_p_value():
 
 
 def test_the_sentence_counts_the_claims_that_were_tested():
-    one, none = result(bound=1.0), result(view="final", bound=1.0, claim=None)
+    one, none = result(bound=1.0, claim=1.5), result(view="final", bound=1.0, claim=None)
     assert judge([one]).sentence.startswith("The claim is not refuted. This is not a proof of privacy.")
     assert judge([one, none]).sentence.startswith("The claim is not refuted. ")
-    both = judge([one, result(view="final")], max_epsilon=2.0).sentence
+    both = judge([one, result(view="final", bound=1.0, claim=1.5)], max_epsilon=2.0).sentence
     assert both.startswith("None of the 2 claims is refuted, and no lower bound exceeds the limit of 2. ")
     assert judge([none], max_epsilon=2.0).sentence.startswith("No lower bound exceeds the limit of 2. ")
     assert judge([none]).sentence.startswith("Nothing was tested: no claim was stated and no limit given. ")
+
+
+def test_the_sentence_says_that_a_result_is_too_weak_and_that_a_strict_gate_fails_on_it():
+    weak, strong = result(bound=1.0, claim=8.0), result(view="final", bound=1.0, claim=1.5)
+    assert judge([weak]).sentence.startswith(
+        "The claim is not refuted, but the result is too weak (--strict fails on that). This is not a proof"
+    )
+    assert "refuted, but 1 of 2 results is too weak (--strict fails on that)." in judge([weak, strong]).sentence
+    assert judge([weak, strong]).doubtful == judge([weak, strong], strict=True).failures
+    same_claim = judge([weak, result(view="final", bound=7.0, claim=8.0)])  # which makes up for the weak one
+    assert (same_claim.doubtful, "too weak" in same_claim.sentence) == ([], False)
 
 
 def test_the_sentence_says_if_the_limit_applies_to_nothing():

@@ -134,8 +134,8 @@ def test_no_text_from_a_file_is_a_command(tmp_path, run, monkeypatch):
 def test_github_needs_its_variable_and_excludes_json(tmp_path, run, monkeypatch):
     directory(tmp_path, result(bound=6.0))
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    code, _, err = run("check", str(tmp_path), "--github")
-    assert (code, "GITHUB_STEP_SUMMARY" in err) == (2, True)
+    code, out, err = run("check", str(tmp_path), "--github")
+    assert (code, out, "GITHUB_STEP_SUMMARY=summary.md" in err) == (2, "", True)  # refused before anything is printed
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "missing" / "summary.md"))
     assert run("check", str(tmp_path), "--github")[0] == 2
     assert run("check", str(tmp_path), "--github", "--json")[0] == 2

@@ -35,6 +35,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Gate for CI: exit code 1 if a lower bound exceeds the limit or refutes a claim."""
+    from coalmine.results import github as actions
     from coalmine.results.files import results_to_dict
     from coalmine.results.gate import COLUMNS, judge
     from coalmine.results.saved import read_run_directory
@@ -42,6 +43,8 @@ def check(
 
     if github and as_json:
         raise InputError("give --github or --json, not both: annotations are lines on standard output")
+    if github:
+        actions.append_to_summary()  # refuse before anything is printed
     run = read_run_directory(directory)
     terms = {"max_epsilon": max_epsilon, "confidence": confidence, "strict": strict}
     gate = judge(run.results, methods=method or [], views=view or [], **terms)  # type: ignore[arg-type]
@@ -64,10 +67,8 @@ def check(
             console.print_sentence(f"{hidden} variants further from their claims are not listed: --all lists them.")
         console.print_sentence(gate.sentence)
         if github:
-            from coalmine.results import github as actions
-
             console.say(f"::{token}::", *actions.annotation_lines(gate))
-            actions.write_summary(actions.summary(gate, run.title))
+            actions.append_to_summary(actions.summary(gate, run.title))
     if gate.failed:
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine.errors import InputError, check_confidence, check_number
@@ -151,7 +151,7 @@ class Gate:
             if limited:
                 parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
             text = ", and ".join(parts) or "Nothing was tested: no claim was stated and no limit given"
-            text = f"{text[:1].upper()}{text[1:]}. This is not a proof of privacy."
+            text = f"{text[:1].upper()}{text[1:]}{self._doubt}. This is not a proof of privacy."
             text += _unchecked(sum(not judgment.checked for judgment in self.judgments), len(self.judgments))
             if self.limit is not None and not limited:
                 text += " The limit applies to none of these units: name one with --method or --view to compare it."
@@ -170,6 +170,22 @@ class Gate:
                 "bounds at a high enough confidence."
             )
         return text
+
+    @property
+    def doubtful(self) -> list[Judgment]:
+        """The judgments that stop the gate only if it is strict."""
+        strict = replace(self, strict=True)
+        return [judgment for judgment in strict.failures if judgment.checked and not self.stops(judgment)]
+
+    @property
+    def _doubt(self) -> str:
+        """What speaks against relying on a gate that nothing stops, with a comma before it; empty if nothing does."""
+        doubtful = self.doubtful
+        if not doubtful:
+            return ""
+        several = f"{len(doubtful)} of {len(self.judgments)} results {'is' if len(doubtful) == 1 else 'are'}"
+        verdicts = " or ".join(dict.fromkeys(judgment.verdict.value for judgment in doubtful))
+        return f", but {'the result is' if len(self.judgments) == 1 else several} {verdicts} (--strict fails on that)"
 
     def folded(self) -> list[Judgment]:
         """Return the judgments to list: all that stop the gate, and of other variants the most telling of each view."""

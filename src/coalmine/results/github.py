@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from coalmine.errors import InputError
@@ -57,11 +56,9 @@ def annotation_lines(gate: Gate) -> list[str]:
         >>> annotation_lines(judge([result], max_epsilon=1.0))
         ['::error title=mechanism%2C release::ε ≥ 5.506 at δ = 1e-05, above the limit of 1']
     """
-    strict = replace(gate, strict=True)
-    weak = [judgment for judgment in strict.failures if judgment.checked and judgment not in gate.failures]
     unchecked = [judgment for judgment in gate.judgments if not judgment.checked]
     lines = _listed("error", [(_label(judgment), gate.reason(judgment)) for judgment in gate.failures])
-    warnings = [(_label(judgment), judgment.verdict.value) for judgment in weak]
+    warnings = [(_label(judgment), judgment.verdict.value) for judgment in gate.doubtful]
     if unchecked:
         names = "; ".join(map(_label, unchecked[:_MOST]))
         counted = f"{plural(len(unchecked), 'result')} of {len(gate.judgments)}"
@@ -71,15 +68,18 @@ def annotation_lines(gate: Gate) -> list[str]:
     return [*lines, *_listed("warning", warnings)]
 
 
-def write_summary(text: str) -> Path:
-    """Append Markdown to the step summary and return its path.
+def append_to_summary(text: str = "") -> Path:
+    """Append Markdown to the step summary and return its path. Without text, only see whether that is possible.
 
     Raises:
         InputError: If there is none, or it cannot be written.
     """
     name = os.environ.get(VARIABLE)
     if not name:
-        raise InputError(f"--github needs the environment variable {VARIABLE}, which GitHub Actions sets")
+        raise InputError(
+            f"--github needs the environment variable {VARIABLE}, which GitHub Actions sets: to try it elsewhere, put "
+            f"{VARIABLE}=summary.md before the command"
+        )
     try:
         with Path(name).open("a", encoding="utf-8") as file:
             file.write(text)
