@@ -362,6 +362,7 @@ def test_help_and_version(run):
     for command in ("demo", "estimate", "account", "sweep", "log", "reproduce"):
         assert command in out
     lines = run("--version")[1].splitlines()
+    assert run("-V")[1].splitlines() == run("version")[1].splitlines() == lines
     assert lines[0] == f"coalmine {__version__}"
     assert f"numpy {np.__version__}" in lines[1]
 
@@ -397,3 +398,9 @@ def test_a_claim_of_noise_at_delta_0_is_not_said_to_lack_noise(run, golden):
     assert "without noise" not in out
     _, out, _ = run("estimate", golden, "--claim", "noise=0")
     assert "without noise" in out
+
+
+def test_a_misspelled_choice_has_a_suggestion(run):
+    code, _, err = run("log", "somewhere", "--to", "mlfow")
+    assert (code, "Did you mean 'mlflow'?" in " ".join(err.split())) == (2, True)
+    assert "Did you mean" not in run("log", "somewhere", "--to", "paper")[2]

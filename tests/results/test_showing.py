@@ -106,9 +106,10 @@ def test_every_color_of_a_plot_is_in_its_legend(result):
     assert any("refuted" in name for name in legends(result.plot()))
     assert not any("refuted" in name for name in legends(plain().plot()))
     assert set(legends(result.plot("roc"))) == {
-        "counted", "chance", "most that the claim allows", "with the exact null",
+        "counted", "chance", "most that the claim allows", "with the exact null", "chosen threshold",
     }  # fmt: skip
-    assert legends(plain().plot("roc")) == ["counted", "chance"]
+    assert set(legends(plain().plot("roc"))) == {"counted", "chance", "chosen threshold"}
+    assert set(legends(plain().plot("scores"))) == {"inserted", "held out", "chosen threshold"}
 
 
 def test_the_axis_shows_intervals_unless_they_are_very_long(result):

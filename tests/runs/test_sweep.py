@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import time
+import warnings
 from importlib import resources
 
 import jsonschema
@@ -13,8 +14,9 @@ import pytest
 
 import coalmine
 from coalmine.accounting import claimed, theory
+from coalmine.cli.console import warning_printer
 from coalmine.drawing.charts import COLORS
-from coalmine.errors import InputError
+from coalmine.errors import CanaryWarning, InputError
 from coalmine.progress import Relay, listening, relayed
 from coalmine.results.directory import RunDirectory
 from coalmine.runs import parallel, sweep
@@ -150,6 +152,9 @@ def test_the_figure_shows_every_run_and_what_the_accountant_claims(tmp_path):
     expected = [theory(noise_multiplier=z, sampling=sampling, rounds=2, delta=1e-5).epsilon for z in (2, 20)]
     assert [point["x"] for point in claims] == [2, 20]
     assert [point["claim"] for point in claims] == pytest.approx(expected, rel=1e-4)
+    labels = [layer["encoding"][channel]["axis"]["labelExpr"] for layer in chart["layer"] for channel in "xy"]
+    assert set(labels) == {"format(datum.value, '~g')"}  # which the axes' own format shows as 1e+1
+    assert "A dash under best guess: there are too few scores for one." in str(swept)
     bounds = [point["value"] for table in tables for point in table if "value" in point]
     assert sorted(bounds) == pytest.approx(sorted(row.result.bound.epsilon for row in swept.rows), rel=1e-4)
 
@@ -208,6 +213,18 @@ def test_a_failing_run_is_named(file, tmp_path):
 def test_a_process_that_dies_is_reported():
     with pytest.raises(InputError, match="exit code 7"):
         parallel.do_all({"a": lambda: os._exit(7), "b": lambda: None}, workers=2, what="work")
+
+
+def test_a_warning_that_many_runs_give_is_printed_once(capsys, monkeypatch):
+    def work():
+        warnings.warn("they outweigh it", CanaryWarning, stacklevel=1)
+
+    for workers in (1, 2):
+        monkeypatch.setattr(warnings, "showwarning", warning_printer())
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            parallel.do_all(dict.fromkeys("abc", work), workers=workers, what="work")
+        assert capsys.readouterr().err == "coalmine: they outweigh it\n"
 
 
 def test_progress_of_another_process_is_shown_here():

@@ -6,8 +6,10 @@ recolor, rewrite or hide what a terminal shows.
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -65,8 +67,18 @@ def show_usage_error(error: click.ClickException) -> None:
     """Print what is wrong with the arguments, and how the command is used."""
     from typer.rich_utils import rich_format_error
 
-    error.message = printable(error.message)  # type: ignore[misc]
+    error.message = printable(f"{error.message}{_nearest_choice(error)}")  # type: ignore[misc]
     rich_format_error(error)
+
+
+def _nearest_choice(error: click.ClickException) -> str:
+    """Return a suggestion for a misspelled choice with a space before it, as click makes for commands and options."""
+    kind = error.param.type if isinstance(error, click.BadParameter) and error.param is not None else None
+    quoted = re.match(r"'([^']*)' is not one of", error.message)  # click says in no other way what was typed
+    if not isinstance(kind, click.Choice) or quoted is None:
+        return ""
+    near = difflib.get_close_matches(quoted[1], list(kind.choices), n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 class _Pipe:
@@ -177,19 +189,25 @@ def _tenths(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
     return advance, lambda: None
 
 
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print our warnings as sentences, and others as Python does."""
-    if issubclass(category, CanaryWarning | DataWarning):
-        complain(message)
-    else:
-        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+def warning_printer() -> Callable[..., None]:
+    """Return what prints our warnings as sentences, each once however many runs give it, and others as Python does."""
+    printed: set[str] = set()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, CanaryWarning | DataWarning):
+            sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+        elif str(message) not in printed:
+            printed.add(str(message))
+            complain(message)
+
+    return show
 
 
 def print_table(table: Table) -> None:

@@ -54,6 +54,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 for command in _COMMANDS:
     app.command()(command)
 app.command(hidden=True)(exposure)  # the older spelling of `audit exposure`
+app.command("version", hidden=True)(lambda: _version(show=True))  # some try it before --version
 app.add_typer(audit.app, name="audit")
 
 
@@ -63,7 +64,7 @@ _COMPLETION = (["--install-completion"], ["--show-completion"])
 def main() -> None:
     """Run the command line, and exit with one of the codes of `coalmine.cli.exits`."""
     console.prepare_streams()
-    warnings.showwarning = console.show_warning
+    warnings.showwarning = console.warning_printer()
     if "_COALMINE_COMPLETE" in os.environ or sys.argv[1:2] in _COMPLETION:  # a shell asks, or is to be taught to ask
         typer.main.get_command(app).main(prog_name="coalmine")
     # Wherever it stands: who sees an error adds --debug at the end of the line.
@@ -91,7 +92,11 @@ def root(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_version, is_eager=True, help="Print the versions of coalmine and of what it uses."
+            "--version",
+            "-V",
+            callback=_version,
+            is_eager=True,
+            help="Print the versions of coalmine and of what it uses.",
         ),
     ] = False,
     debug: Annotated[

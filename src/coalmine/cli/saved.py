@@ -108,7 +108,7 @@ def compare(
         columns = [*SETTINGS_COLUMNS, *comparison.runs]
         console.print_table(Table("settings that differ", columns, comparison.settings))
         console.say()
-    console.print_table(Table("results", COLUMNS, [row.cells() for row in comparison.rows]))
+    console.print_table(Table(f"compared with {comparison.runs[0]}", COLUMNS, [row.cells() for row in comparison.rows]))
     console.print_sentence(comparison.sentence)
     for path in written:
         console.say("", f"written to {path}")

@@ -34,6 +34,7 @@ from coalmine.stats.same_data import epsilon_by_threshold
 
 _PLACES = 120
 _HEIGHT = 210
+_CHOSEN = "chosen threshold"
 
 
 class Place(NamedTuple):
@@ -147,10 +148,11 @@ def _histogram(name: str, result: AuditResult, scores: Scores, null: Null | None
     layers.append(
         layer(
             "rule",
-            {"color": ESTIMATE, "strokeWidth": 2},
-            data=[{"at": start.threshold}],
+            {"strokeWidth": 2},
+            data=[{"at": start.threshold, "what": _CHOSEN}],
             transform={"calculate": "threshold", "as": "here"},  # the parameter that the reader moves
             x=quantitative("here"),
+            stroke=nominal("what", {_CHOSEN: ESTIMATE}, symbolType="stroke"),
         )
     )
     return Figure(
@@ -177,12 +179,13 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
     counted = [
         {"i": i, "fpr": p.fp / n, "tpr": p.tp / m, "what": "counted"} for i, p in enumerate(places) if p.fp and p.tp
     ]
-    axes = {
+    axes: dict[str, dict[str, Any]] = {
         "scale": {"type": "log", "domain": [floor, 1], "nice": False},
         "axis": {"values": [10.0**k for k in range(round(math.log10(floor)), 1)], "format": "~%"},
     }
     x = quantitative("fpr", "false positive rate", **axes)
-    y = quantitative("tpr", "true positive rate", **axes)
+    # A little room above 100%: a claim that allows everything has its line there.
+    y = quantitative("tpr", "true positive rate", **{**axes, "scale": {**axes["scale"], "domain": [floor, 1.25]}})
     layers: list[dict[str, Any]] = []
     theory, notes = result.theory, ""
     if theory is not None and math.isfinite(theory.epsilon):
@@ -204,7 +207,7 @@ def _roc(name: str, result: AuditResult, scores: Scores, null: Null | None, plac
         layers.append(layer("line", style, data=exact, x=x, y=y, order={"field": "fpr"}))
         notes += " Long dashes: FPR from the exact null distribution instead of counts."
     style = {"color": INSERTED, "strokeWidth": 2, "clip": True}
-    layers += [layer("line", style, x=x, y=y, order={"field": "i"}), _current_place(x, y)]
+    layers += [layer("line", style, x=x, y=y, order={"field": "i"}), *_current_place(x, y)]
     layers.append(_roc_legend(x, y, claim=bool(notes) and theory is not None, exact=null is not None))
     return Figure(
         name=f"{name}-roc",
@@ -254,7 +257,7 @@ def _by_threshold(name: str, result: AuditResult, places: list[Place], start: in
     layers = [
         layer("line", {"strokeWidth": 1.5}, transform={"calculate": "'estimate'", "as": "what"}, x=x, y=y, **kinds),
         layer("rule", {"strokeWidth": 2}, data=lines, y=quantitative("value"), **kinds),
-        _current_place(x, y),
+        *_current_place(x, y),
     ]
     best = max((p for p in places if p.epsilon is not None), key=lambda p: p.epsilon or 0.0, default=None)
     largest = "infinite everywhere" if best is None else f"the largest is {best.epsilon:.3g} at {best.threshold:.3g}"
@@ -268,10 +271,14 @@ def _by_threshold(name: str, result: AuditResult, places: list[Place], start: in
     )
 
 
-def _current_place(x: Spec, y: Spec) -> dict[str, Any]:
-    """Return a point at the threshold that the reader has moved to."""
+def _current_place(x: Spec, y: Spec) -> list[dict[str, Any]]:
+    """Return a point at the threshold that the reader has moved to, and a layer without points that has its legend."""
     style = {"size": 90, "filled": True, "color": ESTIMATE, "opacity": 1}
-    return layer("point", style, transform={"filter": "datum.i == place"}, x=x, y=y)
+    fill = nominal("what", {_CHOSEN: ESTIMATE}, symbolType="circle", symbolStrokeWidth=0)
+    return [
+        layer("point", style, transform={"filter": "datum.i == place"}, x=x, y=y),
+        layer("point", {"opacity": 1}, data=[], x=x, y=y, fill=fill),
+    ]
 
 
 def _allowed(epsilon: float, delta: float, floor: float) -> list[dict[str, float]]:

@@ -146,8 +146,7 @@ def _power(test: ClaimTest | None) -> tuple[str, str]:
 
 def _no_guess(result: AuditResult | None) -> str:
     """Return why a result has no best guess, if it is for lack of scores."""
-    few = result is not None and any(e.few_scores for e in result.estimates)
-    return "too few scores for one" if few else ""
+    return "too few scores for one" if result is not None and result.lacks_scores else ""
 
 
 def _interval(low: float | None, high: float | None) -> str:

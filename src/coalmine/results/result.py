@@ -173,6 +173,11 @@ class AuditResult(Showable):
         }
         return next((reliable[name] for name in _BEST_GUESSES if name in reliable), None)
 
+    @property
+    def lacks_scores(self) -> bool:
+        """Whether there are too few scores for a best guess."""
+        return self.best_guess is None and any(e.few_scores for e in self.estimates)
+
     def __getitem__(self, method: str) -> Estimate:
         """Return the estimate of that name, such as ``result["gaussian-shift"]``.
 
@@ -227,7 +232,7 @@ class AuditResult(Showable):
         evidence = words.bound_sentence(self.estimates, self.ceiling, self.odds, quoted=self.decisive)
         if self.best_guess is not None:
             evidence += f" Best guess ({self.best_guess.method}): {words.guess(self.best_guess)}."
-        elif any(e.few_scores for e in self.estimates):
+        elif self.lacks_scores:
             evidence += " There are too few scores for a best guess."
         return " ".join([*map(words.finding_sentence, self.findings), words.verdict_sentence(self), evidence])
 

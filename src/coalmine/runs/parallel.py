@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
@@ -80,7 +81,7 @@ class _Process:
         self._relay = Relay(name)
 
     def receive(self) -> bool:
-        """Show one message of progress, or return True at the end of the work; an exception of the work is raised."""
+        """Show a message of progress or a warning, or return True at the end; raise an exception of the work."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
@@ -91,6 +92,9 @@ class _Process:
             ) from None
         if message is None:
             return True
+        if isinstance(message, Warning):
+            warnings.warn(message, stacklevel=2)
+            return False
         if isinstance(message, Exception):
             raise message
         self._relay.show(message)
@@ -115,7 +119,8 @@ def _do(work: Work, connection: Connection[Any, Any]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler is the parent's
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        with listening(relayed(connection.send)):
+        with listening(relayed(connection.send)), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: connection.send(message)
             work()
         connection.send(None)
     except (BrokenPipeError, KeyboardInterrupt):

@@ -101,16 +101,19 @@ class Sweep:
 
     @property
     def sentence(self) -> str:
-        """How many claims were refuted, and how many would be by chance."""
+        """How many claims were refuted, how many would be by chance, and why there is no best guess."""
         tests = [(row.result, row.result.claim_test) for row in self.rows if row.result.claim_test is not None]
         runs = len({row.directory for row in self.rows})
+        few = any(row.result.lacks_scores for row in self.rows)
+        no_guess = " A dash under best guess: there are too few scores for one." if few else ""
         if not tests:
-            return f"{_count(runs, 'run')} without a claim to test."
+            return f"{_count(runs, 'run')} without a claim to test.{no_guess}"
         refuted = sum(result.refuted for result, _ in tests)
         by_chance = sum(1 - (test.confidence or 1.0) + CHECK_RATE * bool(result.checks) for result, test in tests)
         return (
             f"{_count(runs, 'run')}: {refuted} of {_count(len(tests), 'claim')} refuted. Each test has its own "
             f"false-alarm rate, so on average up to {by_chance:.2g} would be refuted by chance if all were true."
+            f"{no_guess}"
         )
 
     def plot(self) -> Any:

@@ -32,6 +32,7 @@ _BOUND = "lower bound of one run: ε is at least this"
 _REFUTED = "lower bound of a run that refutes its claim"
 _GUESS = "best guess and interval (an estimate)"
 _APART = 7  # pixels between the runs of a value
+_LABEL = "format(datum.value, '~g')"  # as a format of the axis, "~g" would show 10 as 1e+1 on some scales
 _TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -103,14 +104,14 @@ def _x_axis(texts: Sequence[str], title: str) -> dict[str, Any]:
         return {"field": "x", "type": "nominal", "sort": list(values), "title": title, "axis": {"labelAngle": 0}}
     wide = min(numbers) > 0 and max(numbers) >= 4 * min(numbers)
     scale = {"type": "log" if wide else "linear", "zero": False, "nice": False, "padding": 30}
-    return quantitative("x", title, scale=scale, axis={"values": numbers, "format": "~g", "grid": False})
+    return quantitative("x", title, scale=scale, axis={"values": numbers, "labelExpr": _LABEL, "grid": False})
 
 
 def _y_axis(largest: float) -> dict[str, Any]:
     """Return an axis that shows 0 and is logarithmic from about 1 on, since claims grow fast as noise shrinks."""
     end = 1.1 * largest
     scale = {"type": "symlog", "domain": [0, end], "nice": False}
-    axis = {"values": [tick for tick in _TICKS if tick <= end], "format": "~g"}
+    axis = {"values": [tick for tick in _TICKS if tick <= end], "labelExpr": _LABEL}
     return {"type": "quantitative", "scale": scale, "axis": axis, "title": "ε"}
 
 

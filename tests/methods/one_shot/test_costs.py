@@ -106,5 +106,5 @@ def test_the_simulator_warns_before_the_first_round():
 
 
 def test_the_command_line_prints_the_warning_as_a_sentence(capsys):
-    console.show_warning(CanaryWarning("too many"), CanaryWarning, "file.py", 1)
+    console.warning_printer()(CanaryWarning("too many"), CanaryWarning, "file.py", 1)
     assert capsys.readouterr().err == "coalmine: too many\n"
