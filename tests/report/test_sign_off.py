@@ -1,6 +1,7 @@
 """The first page of a report: would somebody who signs decide rightly? And can everybody read it?"""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -10,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from coalmine import Poisson
+from coalmine.accounting import theory
 from coalmine.drawing.charts import COLORS
 from coalmine.report.first_screen import first_page
 from coalmine.report.page import _style, report, write_report
 from coalmine.report.subjects import NO_MECHANISM, Subject, subjects
 from coalmine.results import units
+from coalmine.results.claim_test import ClaimTest
 from coalmine.results.finding import Check, Finding
 from coalmine.results.manifest import Manifest
 from coalmine.results.saved import SavedRun, read_run_directory
 from coalmine.results.verdict import Verdict
+from coalmine.stats import Scores
 from gate_runs import result
 from saved_runs import write_run
 
@@ -150,6 +155,59 @@ def test_long_lists_are_cut_and_link_to_all():
     assert "2 more:" in page
     assert page.count('href="#one-shot"') == 4
     assert [f"Bug {i}" in page for i in range(5)] == [True] * 3 + [False] * 2
+
+
+# What the sentences say
+
+
+def claim_and_test(verdict, **more):
+    """A test of a claim about noise, and the claim: ε = 3.96 by half the clients in each of ten rounds."""
+    claim = theory(noise_multiplier=2.0, sampling=Poisson(0.5), rounds=10, delta=1e-5)
+    return {"theory": claim, "claim_test": ClaimTest(verdict=verdict, confidence=0.95, theory=claim, **more)}
+
+
+def with_test(test, **more):
+    return replace(result(bound=1.0, claim=None), **test, **more)
+
+
+def test_a_refutation_with_a_bound_below_the_claim_says_why_and_which_epsilon_the_noise_means():
+    outcome = with_test(claim_and_test(Verdict.REFUTED, p_value=1e-6, noise_at_most=0.5, noise_estimate=0.45))
+    half = theory(noise_multiplier=1.0, sampling=Poisson(0.5), rounds=10, delta=1e-5).epsilon
+    page = text(first_page(run_of(outcome)))
+    assert "although the lower bound is below it" in page
+    assert outcome.claim_test.epsilon_in_effect == pytest.approx(half, rel=2e-3)
+    assert f"At most 0.5 of the claimed noise is there (95% confidence), which means ε = {half:.1f}" in page
+    assert f"so little noise allows {float(f'{math.exp(outcome.claim_test.epsilon_in_effect):.3g}'):,g} times" in page
+    bug = Finding(check=Check.PLACES, sentence="All tensors together have at most 0.51 of it.", p_value=1e-9)
+    page = text(first_page(run_of(replace(outcome, findings=[bug]))))
+    assert ("At most 0.5 of" in page, f"the accountant gives ε = {half:.1f}" in page) == (False, True)
+
+
+def test_no_epsilon_belongs_to_a_share_of_the_noise_that_is_unknown_or_all_of_it():
+    for share in (None, 1.0, 1.3):
+        assert with_test(claim_and_test(Verdict.REFUTED, noise_at_most=share)).claim_test.epsilon_in_effect is None
+
+
+def test_a_weak_audit_says_what_it_takes_and_what_its_checks_cover():
+    weak = with_test(
+        claim_and_test(Verdict.TOO_WEAK, canaries_needed=12),
+        checks=[Check.PLACES, Check.FRESH],
+        scores=Scores([1, 2, 3], [0]),
+    )
+    page = text(first_page(run_of(weak)))
+
+    assert "About 12 inserted canaries would detect half the noise (80% power). This audit inserted 3." in page
+    assert "The checks found no bug: noise on every tensor and fresh noise." in page
+
+
+def test_the_same_warning_with_other_numbers_is_listed_once():
+    warned = [result(view=view, warnings=[f"not normal (p = {p}): beware"]) for view, p in (("a", 0.1), ("b", 0.2))]
+    assert text(first_page(run_of(*warned))).count("beware") == 1
+
+
+def test_where_there_is_no_noise_nobody_misses_a_check_of_it():
+    page = first_page(run_of(replace(result(claim=None), training="training"), training=BARE))
+    assert "No check looked" not in text(page)
 
 
 # On paper

@@ -277,7 +277,7 @@ def _current_place(x: Spec, y: Spec) -> list[dict[str, Any]]:
     fill = nominal("what", {_CHOSEN: ESTIMATE}, symbolType="circle", symbolStrokeWidth=0)
     return [
         layer("point", style, transform={"filter": "datum.i == place"}, x=x, y=y),
-        layer("point", {"opacity": 1}, data=[], x=x, y=y, fill=fill),
+        layer("point", {"opacity": 1}, data=[], fill=fill),
     ]
 
 

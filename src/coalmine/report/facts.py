@@ -61,10 +61,10 @@ def not_tested(run: SavedRun, audited: Sequence[Subject]) -> Iterator[str]:
         yield f"Tested, but too weakly to count: {'; '.join(weak[:FEW])}"
     checks = {check for result in run.results for check in result.checks}
     missing = [str(check) for check in (Check.CLIPPING, Check.SENSITIVITY) if check not in checks]
-    if not checks:
+    if not checks and not all(subject.unprotected for subject in audited):
         yield "No check looked for bugs of the noise, the clipping or the participation"
-    elif missing:
-        yield f"Not checked: {listed(missing)} of the real clients' updates (a replay does)"
+    elif checks and missing:
+        yield f"Not checked: {listed(missing)} of the real clients' updates (coalmine.replay checks them)"
     yield "Stronger adversaries may exist; servers, networks and logs were not looked at"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from coalmine.drawing import numbers
@@ -20,7 +21,7 @@ from coalmine.results.words import states_noise
 _HEADLINES = {
     Verdict.REFUTED: "Refuted: more leaks than the claim allows.",
     Verdict.SUSPICIOUS: "Suspicious: the evidence points above the claim, but no test refutes it.",
-    Verdict.TOO_WEAK: "Too weak: half the claimed noise could have gone unnoticed.",
+    Verdict.TOO_WEAK: "Too weak to support the claim.",
     Verdict.NOT_REFUTED: "Not refuted. This is not a proof of privacy.",
     Verdict.NO_CLAIM: "No claim was stated, so none was tested.",
 }
@@ -29,9 +30,9 @@ _NO_MECHANISM = "No privacy mechanism: the training adds no noise."
 _ADVICE = {
     Verdict.REFUTED: "Do not release anything under this claim: fix the software, then train and audit again.",
     Verdict.SUSPICIOUS: "Do not sign yet: audit again with more canaries, which decides either way.",
-    Verdict.TOO_WEAK: "Do not sign on this audit: it could not have noticed a serious bug. Audit again as suggested.",
-    Verdict.NOT_REFUTED: "Nothing found contradicts the claim, and this audit would probably have noticed if half the "
-    "noise were missing. That supports the claim against the adversaries listed here, and against no others.",
+    Verdict.TOO_WEAK: "Do not sign on this audit: it says too little about the claim. Audit again as suggested.",
+    Verdict.NOT_REFUTED: "You can accept this, if the mechanism and the adversaries below are those you care about: "
+    "nothing found contradicts the claim. That supports the claim against the adversaries listed here, and no others.",
     Verdict.NO_CLAIM: "There is no guarantee to sign: state the claimed ε and δ, and audit again.",
 }
 _UNPROTECTED = (
@@ -72,7 +73,7 @@ def _verdict_box(subject: Subject, found: Sequence[str], *, alone: bool) -> Html
         finding_list(group.bugs[:FEW]),
         paragraphs(found),
         tag("p", None, tag("strong", None, scope), " ", sentence(group)),
-        paragraphs([] if group.bugs else [odds(group)]),
+        paragraphs([odds(group)]),
         tag("p", {"class": "advice"}, advice),
     )
 
@@ -88,7 +89,8 @@ def _tiles(group: Group) -> Html:
     bound = None if strongest is None else strongest.decisive
     guess = None if strongest is None else strongest.best_guess
     test = None if strongest is None else strongest.claim_test
-    at = "nothing was claimed" if group.claim is None else "" if delta is None else f"at δ = {delta:g}"
+    at_delta = "" if delta is None else f"at δ = {delta:g}, "
+    at = "nothing was claimed" if group.claim is None else at_delta.rstrip(", ")
     tiles = [
         ("claim", "Claimed", "–" if group.claim is None else numbers.at_most(group.claim), at),
         (
@@ -97,7 +99,7 @@ def _tiles(group: Group) -> Html:
             "–" if bound is None else numbers.at_least(bound.epsilon),
             ""
             if strongest is None
-            else f"lower bound, {confident(strongest)}, {strongest.method}{_ceiling(strongest)}",
+            else f"{at_delta}lower bound, {confident(strongest)}, {strongest.method}{_ceiling(strongest)}",
         ),
         (
             "estimate",
@@ -107,7 +109,7 @@ def _tiles(group: Group) -> Html:
             if guess is None
             else f"{_interval(guess.lower, guess.upper)}not a bound ({guess.method})",
         ),
-        ("power", "Power", *_power(test)),
+        ("power", "Would notice", *_power(test)),
     ]
     return tag(
         "dl",
@@ -140,8 +142,8 @@ def _power(test: ClaimTest | None) -> tuple[str, str]:
         return "–", "not known, or too weak to notice anything"
     if test.theory is not None and not states_noise(test.theory):
         epsilon = test.theory.epsilon / test.detectable_noise
-        return f"ε\u00a0>\u00a0{numbers.epsilon(epsilon)}", "would be noticed in 4 audits of 5"
-    return f"<\u00a0{100 * test.detectable_noise:.0f}%", "of the claimed noise would be noticed in 4 audits of 5"
+        return f"ε\u00a0>\u00a0{numbers.epsilon(epsilon)}", "80% power"
+    return f"<\u00a0{test.detectable_noise:.2g}", "of the claimed noise (80% power)"
 
 
 def _no_guess(result: AuditResult | None) -> str:
@@ -200,10 +202,12 @@ def _sentences(texts: Iterator[str]) -> str:
 
 def _warnings(results: Sequence[AuditResult]) -> Html:
     """Return the first warnings, each with a link to the section that has all of them."""
-    methods: dict[str, str] = {}
+    alike: dict[str, tuple[str, str]] = {}
     for result in results:
         for warning in result.warnings:
-            methods.setdefault(str(warning), result.method)
+            # Results often differ only in the numbers of a warning, which are in parentheses.
+            alike.setdefault(re.sub(r" \([^)]*\)", "", str(warning)), (str(warning), result.method))
+    methods = dict(alike.values())
     items = [
         tag("li", None, f"{text[:1].upper()}{text[1:].rstrip('.')} (", _link(method), ").")
         for text, method in list(methods.items())[:FEW]
@@ -221,5 +225,5 @@ def _link(method: str) -> Html:
 
 def _signature() -> Html:
     """Return the line to sign."""
-    fields = ("Decision: ☐ accepted ☐ rejected", "Name", "Date", "Signature")
+    fields = ("Decision: ☐\u00a0accepted ☐\u00a0rejected", "Name", "Date", "Signature")
     return tag("div", {"class": "signature"}, *(tag("p", None, text) for text in fields))

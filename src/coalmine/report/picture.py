@@ -37,8 +37,8 @@ _CLAIM = "claimed ε: at most this"
 _ROW, _HEADER = 50, 44
 _LONGEST = 2.5
 """Intervals that end beyond this many times the largest point are cut."""
-_WIDE = 700
-"""From this width on there is room for numbers beside the names."""
+_CHARACTER = 6.6
+"""Width of a character of a label in pixels, on average and rounded up."""
 
 Row = tuple[float, AuditResult]
 """A result, and how far down its strip is."""
@@ -151,12 +151,18 @@ def _labels(headers: Sequence[Mapping[str, Any]], rows: Sequence[Row], y: Spec) 
             "text",
             {"align": "right", "fontSize": 12, "color": MUTED},
             data=_texts(rows),
-            transform={"calculate": f"width > {_WIDE} ? datum.numbers : ''", "as": "shown"},
+            transform={"calculate": f"width > {_wide(rows)} ? datum.numbers : ''", "as": "shown"},
             y=y,
             x={"value": {"expr": "width"}},
             text=shown,
         ),
     ]
+
+
+def _wide(rows: Sequence[Row]) -> int:
+    """Return from which width on there is room for the numbers of all rows beside their labels."""
+    longest = max((len(text["label"]) + len(text["numbers"]) for text in _texts(rows)), default=0)
+    return round(_CHARACTER * (longest + 3))
 
 
 def _texts(rows: Sequence[Row]) -> list[dict[str, Any]]:

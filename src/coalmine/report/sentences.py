@@ -21,11 +21,11 @@ def sentence(group: Group) -> str:
     if strongest.bugs and strongest.claim_test is not None and not strongest.claim_test.refuted:
         return f"{text} The scores of the canaries alone do not show the bug; the checks do."
     if strongest.claim_test is not None:
-        text += _tested(strongest.claim_test, advice=not words.lacks_canaries(strongest))
+        text += _tested(strongest, strongest.claim_test, group)
     if not strongest.decisive.epsilon:
         return f"{text} No adversary shows any leak."
     bound = f"{numbers.at_least(strongest.decisive.epsilon)} ({confident(strongest)})"
-    text += f" Strongest evidence: an adversary who {strongest.adversary} shows {bound}"
+    text += f" Lower bound: an adversary who {strongest.adversary} shows {bound}"
     if len(group.claims) > 1 and strongest.theory is not None:
         text += f", against a claim of {numbers.at_most(strongest.theory.epsilon)}"
     if strongest.verdict is Verdict.REFUTED and not strongest.bugs:
@@ -33,13 +33,48 @@ def sentence(group: Group) -> str:
     return f"{text}."
 
 
-def _tested(test: ClaimTest, *, advice: bool) -> str:
+def _tested(result: AuditResult, test: ClaimTest, group: Group) -> str:
     """Return what the test of the claim says beyond the verdict, with a space before it."""
     if test.verdict is Verdict.REFUTED and test.p_value is not None:
-        return f" The scores refute it, {words.p_value_text(test.p_value)}.{words.noise_sentence(test)}"
+        return f" The scores refute it, {words.p_value_text(test.p_value)}{_whole_curve(result)}.{_noise(test, group)}"
     if test.verdict is Verdict.TOO_WEAK:
-        return words.needed_sentence(test) if advice else ""
+        return _weakness(result, test, group)
     return words.power_sentence(test)
+
+
+def _whole_curve(result: AuditResult) -> str:
+    """Explain a refutation by scores whose lower bound is below the claim."""
+    bound, theory = result.decisive, result.theory
+    if bound is None or theory is None or bound.epsilon > theory.epsilon:
+        return ""
+    return ", although the lower bound is below it: the test looks at error rates everywhere, not only at this δ"
+
+
+def _noise(test: ClaimTest, group: Group) -> str:
+    """Return how much noise the scores allow and the ε that it means; only the latter beside what a check says."""
+    epsilon = test.epsilon_in_effect
+    if epsilon is None or test.noise_at_most is None or test.confidence is None:
+        return ""
+    share = math.ceil(100 * test.noise_at_most) / 100  # rounded up, since it is an upper bound
+    sure = f"{100 * test.confidence:g}% confidence"
+    if group.bugs:
+        return f" For as much noise as they allow, the accountant gives {_equals(epsilon)} ({sure})."
+    return f" At most {share:.3g} of the claimed noise is there ({sure}), which means {_equals(epsilon)}."
+
+
+def _weakness(result: AuditResult, test: ClaimTest, group: Group) -> str:
+    """Return what could have gone unnoticed, how many canaries it takes, and what the checks cover all the same."""
+    noise = test.theory is None or words.states_noise(test.theory)
+    text = f" By the canaries' scores, {'half the claimed noise' if noise else 'twice this ε'} could go unnoticed."
+    if not words.lacks_canaries(result):
+        used = "" if result.scores is None else f" This audit inserted {result.scores.members.size:,}."
+        text += words.needed_sentence(test) + (used if test.canaries_needed is not None else "")
+    checks = list(dict.fromkeys(str(check) for result in group.results for check in result.checks))
+    return f"{text} The checks found no bug: {words.listed(checks)}." if checks and not group.bugs else text
+
+
+def _equals(epsilon: float) -> str:
+    return f"ε\u00a0=\u00a0{numbers.epsilon(epsilon)}"
 
 
 def in_short(group: Group) -> str:
@@ -60,6 +95,13 @@ def odds(group: Group) -> str:
     strongest, claim = group.strongest, group.claim
     flagging = words.FLAGGING if strongest is None else strongest.odds
     allowed = None if claim is None or math.isinf(claim) else words.times_at_most(claim)
+    test = None if strongest is None or not strongest.refuted else strongest.claim_test
+    if allowed is not None and test is not None and test.epsilon_in_effect is not None:
+        actual = words.times(test.epsilon_in_effect)
+        return (
+            f"In other words, the claim allows an attacker to be {allowed} likelier to flag a member than a "
+            f"non-member; so little noise allows {actual} or more."
+        )
     if strongest is not None and strongest.decisive is not None and strongest.decisive.epsilon:
         shown = flagging.format(times=words.times_at_least(strongest.decisive.epsilon))
         limit = "" if allowed is None else f" The claim allows {allowed}."
@@ -76,7 +118,9 @@ def _claimed(group: Group) -> str:
     if math.isinf(claims[-1]):
         return "The accountant gives no finite guarantee."
     if len(claims) == 1:
-        return f"The claim is {numbers.at_most(claims[0])}."
+        deltas = {result.theory.delta for result in group.results if result.theory is not None}
+        at = f" at δ\u00a0=\u00a0{deltas.pop():g}" if len(deltas) == 1 else ""
+        return f"The claim is {numbers.at_most(claims[0])}{at}."
     return f"The claims are {numbers.at_most(claims[0])} to {numbers.at_most(claims[-1])}, by adversary or setting."
 
 

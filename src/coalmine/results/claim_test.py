@@ -80,6 +80,19 @@ class ClaimTest:
         """Whether the claim is refuted."""
         return self.verdict is Verdict.REFUTED
 
+    @property
+    def epsilon_in_effect(self) -> float | None:
+        """What the accountant gives, at the claim's δ, for ``noise_at_most`` instead of the claimed noise.
+
+        None if that share is unknown or not below 1.
+        """
+        if self.theory is None or self.noise_at_most is None or self.noise_at_most >= 1:
+            return None
+        # Of a trade-off curve: the largest ln((TPR - δ) / FPR). A grid of FPRs can only miss a little of it.
+        fpr = np.geomspace(1e-40, 1, 8000)
+        gain = self.theory.curve(self.noise_at_most).tpr(fpr) - self.theory.delta
+        return float(np.max(np.log(np.maximum(gain, fpr) / fpr)))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields but the claim, which a result states itself, ready for JSON."""
         values = {**vars(self), "verdict": self.verdict.value}
