@@ -1,14 +1,20 @@
 """The section for a model card: every field of the two lists, nothing invented."""
 
+import json
 import re
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
+import jsonschema
+import numpy as np
 import pytest
 
+from coalmine import OneShot, Release
 from coalmine.accounting import Poisson, theory
+from coalmine.errors import InputError
 from coalmine.report.model_card import UNKNOWN, model_card
-from coalmine.results.saved import SavedRun
+from coalmine.results.saved import SavedRun, read_run_directory
 from gate_runs import directory, result
 from saved_runs import write_run
 
@@ -100,3 +106,41 @@ def test_the_command_prints_or_writes_it(tmp_path, run):
     directory(tmp_path / "other", result(bound=6.0))
     assert f"| Audited by | {UNKNOWN} |" in run("model-card", str(tmp_path / "other"))[1]
     assert run("model-card", str(tmp_path / "nothing"))[0] == 2
+
+
+def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
+    audit = OneShot(dim=200, rounds=2, canaries=20, view="updates", seed=0)
+    rng = np.random.default_rng(0)
+    for t in range(2):
+        planted = audit.plant(t, clip_norm=1.5)
+        audit.observe(
+            Release(round=t, kind="update", vector=np.float32(planted.total + rng.normal(0, 3, 200)), divisor=1.0)
+        )
+    outcome = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+    facts = {"data": "ward notes", "users": 4000, "utility": "accuracy 0.93", "use": "triage", "auditor": "Ann Lee"}
+    outcome.save(tmp_path / "run", facts=facts)
+    jsonschema.validate(
+        json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8")),
+        json.loads((resources.files("coalmine.results") / "schema.json").read_text(encoding="utf-8")),
+    )
+    run = read_run_directory(tmp_path / "run")
+    card = model_card(run)
+    for row in (
+        "Data | ward notes",
+        "People in the data | 4000 users",
+        "Utility | accuracy 0.93",
+        "Intended use | triage",
+    ):
+        assert f"| {row} |" in card
+    assert "| Clipping | clip norm 1.5 |" in card
+    assert "| Audited by | Ann Lee |" in card
+    page = outcome.report(tmp_path / "mine.html", facts=facts).read_text(encoding="utf-8")
+    assert "Data ward notes, 4000 users, 200 parameters, accuracy 0.93." in page
+    assert "clip norm 1.5" in page
+    assert re.search(r"Ann Lee, 20\d\d-\d\d-\d\d .* UTC.* fingerprint of the results [0-9a-f]{64}", page)
+
+
+def test_unknown_facts_are_refused(tmp_path):
+    with pytest.raises(InputError, match="data"):
+        result().save(tmp_path / "run", facts={"dat": "digits"})
+    assert not (tmp_path / "run").exists()

@@ -183,7 +183,8 @@ def _titled(subject: Subject) -> str:
 
 def _about(subject: Subject, audited: Sequence[Subject]) -> Html:
     """Return data, users, model and mechanism of one subject, with its verdict where there are several."""
-    what = ", ".join(filter(None, [subject.data and f"Data {subject.data}", subject.users, subject.model]))
+    stated = subject.facts.get("utility", "")  # what a run measured is in its own section
+    what = ", ".join(filter(None, [subject.data and f"Data {subject.data}", subject.users, subject.model, stated]))
     return joined(
         [
             *([] if len(audited) == 1 else [tag("span", {"class": f"chip {subject.color}"}, subject.verdict), " "]),

@@ -59,17 +59,13 @@ def _meaning(subject: Subject) -> str:
 
 def _release(run: SavedRun, subject: Subject) -> Iterator[Row]:
     yield "Deployment", run.title
-    yield "Intended use", ""
-    yield "Data curator", ""
+    yield "Intended use", subject.facts.get("use", "")
+    yield "Data curator", subject.facts.get("curator", "")
     yield "Data", subject.data
     yield "People in the data", subject.users
     yield "Model", subject.model
-    yield "What is released", ""
-    metrics = subject.training.get("metrics") or {}
-    yield (
-        "Utility",
-        ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)),
-    )
+    yield "What is released", subject.facts.get("released", "")
+    yield "Utility", subject.utility
 
 
 def _guarantee(subject: Subject) -> Iterator[Row]:

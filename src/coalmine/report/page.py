@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -24,6 +27,7 @@ from coalmine.report.first_screen import first_page
 from coalmine.report.glossary import GLOSSARY
 from coalmine.report.training import training_section
 from coalmine.results.directory import RunDirectory
+from coalmine.results.files import save
 from coalmine.results.groups import grouped
 from coalmine.results.manifest import REPORT
 from coalmine.results.result import AuditResult, MethodResults
@@ -51,20 +55,40 @@ def write_report(directory: Path, *, auditor: str = "") -> Path:
         return write_text(run.path / REPORT, page)
 
 
-def write_results(results: Sequence[AuditResult], path: Path, title: str = "") -> Path:
+def write_results(
+    results: Sequence[AuditResult], path: Path, title: str = "", facts: Mapping[str, object] | None = None
+) -> Path:
     """Write the report of results that belong to no run directory, and return its path.
 
     Args:
         results: The results.
         path: The HTML file.
         title: Title of the report; by default the file's name, or the methods' if that is ``report``.
+        facts: What it should say of the training, by the names in `coalmine.results.files.FACTS`.
     """
     if not results:
         raise InputError("there are no results to report")
     methods = " and ".join(dict.fromkeys(result.method for result in results))
     name = title or (methods if path.stem == "report" else path.stem)
-    run = SavedRun(path=path.parent, content={"title": name, "coalmine": __version__}, results=results)
-    return write_text(path, report(run))
+    with unsaved(results, name, facts) as run:
+        return write_text(path, report(run))
+
+
+@contextmanager
+def unsaved(
+    results: Sequence[AuditResult], title: str, facts: Mapping[str, object] | None = None
+) -> Iterator[SavedRun]:
+    """Yield results as the run that saving them now would give, with its date and fingerprint.
+
+    Args:
+        results: The results.
+        title: Title of the report.
+        facts: What it should say of the training, by the names in `coalmine.results.files.FACTS`.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        save(results, directory, facts=facts)
+        run = read_run_directory(directory)
+        yield replace(run, content={**run.content, "title": title}, results=results)
 
 
 def write_figures(directory: Path, out: Path) -> list[Path]:

@@ -42,11 +42,13 @@ class Subject:
         name: Name of the training, or of the method where there is none.
         results: What was found about it.
         training: What the run recorded of the training: clients, parameters, rounds, whether it is private.
+        facts: What its owner stated, by the names in `coalmine.results.files.FACTS`.
     """
 
     name: str
     results: Sequence[AuditResult]
     training: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -99,22 +101,32 @@ class Subject:
     def data(self) -> str:
         """The data, with its fingerprint where the run recorded one; empty if unknown."""
         fingerprint = self.training.get("data_fingerprint")
-        data = str(self.config.get("data") or "")
+        data = self.facts.get("data") or str(self.config.get("data") or "")
         return f"{data} (fingerprint {fingerprint})" if data and fingerprint else data
 
     @property
     def users(self) -> str:
         """The number of users; empty if unknown."""
         clients = self.training.get("clients")
+        stated = self.facts.get("users", "")
+        if stated:
+            return f"{stated} users" if stated.isdigit() else stated
         return "" if clients is None else plural(int(clients), "user")
 
     @property
     def model(self) -> str:
         """The model; empty if unknown."""
         parameters = self.training.get("parameters", self.config.get("dim"))
-        model = str(self.config.get("model") or "")
+        model = self.facts.get("model") or str(self.config.get("model") or "")
         size = "" if parameters is None else f"{numbers.count(parameters)} parameters"
         return ", ".join(filter(None, [model, size]))
+
+    @property
+    def utility(self) -> str:
+        """How well the model works; empty if unknown."""
+        metrics = self.training.get("metrics") or {}
+        measured = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float)]
+        return self.facts.get("utility") or ", ".join(measured)
 
     @property
     def rounds(self) -> str:
@@ -187,6 +199,7 @@ def subjects(run: SavedRun) -> list[Subject]:
     for result in run.results:
         by_name.setdefault(result.training or (result.method if run.trainings else ""), []).append(result)
     made = [
-        Subject(name=name, results=results, training=run.trainings.get(name, {})) for name, results in by_name.items()
+        Subject(name=name, results=results, training=run.trainings.get(name, {}), facts=run.facts)
+        for name, results in by_name.items()
     ]
     return sorted(made, key=lambda subject: _WORST_FIRST.index(subject.verdict))

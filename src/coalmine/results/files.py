@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from coalmine import __version__
-from coalmine.errors import InputError, check_kind
+from coalmine.errors import InputError, check_kind, did_you_mean
 from coalmine.files import remove, write_arrays, write_json
 from coalmine.results.manifest import PROVENANCE, RESULT, Manifest
 from coalmine.results.provenance import provenance
@@ -17,6 +17,11 @@ from coalmine.results.result import AuditResult, MethodResults
 
 SCHEMA = 2
 """Version of the result format; ``schema.json`` describes it."""
+
+
+FACTS = ("data", "users", "model", "utility", "use", "curator", "released", "auditor")
+"""What nobody but the owner of a training knows: its data, the people in it, the model, how well that works, what it is
+for, who curates the data, what is released, and who made the audit."""
 
 
 def envelope(results: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
@@ -29,16 +34,23 @@ def results_to_dict(results: Sequence[AuditResult], **more: Any) -> dict[str, An
     return envelope([result.to_dict() for result in results], **more)
 
 
-def save(results: AuditResult | Sequence[AuditResult], directory: Path | str, *, overwrite: bool = False) -> None:
+def save(
+    results: AuditResult | Sequence[AuditResult],
+    directory: Path | str,
+    *,
+    facts: Mapping[str, object] | None = None,
+    overwrite: bool = False,
+) -> None:
     """Write results to a directory that ``coalmine report``, ``check`` and ``compare`` read.
 
     Args:
         results: One result or several.
         directory: Where to write ``result.json`` and the scores. It is created if needed.
+        facts: What the report and the model card should say of the training, by the names in `FACTS`.
         overwrite: Whether to replace the results that an earlier `save` wrote there.
 
     Raises:
-        InputError: If the directory holds a run, or results and ``overwrite`` is False.
+        InputError: If the directory holds a run, or results and ``overwrite`` is False, or if a fact is unknown.
 
     Example:
         >>> import tempfile
@@ -53,6 +65,7 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str, *,
     several = [results] if isinstance(results, AuditResult) else list(results)
     for result in several:
         check_kind("a result", result, AuditResult, "an AuditResult, or a list of them")
+    stated = checked_facts(facts or {})
     directory = Path(directory)
     if (directory / "run.json").exists():
         raise InputError(f"{directory} holds a run, whose results would be overwritten: choose another directory")
@@ -68,7 +81,20 @@ def save(results: AuditResult | Sequence[AuditResult], directory: Path | str, *,
         for result in several:
             write_scores(result, directory)
         write_json(directory / PROVENANCE, provenance())
-        write_content(results_to_dict(several), directory)
+        by = {"auditor": stated.pop("auditor")} if "auditor" in stated else {}
+        write_content(results_to_dict(several, **by, **({"facts": stated} if stated else {})), directory)
+
+
+def checked_facts(facts: Mapping[str, object]) -> dict[str, str]:
+    """Return facts as texts.
+
+    Raises:
+        InputError: If the name of one is not in `FACTS`.
+    """
+    for name in facts:
+        if name not in FACTS:
+            raise InputError(f"unknown fact {name!r}. {did_you_mean(name, FACTS)}")
+    return {name: str(value) for name, value in facts.items()}
 
 
 def write_method_results(results: MethodResults, directory: Path) -> None:

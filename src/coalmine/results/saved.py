@@ -48,6 +48,12 @@ class SavedRun:
         return trainings if isinstance(trainings, dict) else {}
 
     @property
+    def facts(self) -> Mapping[str, str]:
+        """What the owner of the training stated about it, by the names in `coalmine.results.files.FACTS`."""
+        facts = self.content.get("facts")
+        return {str(name): str(value) for name, value in facts.items()} if isinstance(facts, dict) else {}
+
+    @property
     def methods(self) -> list[str]:
         """Names of the methods, in the run's order."""
         return list(dict.fromkeys(result.method for result in self.results))

@@ -6,7 +6,7 @@ import, so they are found by name on first use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -68,26 +68,33 @@ class Showable:
         text: str = late("coalmine.results.tables:results_markdown")(self._shown())
         return text
 
-    def save(self, directory: Path | str, *, overwrite: bool = False) -> None:
+    def save(
+        self, directory: Path | str, *, facts: Mapping[str, object] | None = None, overwrite: bool = False
+    ) -> None:
         """Write the results to a directory, which `coalmine.load` and the command line read.
 
         Args:
             directory: Where to write; it is created if needed.
+            facts: What the report and the model card should say of the training, such as ``{"data": "digits",
+                "users": 50}``; `coalmine.results.files.FACTS` has all names.
             overwrite: Whether to replace the results that an earlier `save` wrote there.
 
         Raises:
             InputError: If the directory holds a run, or results and ``overwrite`` is False.
         """
-        late("coalmine.results.files:save")(self._shown(), directory, overwrite=overwrite)
+        late("coalmine.results.files:save")(self._shown(), directory, facts=facts, overwrite=overwrite)
 
-    def report(self, path: Path | str = "report.html", *, title: str = "") -> Path:
+    def report(
+        self, path: Path | str = "report.html", *, title: str = "", facts: Mapping[str, object] | None = None
+    ) -> Path:
         """Write a report: one HTML file that opens offline.
 
         Args:
             path: The file.
             title: Title of the report; by default the file's name, or the methods' if that is ``report``.
+            facts: What it should say of the training, as for `save`.
         """
-        written: Path = late("coalmine.report.page:write_results")(self._shown(), Path(path), title)
+        written: Path = late("coalmine.report.page:write_results")(self._shown(), Path(path), title, facts)
         return written
 
     def _repr_html_(self) -> str:

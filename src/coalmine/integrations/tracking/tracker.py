@@ -13,8 +13,7 @@ from coalmine.config.toml import flat
 from coalmine.errors import InputError
 from coalmine.protocol import Audit
 from coalmine.reading import parse_json, parse_toml, read_text
-from coalmine.report.page import report
-from coalmine.results.files import results_to_dict
+from coalmine.report.page import report, unsaved
 from coalmine.results.manifest import LOG
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_run_directory
@@ -98,8 +97,8 @@ class Tracker(ABC):
         several = [results] if isinstance(results, AuditResult) else list(results)
         if not several:
             raise InputError("there are no results to log")
-        content = results_to_dict(several, title=title or "Privacy audit")
-        self._log(SavedRun(path=Path("unsaved results"), content=content, results=several), settings or {})
+        with unsaved(several, title or "Privacy audit") as run:
+            self._log(run, {**_settings(run), **(settings or {})})
 
     def _log(self, run: SavedRun, settings: Mapping[str, str]) -> None:
         for result in run.results:
@@ -128,7 +127,21 @@ def log_run(directory: Path | str, tracker: Tracker, *, rounds: bool = True) -> 
     run = read_run_directory(directory, scores=True)
     for round, values in _rounds(run.path / LOG) if rounds else ():
         tracker.log_round(round, values)
-    tracker._log(run, dict(flat(parse_toml(run.config or "", run.path / "config.toml"))))
+    tracker._log(run, _settings(run))
+
+
+def _settings(run: SavedRun) -> dict[str, str]:
+    """Return the settings of a run, or what the audits of a Python session were told, with the claim and the facts."""
+    if run.config is not None:
+        return dict(flat(parse_toml(run.config, run.path / "config.toml")))
+    settings = dict(run.facts)
+    for result in run.results:
+        claim = {} if result.theory is None else result.theory.to_dict()
+        known = {**{f"claim.{name}": claim[name] for name in claim}, **result.config}
+        for name, value in known.items():
+            if value not in (None, "", [], {}, ()):
+                settings.setdefault(f"{result.method}.{name}", str(value))
+    return settings
 
 
 def _rounds(log: Path) -> Iterator[tuple[int, dict[str, Any]]]:

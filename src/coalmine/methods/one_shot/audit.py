@@ -460,7 +460,7 @@ class OneShot(Audit):
             warnings=[*warnings, *cautions(self, theory), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             timing={"audit_s": self._seconds},
-            config=self._config(),
+            config=self._config() | self._log.clipping(),
             arrays=self._canaries_by_score(),
         )
 

@@ -28,6 +28,14 @@ class RoundLog:
         """Number of rounds of the training."""
         return len(self.planted)
 
+    def clipping(self) -> dict[str, str]:
+        """Return the setting ``clip_norm`` that `plant` was told: one number, the range of several, or ``none``."""
+        norms = self.clip_norms[~np.isnan(self.clip_norms)]
+        if not norms.size:
+            return {}
+        ends = list(dict.fromkeys([float(norms.min()), float(norms.max())]))
+        return {"clip_norm": "none" if ends[-1] == np.inf else " to ".join(f"{norm:g}" for norm in ends)}
+
     def awaits_release(self, round: int) -> bool:
         """Return whether canaries were inserted into a round that was not observed yet."""
         return round < self.rounds and bool(self.planted[round] and not self.observed[round])
