@@ -19,10 +19,10 @@ from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
+from coalmine.methods.one_shot.arguments import canary_norm, check_canaries, check_vector
 from coalmine.methods.one_shot.canary_claim import sampling_of_known_rounds, tightest_theory
 from coalmine.methods.one_shot.canary_set import CanarySet
 from coalmine.methods.one_shot.cautions import cautions
-from coalmine.methods.one_shot.checks import canary_norm, check_canaries, check_vector
 from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.participation import Participation, parse_participation

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import InputError, check_positive
+from coalmine.methods.one_shot.arguments import check_initial, check_vector, check_view
 from coalmine.methods.one_shot.canary_set import CanarySet
-from coalmine.methods.one_shot.checks import check_initial, check_vector, check_view
 from coalmine.methods.one_shot.evidence import Evidence, vector_norm
 from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.round_log import RoundLog
