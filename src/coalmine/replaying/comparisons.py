@@ -170,7 +170,7 @@ class Search:
         sources = self.extras.template.positions([size for _, size in self._names])
         sets = [places[sources[places] >= 0] for places in quiet_places(self.base.noise_of(range(half)))]
         for places in (places for places in sets if places.size):
-            extra = self.extras.at(sources[places], f"in {named(places, self.layers)} only")
+            extra = self.extras.at(sources[places], f"in {named(places, self.layers)}")
             draws = int(np.clip(1 + math.ceil(_PART_RESIDUALS / places.size), self._draws - half, _PART_DRAWS))
             around = Round(
                 self.runner, self.base.members, draws=draws, first_draw=half, uneven=True,
@@ -263,7 +263,7 @@ class Search:
                 continue  # nothing of the first round is left in later ones
             # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
             movement = around.compare([joined, *rest], self.scale)
-            does = f"took part in the first of {rounds} rounds, all of which are seen"
+            does = f"took part in the first of {rounds} rounds"
             named = replace(extra, check=Check.MEMORY, does=does, plain=False, shrinks=False)
             self._observe(named, movement, around, self.extras.clients)
 

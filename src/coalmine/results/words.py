@@ -229,6 +229,12 @@ def list_rounds(rounds: Sequence[int] | Ints, most: int = 5) -> str:
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > most else ''}"
 
 
+def factor(value: float) -> str:
+    """Format a factor with three significant digits, such as ``1.35`` or ``9,610``."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if 1000 <= rounded < 1e6 else f"{value:.3g}"
+
+
 def listed(names: Sequence[str]) -> str:
     """Format names in a sentence, such as ``a, b and c``."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
