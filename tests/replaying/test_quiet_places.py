@@ -9,7 +9,7 @@ import coalmine as cm
 from coalmine.layers import Layers
 from coalmine.replaying.clients import Template
 from coalmine.replaying.noise import factors, measure
-from coalmine.replaying.places import named, quiet_places
+from coalmine.replaying.quiet_places import named, quiet_places
 from replaying_aggregations import C, Z, clip
 
 DIM = 1000

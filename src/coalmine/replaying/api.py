@@ -12,10 +12,10 @@ import numpy as np
 from coalmine.errors import InputError, check_count, check_number, check_positive
 from coalmine.progress import shown_if_slow, track
 from coalmine.replaying.clients import check_alike
-from coalmine.replaying.comparisons import LEAST_DRAWS, Claim, Search, always
 from coalmine.replaying.extras import Extra, Extras
 from coalmine.replaying.result import Replay
 from coalmine.replaying.running import Runner
+from coalmine.replaying.search import LEAST_DRAWS, Claim, Search, always
 from coalmine.results.finding import Check
 
 

@@ -16,11 +16,11 @@ from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.replaying.clients import precision
 from coalmine.replaying.extras import Extra, Extras, Setting
+from coalmine.replaying.judge import Judge, Observation
 from coalmine.replaying.movement import Movement, Round, Scale
-from coalmine.replaying.places import named, quiet_places
+from coalmine.replaying.quiet_places import named, quiet_places
 from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
-from coalmine.replaying.sentences import Judge, Observation
 from coalmine.replaying.shrinking import shrunk
 from coalmine.results.finding import Check
 

@@ -12,7 +12,7 @@ from coalmine.replaying.movement import Movement, Round, Scale
 from coalmine.results.words import plural
 
 if TYPE_CHECKING:
-    from coalmine.replaying.sentences import Observation
+    from coalmine.replaying.judge import Observation
 
 _HALVINGS = 8
 
