@@ -223,14 +223,17 @@ def make(directory: Path | None) -> None:
 def print_method(method: Method, results: MethodResults) -> None:
     """Print a method's tables, then what its results say."""
     from coalmine.methods.registry import estimate_tables
+    from coalmine.results.words import finding_sentences
 
     for table in (method.tables or estimate_tables)(results):
         console.print_table(table)
     if results.summary:
         console.print_sentence(results.summary)
-    for result in results.results:
-        if not result.variant:  # results with variants are summarized together
-            _print_result(result)
+    plain = [result for result in results.results if not result.variant]  # others are summarized together
+    for sentence in finding_sentences(plain):
+        console.print_sentence(sentence)
+    for result in plain:
+        _print_result(result)
     console.print_warnings(warning for result in results.results for warning in result.warnings)
     if results.results and results.results[0].training:
         _print_facts(results.results[0])
@@ -238,7 +241,9 @@ def print_method(method: Method, results: MethodResults) -> None:
 
 def _print_result(result: AuditResult) -> None:
     """Print the verdict and evidence of one result, and the terms of its claim."""
-    console.print_sentence(f"{result.label}: {result.summary}")
+    from coalmine.results.words import evidence_sentences
+
+    console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     theory = result.theory
     if theory is not None:
         rounds = "1 round" if theory.rounds == 1 else f"{theory.rounds:,} rounds"

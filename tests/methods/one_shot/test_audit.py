@@ -140,7 +140,7 @@ def test_for_shared_rounds_the_ratio_ranks_canaries_as_the_sum_of_their_log_rati
     )  # fmt: skip
     run([audit], noise=0.5)
     members, nonmembers = audit.scores()
-    summed = audit._evidence._score.ratio
+    summed = audit._record.evidence._score.ratio
     order = np.argsort(np.concatenate([summed[audit.members], summed[~audit.members]]))
     assert scipy_stats.spearmanr(order, np.argsort(np.concatenate([members, nonmembers]))).statistic > 0.999
 
@@ -315,7 +315,7 @@ def test_canaries_follow_an_adaptive_clip_norm():
     run.run()
     clips = [round["clip_norm"] for round in run.history]
     assert clips[0] != clips[-1]
-    np.testing.assert_allclose(audit._log.norms, clips)
+    np.testing.assert_allclose(audit._record.log.norms, clips)
 
 
 def test_a_failed_round_can_be_planted_again():
