@@ -88,7 +88,8 @@ def as_page(notebook: Mapping[str, Any], name: str) -> tuple[str, dict[str, str]
         blocks.extend(_outputs(cell, source, name, pictures))
     heading, *rest = blocks
     download = f"[Download this notebook]({name}.ipynb){{ download }}"
-    return "\n\n".join([heading, download, *rest]) + "\n", pictures
+    # Without headings there is no table of contents to show, and tables and code get its room.
+    return "\n\n".join(["---\nhide: [toc]\n---", heading, download, *rest]) + "\n", pictures
 
 
 def _outputs(cell: Mapping[str, Any], source: str, name: str, pictures: dict[str, str]) -> Iterator[str]:
