@@ -47,8 +47,8 @@ class OrthogonalCanaries:
             raise InputError(f"count must be at most {self.dim}, the number of dimensions, got {count}")
         if self.count * self.dim > MOST_NUMBERS:
             raise InputError(
-                f"{self.count:,} orthogonal canaries in {self.dim:,} dimensions are more than {MOST_NUMBERS:,} numbers: use "
-                "family=hadamard"
+                f"{self.count:,} orthogonal canaries of {self.dim:,} numbers are more than {MOST_NUMBERS:,} numbers: "
+                "use family=hadamard"
             )
 
     @cached_property
