@@ -54,7 +54,9 @@ def test_the_roc_hull_has_the_corners_of_a_search_over_all_pairs(members, nonmem
     def is_corner(point):
         """Whether no chord of two other points lies on or above it."""
         x, y = point
-        left, right = ([q for q in points if q != point and keep(q[0])] for keep in (lambda a: a <= x, lambda a: a >= x))
+        left, right = (
+            [q for q in points if q != point and keep(q[0])] for keep in (lambda a: a <= x, lambda a: a >= x)
+        )
         return not any(
             (b[0] - a[0]) * (y - a[1]) <= (b[1] - a[1]) * (x - a[0])
             for a in left

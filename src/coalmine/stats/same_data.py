@@ -32,9 +32,7 @@ def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Float
     """
     check_delta(delta)
     thresholds, tp, fp = scores.all_counts
-    parts = [
-        _observed_epsilon(scores, tp[i : i + _PART], fp[i : i + _PART], delta) for i in range(0, tp.size, _PART)
-    ]
+    parts = [_observed_epsilon(scores, tp[i : i + _PART], fp[i : i + _PART], delta) for i in range(0, tp.size, _PART)]
     return thresholds, np.concatenate(parts)
 
 
