@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from itertools import cycle
 
 import jsonschema
 import numpy as np
@@ -256,8 +257,8 @@ def take_the_scores_of_another_run(copy, content):
 
 def round_to_nothing(copy, content):
     for one in content["results"]:
-        for number in ("-0.0", "1e-999"):
-            one["estimates"][0] |= {"epsilon": float(number), "lower": float(number)}
+        for number, estimate in zip(cycle(["-0.0", "1e-999"]), one["estimates"], strict=False):
+            estimate |= {"epsilon": float(number), "lower": float(number)}
 
 
 def state_another_name(copy, content):
