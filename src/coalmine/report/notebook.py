@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from coalmine.drawing.charts import COLORS
 from coalmine.drawing.html import Html, joined, tag
 from coalmine.results import words
+from coalmine.results.groups import grouped
 from coalmine.results.result import AuditResult
 from coalmine.results.tables import Table
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import Verdict
 
 _COLORS = {
     Verdict.REFUTED: COLORS["refuted"][0],
@@ -29,7 +30,7 @@ def as_html(results: Sequence[AuditResult]) -> str:
     """
     if not results:
         return tag("p", None, "No results.")
-    verdict = overall(result.verdict for result in results)
+    verdict = grouped(results)[0].verdict
     style = f"background: {_COLORS[verdict]}; color: #fff; padding: 0.15em 0.6em; border-radius: 0.3em"
     shown = Table.of_results(results, "")
     findings = words.finding_sentences(results)

@@ -47,6 +47,8 @@ def summary(gate: Gate, title: str) -> str:
 def annotation_lines(gate: Gate) -> list[str]:
     """Return an error for each result that fails the gate, and a warning for each that only a strict gate would fail.
 
+    A gate that was asked for a check that applies to nothing is an error, too.
+
     Args:
         gate: The gate.
 
@@ -60,7 +62,8 @@ def annotation_lines(gate: Gate) -> list[str]:
     strict = replace(gate, strict=True)
     weak = [judgment for judgment in strict.failures if judgment.checked and judgment not in gate.failures]
     unchecked = [judgment for judgment in gate.judgments if not judgment.checked]
-    lines = _listed("error", [(_label(judgment), gate.reason(judgment)) for judgment in gate.failures])
+    errors = [("gate", gate.unchecked)] if gate.unchecked else []
+    lines = _listed("error", errors + [(_label(judgment), gate.reason(judgment)) for judgment in gate.failures])
     warnings = [(_label(judgment), judgment.verdict.value) for judgment in weak]
     if unchecked:
         names = "; ".join(map(_label, unchecked[:_MOST]))
