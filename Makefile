@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo flower-demo test fuzz lint bench mutants docs dist clean
+.PHONY: help demo flower-demo test fuzz lint bench mutants docs gallery dist clean
 
 help: ## List the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*##/:/" | awk -F: '{printf "  make %-12s%s\n", $$1, $$2}'
@@ -44,9 +44,13 @@ SEED ?= 1
 mutants: $(VENV)/.mutants ## Change the maths at random places and see whether a test fails
 	$(BIN)/python benchmarks/mutants.py $(AREA) --sample $(SAMPLE) --seed $(SEED)
 
-docs: $(VENV)/.docs ## Build the documentation site
+docs: $(VENV)/.docs ## Build the documentation site and check its links
 	$(BIN)/python -m coalmine.runs.settings_reference > docs/config.md
 	$(BIN)/python -m mkdocs build
+
+# `make gallery NOTEBOOKS=own-loop` for one. The Flower notebook needs flwr, so `make flower-demo` comes first.
+gallery: $(VENV)/.test ## Run the notebooks of the gallery again, and store what they show
+	$(BIN)/python docs/building/notebooks.py $(NOTEBOOKS)
 
 dist: ## Build sdist and wheel, and run the demo with the wheel in an empty environment
 	.ci/dist

@@ -4,10 +4,10 @@ import doctest
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from coalmine.results import Verdict
+from coalmine.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,22 +42,20 @@ def test_pages_show_real_output(page, least, tmp_path, monkeypatch):
     assert found.failed == 0
 
 
-def test_the_readmes_own_loop_runs_as_shown(capsys):
-    (code,) = [c for c in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if "plant(" in c]
-    rng = np.random.default_rng(0)
-    mine = {
-        "model": np.zeros(5000, dtype=np.float32),
-        "T": 8,
-        "C": 0.5,
-        "z": 1.0,
-        "n": 20,
-        "clip": lambda update, norm: update * min(1.0, norm / np.linalg.norm(update)),
-        "client_updates": lambda model, t: rng.standard_normal((20, 5000)).astype(np.float32),
-        "noise": lambda t: rng.normal(0, 1.0 * 0.5, 5000),
-    }
-    exec(code, mine)
-    assert capsys.readouterr().out.lower().startswith(tuple(Verdict))
-    assert mine["audit"].result().bound is not None
+def test_the_readmes_own_loop_prints_what_the_readme_says_and_saves_a_report(capsys, tmp_path, monkeypatch):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", readme, re.S) if "plant(" in c]
+    (session,) = [c for c in re.findall(r"```console\n(.*?)```", readme, re.S) if "audit.py" in c]
+    assert len([line for line in code.splitlines() if line and not line.startswith("#")]) <= 15
+    assert session.count("$ ") <= 3
+
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    printed = capsys.readouterr().out
+    promised = session.split("$ python audit.py\n")[1].split("$ ")[0]
+    assert printed.startswith(promised.rstrip().removesuffix(" …"))
+    assert CliRunner().invoke(app, ["report", "runs/mine"]).exit_code == 0
+    assert (tmp_path / "runs/mine/report.html").stat().st_size > 0
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from coalmine.protocol import Contribution as Contribution
     from coalmine.protocol import Release as Release
     from coalmine.protocol import View as View
+    from coalmine.replaying.api import replay as replay
     from coalmine.replaying.clients import Client as Client
     from coalmine.replaying.result import Replay as Replay
-    from coalmine.replaying.search import replay as replay
     from coalmine.results.claim_test import ClaimTest as ClaimTest
     from coalmine.results.claim_test import check_claim as check_claim
     from coalmine.results.result import AuditResult as AuditResult
@@ -107,7 +107,7 @@ __getattr__, __all__ = lazy_names(
         ),
         "coalmine.replaying.clients": ("Client",),
         "coalmine.replaying.result": ("Replay",),
-        "coalmine.replaying.search": ("replay",),
+        "coalmine.replaying.api": ("replay",),
         "coalmine.results.claim_test": ("ClaimTest", "check_claim"),
         "coalmine.results.result": ("AuditResult",),
         "coalmine.results.saved": ("load",),

@@ -27,6 +27,7 @@ PURPOSES = (
     "coins",
     "aside",
     "checks",
+    "canaries",
 )
 """What streams are for. A purpose's position is part of its key: append new ones, never reorder."""
 

@@ -265,7 +265,7 @@ def assert_locally_private(
             p_value = LocalClaimTest([game], stated).p_value(1.0)
             if p_value <= 1 - confidence:
                 raise AssertionError(
-                    f"the claimed noise multiplier of {noise_multiplier:g} is refuted (p = {p_value:.2g}).\n"
+                    f"The claimed noise multiplier of {noise_multiplier:g} is refuted (p = {p_value:.2g}).\n"
                     f"A correct mechanism fails this test in at most {_share(false_alarm_rate)} ({how})."
                 )
     return max(bounds, key=lambda bound: bound.epsilon)
@@ -332,7 +332,7 @@ def assert_sensitivity(
     strict: bool = False,
     seed: int = 0,
 ) -> Replay:
-    """Assert that no client moves a release by more than its noise covers.
+    """Assert that no client moves a release by more than the noise covers.
 
     Runs the aggregation with and without one client, with the same randomness (`coalmine.replay`, docs/replay.md).
 
@@ -403,7 +403,7 @@ def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str) ->
         return bound
     shown = words.FLAGGING.format(times=words.times_at_least(bound.epsilon))
     raise AssertionError(
-        f"the claim of ε = {claim:g} at δ = {bound.delta:g} is refuted: ε ≥ {bound.epsilon:.4g} with "
+        f"The claim of ε = {claim:g} at δ = {bound.delta:g} is refuted: ε ≥ {bound.epsilon:.4g} with "
         f"{100 * (1 - false_alarm_rate):g}% confidence.\n"
         f"{shown[:1].upper()}{shown[1:]}; the claim allows {words.times(claim)}.\n"
         f"A correct mechanism fails this test in at most {_share(false_alarm_rate)} ({bound.method}, {how}), if "
@@ -412,4 +412,4 @@ def _judged(bound: Estimate, claim: float, false_alarm_rate: float, how: str) ->
 
 
 def _share(rate: float) -> str:
-    return f"1 case of {1 / rate:,.0f}" if rate <= 0.1 else f"{100 * rate:g}% of cases"
+    return f"1 of {1 / rate:,.0f} cases" if rate <= 0.1 else f"{100 * rate:g}% of cases"

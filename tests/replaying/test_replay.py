@@ -342,7 +342,7 @@ def test_arrays_or_numbers_that_are_clipped_by_themselves_are_named():
     assert "as if each of 3 arrays were clipped by itself" in arrays.findings[0].sentence
     numbers = run(lambda updates: sum(np.clip(u, -C, C) for u in updates) + rng.normal(0, Z * C, DIM))
     finding = next(finding for finding in numbers.findings if finding.check == "clipping")
-    assert "as if each of the numbers were clipped by itself" in finding.sentence
+    assert "as if each coordinate were clipped by itself" in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ def test_the_same_seed_gives_the_same_replay():
 
 def test_a_replay_prints_its_findings():
     text = str(run(Mean(norm=3 * C)))
-    assert text.startswith("Refuted: one client moves the release by more than its noise covers")
+    assert text.startswith("Refuted: one client moves the release by more than the noise covers")
     assert "v is rng.uniform(1, 1.2, d) * rng.choice([-1, 1], d) over its norm, with rng = default_rng(0)" in text
     assert "Smallest example:" in text
     assert "Noise:" in text
@@ -645,7 +645,9 @@ def test_a_correct_aggregation_gets_short_warnings():
     assert result.ok
     checks_warned = {finding.check for finding in result.findings}
     assert {"not finite", "number of clients"} <= checks_warned
-    assert len(str(result).splitlines()) == len(result.findings) + 2
+    lines = str(result).splitlines()
+    assert len(lines) == len(result.findings) + 3
+    assert lines[-2] == "Here C is the clip norm; m is what the sum of updates is divided by."
     assert all(len(finding.sentence) < 200 for finding in result.findings)
 
 

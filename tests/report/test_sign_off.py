@@ -15,14 +15,18 @@ from coalmine import Poisson
 from coalmine.accounting import theory
 from coalmine.drawing.charts import COLORS
 from coalmine.report.first_screen import first_page
+from coalmine.report.notebook import as_html
 from coalmine.report.page import _style, report, write_report
 from coalmine.report.subjects import NO_MECHANISM, Subject, subjects
 from coalmine.results import units
 from coalmine.results.claim_test import ClaimTest
+from coalmine.results.files import save
 from coalmine.results.finding import Check, Finding
+from coalmine.results.groups import grouped
 from coalmine.results.manifest import Manifest
 from coalmine.results.saved import SavedRun, read_run_directory
 from coalmine.results.verdict import Verdict
+from coalmine.runs.overview import headline
 from coalmine.stats import Scores
 from gate_runs import result
 from saved_runs import write_run
@@ -297,3 +301,31 @@ def test_the_basics_of_accessibility_hold(crowded):
     assert {int(index) for index in re.findall(r'tabindex="(-?\d+)"', page)} <= {0, -1}
     assert all('alt="' in tag for tag in re.findall(r"<img[^>]*>", page[: page.index("<script")]))
     assert len(page.encode()) < 2_000_000
+
+
+@pytest.mark.parametrize("variant", ["", "a", "b"])
+def test_a_claim_that_was_tested_well_does_not_hide_one_that_was_not(variant, tmp_path):
+    """The same order on the first page, in notebooks, in the list of runs, and in the figure of all results."""
+    weak = result(view="final", bound=0.5, claim=2.0, variant=variant)
+    results = [not_refuted(variant=variant and f"{variant}2"), weak]
+    if variant == "b":  # variants of one view, of which only the most telling is shown
+        results = [replace(one, view="updates") for one in results]
+    assert [one.verdict for one in results] == [Verdict.NOT_REFUTED, Verdict.TOO_WEAK]
+    group = grouped(results)[0]
+    assert (group.verdict, group.claim) == (Verdict.TOO_WEAK, 2.0)
+    assert box(first_page(run_of(*results))) == "too-weak"
+    assert ">too weak</strong>" in as_html(results)
+    save(results, tmp_path)
+    assert headline(tmp_path)["verdict"] == "too weak"
+
+
+def test_a_strong_adversary_makes_up_for_a_weak_one_on_the_same_claim():
+    results = [not_refuted(), too_weak(view="final")]
+    assert grouped(results)[0].verdict is Verdict.NOT_REFUTED
+    assert ">not refuted</strong>" in as_html(results)
+
+
+def test_a_release_without_a_claim_comes_before_one_that_was_not_refuted():
+    results = [not_refuted(training="one"), result(claim=None, training="two")]
+    assert [group.verdict for group in grouped(results)] == [Verdict.NO_CLAIM, Verdict.NOT_REFUTED]
+    assert ">no claim</strong>" in as_html(results)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.reproductions import Context, canife, canife_attack, canife_training, find
+from coalmine.reproductions import Context, canife, canife_attack, canife_sizes, canife_training, find
 from coalmine.reproductions.canife_attack import (
     AttackRounds,
     Scene,
@@ -28,7 +28,7 @@ SCENE = Scene(
     batch_size=8,
     clients=40,
 )
-SIZE = canife.CanifeSize(
+SIZE = canife_sizes.CanifeSize(
     single=SCENE,
     several=SCENE,
     texts=SCENE,
@@ -65,7 +65,7 @@ MONITORED = canife_training.MonitoringSize(
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setitem(canife.SIZES, "quick", SIZE)
+    monkeypatch.setitem(canife_sizes.SIZES, "quick", SIZE)
     monkeypatch.setitem(canife_training.SIZES, "quick", MONITORED)
     monkeypatch.setitem(canife_training.PAPER_GAPS, "digits", "-")
     for module in (canife, canife_training):

@@ -10,10 +10,12 @@ from coalmine.results.gate import judge
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import read_run_directory
 from coalmine.results.verdict import Verdict
+from coalmine.results.words import finding_sentences
 from gate_runs import directory, result
 
 BUG = Finding(check="fresh noise", sentence="The noise of round 7 equals that of round 3.", p_value=2e-9)
 CAUTION = Finding(check="weights", sentence="Clients have unequal weights.", refutes=False)
+VIEWS = ((0.4, 1e-9), (0.8, 1e-5))
 
 
 def checked(*findings, **more):
@@ -68,3 +70,16 @@ def test_a_damaged_finding_gets_a_sentence(tmp_path, damage):
     directory(tmp_path, content)
     with pytest.raises(Exception, match="unreadable finding"):
         read_run_directory(tmp_path)
+
+
+def test_a_bug_that_several_views_show_is_printed_once_with_their_names():
+    sentence = "Canaries in 1.bias refute the claim: at most {} of the claimed noise is in effect there"
+    of_view = [Finding(check="canaries in each tensor", sentence=sentence.format(s), p_value=p) for s, p in VIEWS]
+    results = [checked(of_view[0], CAUTION, view="updates"), checked(BUG, of_view[1], CAUTION, view="final")]
+    assert finding_sentences(results) == [
+        "Bug found (canaries in each tensor; views updates and final): Canaries in 1.bias refute the claim: at most "
+        "0.4 of the claimed noise is in effect there (p = 1e-09).",
+        "Warning (weights): Clients have unequal weights.",  # about the training, whatever the view
+        "Bug found (fresh noise): The noise of round 7 equals that of round 3 (p = 2e-09).",
+    ]
+    assert len(finding_sentences([checked(BUG, BUG)])) == 2  # one result does not repeat itself

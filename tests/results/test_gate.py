@@ -181,11 +181,26 @@ def test_bad_input_is_refused(tmp_path, run, words, message):
     assert message in err
 
 
-def test_estimates_alone_cannot_be_judged(tmp_path, run):
+def test_a_limit_that_no_lower_bound_is_compared_with_fails_the_gate(tmp_path, run):
     content = result().to_dict()
     content["estimates"][0]["valid"] = False
-    code, _, err = run("check", str(directory(tmp_path, content)), "--max-epsilon", "1")
-    assert (code, "max-epsilon" in err) == (2, True)
+    code, out, _ = run("check", str(directory(tmp_path / "estimates", content)), "--max-epsilon", "1")
+    assert (code, "no result has a lower bound" in out) == (1, True)
+    one_round = str(directory(tmp_path / "round", result("canife", "frozen", bound=0.5, unit=units.ROUND)))
+    code, out, _ = run("check", one_round, "--max-epsilon", "1", "--junit", str(tmp_path / "verdict.xml"))
+    assert (code, "applies to none of these units" in out) == (1, True)
+    suite = ET.parse(tmp_path / "verdict.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert run("check", one_round)[0] == 0
+    assert run("check", one_round, "--max-epsilon", "1", "--method", "canife")[0] == 0
+
+
+def test_a_strict_gate_fails_if_nothing_was_checked(tmp_path, run):
+    path = str(directory(tmp_path, result(claim=None)))
+    assert run("check", path)[0] == 0
+    code, out, _ = run("check", path, "--strict", "--json")
+    assert (code, json.loads(out)["gate"]["failed"]) == (1, True)
+    assert run("check", path, "--strict", "--max-epsilon", "2")[0] == 0
 
 
 def test_the_verdict_is_json_and_junit_with_every_character_escaped(tmp_path, run):

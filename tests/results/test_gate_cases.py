@@ -137,6 +137,9 @@ def test_the_sentence_says_if_the_limit_applies_to_nothing():
     assert "applies to none of these units" in judge([phrase], max_epsilon=2.0).sentence
     for gate in (judge([phrase]), judge([phrase, result()], max_epsilon=2.0), judge([result()])):
         assert "applies to none" not in gate.sentence
+    refuted = judge([result("canife", "frozen", bound=9.0, unit=units.ROUND)], max_epsilon=2.0).sentence
+    assert refuted.startswith("1 of 1 results fail the gate.")
+    assert "The limit of 2 was compared with nothing: it applies to none" in refuted
 
 
 def test_the_sentence_states_the_false_alarm_rate_and_who_shares_it():

@@ -208,3 +208,9 @@ def test_the_hook_runs_the_gate(program):
     run = directory(program / "run", refuted())
     command = [*shlex.split(entry), str(run), "--max-epsilon", "8"]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 1
+
+
+def test_a_limit_that_applies_to_nothing_is_an_error():
+    gate = judge([result("canife", "frozen", bound=0.5, unit=units.ROUND)], max_epsilon=1.0)
+    assert annotation_lines(gate)[0].startswith("::error title=gate::the limit of 1 was compared with nothing")
+    assert "failed" in summary(gate, "run").splitlines()[0]

@@ -171,7 +171,7 @@ def test_canaries_keep_their_numbers():
     audit.observe(cm.Release(round=0, kind="update", vector=(planted.total + noise).astype(np.float32), divisor=1.0))
     frame = audit.result().scores_dataframe()
     assert set(frame[frame.member].canary) == set(np.flatnonzero(audit.members))
-    values = audit._evidence.scores()
+    values = audit._record.evidence.scores()
     np.testing.assert_array_equal(values[frame.canary], frame.score)
 
 

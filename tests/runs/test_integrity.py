@@ -93,9 +93,26 @@ def swapped_files(path):
     return "has the content of parts/"
 
 
+def linked_results(path):
+    outside = shutil.copy(path / "result.json", path.parent / "outside.json")
+    bounds_of_zero(path)
+    shutil.move(path / "result.json", outside)
+    (path / "result.json").symlink_to(outside)
+    return "result.json"
+
+
+def linked_parts(path):
+    outside = shutil.copytree(path / "parts", path.parent / "outside")
+    shutil.copy(outside / "one-shot.json", outside / "ldp.json")
+    shutil.rmtree(path / "parts")
+    (path / "parts").symlink_to(outside)
+    (outside / "itself").symlink_to(path)
+    return "parts/ldp.json does not belong"
+
+
 CHANGES = [
     bounds_of_zero, digit_of_a_part, bits_of_a_checkpoint, noise_of_the_settings, missing_scores, added_arrays,
-    swapped_files,
+    swapped_files, linked_results, linked_parts,
 ]  # fmt: skip
 
 

@@ -2,9 +2,12 @@
 
 import json
 import math
+import re
 import shutil
+from itertools import cycle
 
 import jsonschema
+import numpy as np
 import pytest
 
 from coalmine.results import manifest
@@ -59,6 +62,18 @@ canaries = 50
 calls = 16
 """
 
+ONE = """
+[training]
+partition = "iid:10"
+rounds = 3
+noise_multiplier = 0.5
+model_settings = {hidden = 4}
+client = {epochs = 1, batch_size = "all"}
+[one-shot]
+view = ["final-change", "updates"]
+canaries = 10
+"""
+
 STOPPING = """
 [ldp]
 trials = 400
@@ -68,6 +83,13 @@ crafter = ["dummy-gradient"]
 view = ["white-box"]
 stop_when_refuted = true
 """
+
+
+@pytest.fixture(scope="module")
+def one_method(tmp_path_factory):
+    path = tmp_path_factory.mktemp("one-method") / "run"
+    run_all(run_from_text(ONE, "one"), out=path)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +175,9 @@ def test_rounding_is_told_from_a_change(everything, tmp_path):
 def test_a_result_without_a_recipe_is_said_to_be_taken_on_trust(tmp_path, run):
     save(result(), tmp_path)
     code, out, _ = run("verify", str(tmp_path))
-    assert code == 0
+    assert code == 1
     assert "None of the 1 results could be recomputed" in out
+    assert run("verify", str(tmp_path), "--adopt")[0] == 0
     assert "recipe" in out
 
 
@@ -211,6 +234,41 @@ def repeat_a_result(copy, content):
     content["results"].append(content["results"][0])
 
 
+def drop_the_recipe(copy, content):
+    for one in content["results"]:
+        if one["method"] == "one-shot":
+            one["recipe"] = {}
+            one["estimates"][0] |= {"epsilon": 0.0, "lower": 0.0}
+
+
+def state_another_unit(copy, content):
+    """A limit on ε does not apply to single rounds."""
+    for one in content["results"]:
+        one["unit"] = "one user, one round"
+
+
+def take_the_scores_of_another_run(copy, content):
+    """As if a quiet training had given these results."""
+    path = copy / "scores-one-shot-updates.npz"
+    rng = np.random.default_rng(0)
+    sides = {name: np.sort(rng.normal(size=side.size)) for name, side in np.load(path).items()}
+    np.savez(path, **sides)
+
+
+def round_to_nothing(copy, content):
+    for one in content["results"]:
+        for number, estimate in zip(cycle(["-0.0", "1e-999"]), one["estimates"], strict=False):
+            estimate |= {"epsilon": float(number), "lower": float(number)}
+
+
+def state_another_name(copy, content):
+    """A Greek letter: the scores go along, and nobody sees the difference."""
+    for one in content["results"]:
+        one["method"] = one["method"].replace("one-shot", "\u03bfne-shot")
+    for path in copy.glob("*-one-shot-*.npz"):
+        path.rename(path.with_name(path.name.replace("one-shot", "\u03bfne-shot")))
+
+
 @pytest.mark.parametrize(
     "attack",
     [
@@ -219,12 +277,26 @@ def repeat_a_result(copy, content):
     ],
 )  # fmt: skip
 def test_changes_with_a_fitting_manifest_are_noticed(attack, everything, tmp_path, run):
-    copy = shutil.copytree(everything, tmp_path / "run")
+    assert verified_after(attack, everything, tmp_path, run) == 1
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [drop_the_recipe, state_another_unit, take_the_scores_of_another_run, round_to_nothing, state_another_name],
+)
+def test_changes_of_all_results_with_a_fitting_manifest_are_noticed(attack, one_method, tmp_path, run):
+    assert verified_after(attack, one_method, tmp_path, run) == 1
+
+
+def verified_after(attack, source, tmp_path, run):
+    """Return the exit code of ``verify`` on a changed copy of a run."""
+    copy = shutil.copytree(source, tmp_path / "run")
     content = json.loads((copy / "result.json").read_text())
     attack(copy, content)
+    (copy / "parts" / "one-shot.json").unlink()  # it would give some of them away
     (copy / "result.json").write_text(json.dumps(content))
     manifest.Manifest.of_files(copy).write()
-    assert run("verify", str(copy))[0] == 1
+    return run("verify", str(copy))[0]
 
 
 @pytest.mark.parametrize(("before", "after"), [('"seed": ', '"seed": 1, "seed": '), ('"seed": 0', '"seed": NaN')])
@@ -236,3 +308,24 @@ def test_names_that_occur_twice_and_numbers_that_are_none_are_refused(before, af
     code, _, err = run("check", str(copy))
     assert code == 2
     assert "result.json is damaged" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "after", "words"),
+    [
+        ("run.json", r'"format": \d+', '"format": 99', "use the newer version"),
+        ("result.json", r'"schema": \d+', '"schema": 99', "has schema 99"),
+        ("result.json", r'"epsilon": [\d.e+-]+', '"epsilon": 1e999', "result 0 has a theory without ε"),
+        ("result.json", r'"epsilon": [\d.e+-]+', '"epsilon": -1e-3', "result 0 has a theory without ε"),
+        ("result.json", r'"p_value": [\d.e+-]+', '"p_value": 1e999', "p-value"),
+        ("result.json", r'"p_value": [\d.e+-]+', '"p_value": -1', "p-value"),
+    ],
+)
+def test_other_versions_and_impossible_numbers_are_refused(name, pattern, after, words, one_method, tmp_path, run):
+    copy = shutil.copytree(one_method, tmp_path / "run")
+    text, changed = re.subn(pattern, after, (copy / name).read_text(), count=1)
+    assert changed
+    (copy / name).write_text(text)
+    manifest.Manifest.of_files(copy).write()
+    code, _, err = run("check", str(copy))
+    assert (code, words in " ".join(err.split())) == (2, True), err

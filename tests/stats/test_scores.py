@@ -8,7 +8,8 @@ from hypothesis.extra import numpy as hnp
 from scipy import special
 
 from coalmine.errors import InputError
-from coalmine.stats import NormalNull, Scores, epsilon_from_counts
+from coalmine.stats import NormalNull, Scores, epsilon_from_counts, same_data
+from coalmine.stats import scores as scores_module
 
 tied = hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(0, 5))
 
@@ -30,6 +31,43 @@ def test_the_roc_hull_lies_above_every_threshold(members, nonmembers):
     assert (fpr[0], tpr[0], fpr[-1], tpr[-1]) == (0, 0, 1, 1)
     _, tp, fp = scores.all_counts
     assert np.all(scores.tpr_at(fp / nonmembers.size) >= tp / members.size - 1e-12)
+
+
+@given(tied, tied, st.integers(1, 4))
+def test_curves_computed_in_parts_are_those_of_the_whole(members, nonmembers, size):
+    whole = Scores(members, nonmembers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores_module, "_PART", size)
+        patch.setattr(same_data, "_PART", size)
+        in_parts = Scores(members, nonmembers)
+        for corners, expected in zip(in_parts.hull_counts, whole.hull_counts, strict=True):
+            np.testing.assert_array_equal(corners, expected)
+        epsilons = same_data.epsilon_by_threshold(in_parts, delta=0.01)[1]
+    np.testing.assert_array_equal(epsilons, same_data.epsilon_by_threshold(whole, delta=0.01)[1])
+
+
+@given(tied, tied)
+def test_the_roc_hull_has_the_corners_of_a_search_over_all_pairs(members, nonmembers):
+    _, tp, fp = Scores(members, nonmembers).all_counts
+    points = [(0, 0), *zip(fp.tolist(), tp.tolist(), strict=True)]
+
+    def is_corner(point):
+        """Whether no chord of two other points lies on or above it."""
+        x, y = point
+        left, right = (
+            [q for q in points if q != point and keep(q[0])] for keep in (lambda a: a <= x, lambda a: a >= x)
+        )
+        return not any(
+            (b[0] - a[0]) * (y - a[1]) <= (b[1] - a[1]) * (x - a[0])
+            for a in left
+            for b in right
+            if a[0] < b[0] or (a[1] - y) * (b[1] - y) < 0
+        )
+
+    ends = (points[0], points[-1])
+    _, hull_tp, hull_fp = Scores(members, nonmembers).hull_counts
+    corners = list(zip(hull_fp.tolist(), hull_tp.tolist(), strict=True))
+    assert corners == [point for point in points if point in ends or is_corner(point)]
 
 
 def test_a_deterministic_shift_has_its_known_metrics():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,16 +163,19 @@ def _audit(method: Method, values: Mapping[str, Any]) -> None:
         return
     settings = _run_settings(method, tables, values)
     out, figures, quiet, as_json = (values.get(name) for name in ("out", "figures", "quiet", "as_json"))
-    make(figures)
 
     from coalmine.results.gate import judge
     from coalmine.runs.running import run
 
-    with time_limit(values["timeout"], out), resumable(out), console.bars(quiet=bool(quiet or as_json)):
+    bars = console.bars(quiet=bool(quiet or as_json))
+    with prepared(figures), time_limit(values["timeout"], out), resumable(out), bars:
         finished = run(settings, out=out)
     (method_results,) = finished.methods
     confidence = getattr(settings.methods[method.name], "confidence", 0.95)
-    gate = judge(method_results.results, max_epsilon=values["max_epsilon"], confidence=confidence)
+    # Whoever audits one method names it, so that a limit applies to each of its units.
+    named = [method.name] if method_results.results else []
+    terms = {"max_epsilon": values["max_epsilon"], "confidence": confidence}
+    gate = judge(method_results.results, methods=named, **terms)
     if as_json:
         console.print_json({**finished.content, "gate": gate.to_dict()})
     else:
@@ -211,26 +215,38 @@ def _run_settings(method: Method, tables: list[Any], values: Mapping[str, Any]) 
     )
 
 
-def make(directory: Path | None) -> None:
-    """Create a directory before any work is done for it."""
+@contextmanager
+def prepared(directory: Path | None) -> Iterator[None]:
+    """Create a directory before any work is done for it; if that fails, remove it again."""
+    created = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
     if directory is not None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{directory} cannot be written to: {error.strerror or error}") from error
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # a directory that holds anything stays
+            for path in created:
+                path.rmdir()
+        raise
 
 
 def print_method(method: Method, results: MethodResults) -> None:
     """Print a method's tables, then what its results say."""
     from coalmine.methods.registry import estimate_tables
+    from coalmine.results.words import finding_sentences
 
     for table in (method.tables or estimate_tables)(results):
         console.print_table(table)
     if results.summary:
         console.print_sentence(results.summary)
-    for result in results.results:
-        if not result.variant:  # results with variants are summarized together
-            _print_result(result)
+    plain = [result for result in results.results if not result.variant]  # others are summarized together
+    for sentence in finding_sentences(plain):
+        console.print_sentence(sentence)
+    for result in plain:
+        _print_result(result)
     console.print_warnings(warning for result in results.results for warning in result.warnings)
     if results.results and results.results[0].training:
         _print_facts(results.results[0])
@@ -238,7 +254,9 @@ def print_method(method: Method, results: MethodResults) -> None:
 
 def _print_result(result: AuditResult) -> None:
     """Print the verdict and evidence of one result, and the terms of its claim."""
-    console.print_sentence(f"{result.label}: {result.summary}")
+    from coalmine.results.words import evidence_sentences
+
+    console.print_sentence(f"{result.label}: {evidence_sentences(result)}")
     theory = result.theory
     if theory is not None:
         rounds = "1 round" if theory.rounds == 1 else f"{theory.rounds:,} rounds"

@@ -273,5 +273,7 @@ def exit_if_failed(gate: Gate) -> None:
     for judgment in gate.failures:
         label = f"{judgment.result.method}, {judgment.result.label}"
         complain(f"{label}: {gate.reason(judgment)}")
+    if gate.unchecked:
+        complain(gate.unchecked)
     if gate.failed:
         raise typer.Exit(1)

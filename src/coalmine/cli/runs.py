@@ -114,7 +114,7 @@ def _run(
 ) -> None:
     """Run, print a summary of all methods, and draw the report."""
     from coalmine.results.tables import Table
-    from coalmine.results.words import finding_sentence
+    from coalmine.results.words import finding_sentences
     from coalmine.runs.running import run as run_all
 
     with ExitStack() as stack:
@@ -132,7 +132,7 @@ def _run(
         for method in finished.methods:
             if method.summary:
                 console.print_sentence(method.summary)
-        for sentence in dict.fromkeys(finding_sentence(f) for result in finished.results for f in result.findings):
+        for sentence in finding_sentences(finished.results):
             console.print_sentence(sentence)
     draw(out, as_json)
 

@@ -25,7 +25,8 @@ def check(
         float, typer.Option(help="Joint confidence of all bounds: one minus the false-alarm rate of the gate.")
     ] = 0.95,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak.")
+        bool,
+        typer.Option("--strict", help="Also fail on the verdicts suspicious and too weak, or if nothing was checked."),
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="List every variant, not only the most telling ones.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Also write the outcome as JUnit XML.")] = None,
@@ -34,7 +35,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Gate for CI: exit code 1 if a lower bound exceeds the limit or refutes a claim."""
+    """Gate for CI: exit code 1 if a lower bound exceeds the limit or refutes a claim, or the limit applies to none."""
     from coalmine.results import github as actions
     from coalmine.results.files import results_to_dict
     from coalmine.results.gate import COLUMNS, judge

@@ -25,7 +25,8 @@ def verify(
 ) -> None:
     """Check the manifest, then recompute every estimate, bound and verdict from the stored scores.
 
-    Exit code 1 if a result differs from what is stored, 2 if a file was changed, removed or added.
+    Exit code 1 if a result differs from what is stored or none could be recomputed, 2 if a file was changed, removed
+    or added.
     """
     from coalmine.results.files import results_to_dict
     from coalmine.results.manifest import Manifest
@@ -62,7 +63,8 @@ def verify(
         console.print_sentence(_origin(run))
     if accepted is not None and not different:
         accepted.write()
-    if different:
+    unknown = verification.outcome is Outcome.NOT_RECOMPUTED
+    if different or (unknown and not adopt):
         raise typer.Exit(1)
 
 

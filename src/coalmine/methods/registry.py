@@ -26,6 +26,7 @@ from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.job import Job, JobContext
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table, score_counts
+from coalmine.results.units import Unit
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -70,6 +71,8 @@ class Method:
         recompute: Computes the estimates and the claim test of a result again from its scores, arrays and ``recipe``,
             for ``coalmine verify``; its arguments are the result and all results of the method. The default is for
             results whose recipe is that of `coalmine.methods.estimates.canary_evidence`.
+        unit: The unit that a result is about, as its view and settings decide, for ``coalmine verify``. Without it, the
+            stored unit is taken as stated.
         extras: Names of the JSON documents it saves next to its results.
         caveats: What its own estimators are worth, by name; those of `coalmine.stats` are known.
     """
@@ -91,6 +94,7 @@ class Method:
     tables: Callable[[MethodResults], list[Table]] | None = None
     charts: Callable[[MethodResults], Mapping[str, Any]] | None = None
     recompute: Callable[[AuditResult, Sequence[AuditResult]], AuditResult] = recomputed_from_canaries
+    unit: Callable[[AuditResult], Unit] | None = None
     extras: Sequence[str] = ()
     caveats: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,6 +102,11 @@ class Method:
 def names() -> list[str]:
     """Return the names of all methods, ours first."""
     return list(_entries())
+
+
+def is_ours(name: str) -> bool:
+    """Whether a method is one of coalmine's own."""
+    return name in _OURS
 
 
 def runnable() -> list[Method]:

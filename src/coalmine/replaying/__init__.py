@@ -1,11 +1,17 @@
 """Replay: one client more, the same randomness.
 
 `replay` runs an aggregation with and without one client and compares what is released. docs/replay.md explains it.
+
+Where to find what: `api` has the function, `search` goes through all clients and rounds to try. `extras` makes clients
+(`clients` knows what they are made of), `quiet_places` finds where noise looks small. `running` runs the aggregation
+once, with the generators of `randomness` and without leaving a trace (`isolation`). `movement` compares two runs and
+`noise` measures what covers their difference. `judge` turns that into findings, `shrinking` finds the smallest example,
+and `result` is what the user gets. `mechanisms` replays those of `coalmine.simulation`.
 """
 
+from coalmine.replaying.api import replay
 from coalmine.replaying.clients import Client
 from coalmine.replaying.mechanisms import replay_mechanism
 from coalmine.replaying.result import Moved, Replay
-from coalmine.replaying.search import replay
 
 __all__ = ["Client", "Moved", "Replay", "replay", "replay_mechanism"]

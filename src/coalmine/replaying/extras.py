@@ -119,8 +119,8 @@ class Extras:
         direction = np.zeros(self.template.dim)
         # Of one size, since noise of different sizes is then judged without a loss (see `Noise.length`).
         direction[places] = np.where(self.direction[places] < 0, -1, 1) / math.sqrt(places.size)
-        sends = f"with an update of the clip norm {where}"
-        return self._extra(Check.PLACES, sends, f"C * sign(v) {where}, with norm C", direction)
+        sends = f"with an update of the clip norm, all {where},"
+        return self._extra(Check.PLACES, sends, f"C * sign(v) {where} only, with norm C", direction)
 
     def settings(self, *, dropouts: bool) -> Iterator[Setting]:
         """Yield rounds whose other clients make one client count for more."""
@@ -151,7 +151,7 @@ class Extras:
         yield beside("that all send the same update", lambda i: spread * self.clip, probes=[same, *self.probes()])
         # The largest sum in one number: integers overflow there, and modular sums wrap.
         first = np.eye(1, self.template.dim)[0]
-        largest = self._plain("with an update of the clip norm in coordinate 0 only", "C * e[0]", first, 1.0)
+        largest = self._plain("with an update of the clip norm, all in coordinate 0,", "C * e[0]", first, 1.0)
         yield beside("that all do the same", lambda i: first * self.clip, probes=[largest])
         if dropouts and count > 2:
             does = f"joined and {count - 1} of the {count} others dropped out"
@@ -216,13 +216,13 @@ class Extras:
                 direction = np.zeros(self.template.dim)
                 direction[part] = self.direction[part] / np.linalg.norm(self.direction[part])
                 yield self._extra(
-                    Check.ARRAY, f"with an update of {_HUGE:,.0f} clip norms in {words(path)!r} only",
+                    Check.ARRAY, f"with an update of {_HUGE:,.0f} clip norms, all in {words(path)!r},",
                     f"{{magnitude}} * C * v in {words(path)!r}", direction, _HUGE, essential=index < _ESSENTIAL_ARRAYS,
                 )  # fmt: skip
         for index in sorted({0, self.template.dim - 1}):
             direction = np.zeros(self.template.dim)
             direction[index] = 1.0
-            sends = f"with an update of {_HUGE:,.0f} clip norms in coordinate {index} only"
+            sends = f"with an update of {_HUGE:,.0f} clip norms, all in coordinate {index},"
             yield self._extra(Check.COORDINATE, sends, f"{{magnitude}} * C * e[{index}]", direction, _HUGE)
 
     def _types(self) -> Iterator[Extra]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from coalmine.errors import InputError, check_count, check_kind, check_positive
+from coalmine.replaying.api import replay
 from coalmine.replaying.clients import Client, Template
 from coalmine.replaying.result import Replay
-from coalmine.replaying.search import replay
 from coalmine.simulation.kernels.partial_sum import clip_factors
 from coalmine.simulation.mechanisms.central import Mechanism, NoClipping
 

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coalmine.results.finding import Finding
-from coalmine.results.words import finding_sentence
+from coalmine.results.words import factor, finding_sentence, plural
 
 # Patterns of what examples name, and what it means.
 _SYMBOLS = {
     r"C\b": "C is the clip norm",
+    r"C/m\b": "m is what the sum of updates is divided by",
     r"v\b": "v is rng.uniform(1, 1.2, d) * rng.choice([-1, 1], d) over its norm, with rng = default_rng({seed})",
     r"s\b": "s is geomspace(1, 0.001, d) over its norm",
     r"e\[": "e[i] is 1 in coordinate i and 0 elsewhere",
@@ -110,26 +111,27 @@ class Replay:
 
     @property
     def _legend(self) -> list[str]:
-        """A line that says what letters in the examples of bugs mean."""
-        text = " ".join(finding.example for finding in self.findings if finding.refutes)
+        """A line that says what letters in sentences and in the examples of bugs mean."""
+        units = re.findall(r"× (C\b(?:/m)?)", " ".join([self.summary, *map(str, self.findings)]))
+        text = " ".join([*units, *(finding.example for finding in self.findings if finding.refutes)])
         meanings = [
             meaning.format(seed=self.seed) for symbol, meaning in _SYMBOLS.items() if re.search(rf"\b{symbol}", text)
         ]
-        return [f"In examples, {'; '.join(meanings)}."] if meanings else []
+        return [f"Here {'; '.join(meanings)}."] if meanings else []
 
     @property
     def summary(self) -> str:
         """The outcome in a sentence."""
         refuting = sum(finding.refutes for finding in self.findings)
         if refuting:
-            more = "its noise covers" if self.noise_multiplier else "the clip norm allows"
-            return f"Refuted: one {self.who} moves the release by more than {more} ({count(refuting, 'bug')})."
+            more = "the noise covers" if self.noise_multiplier else "the clip norm allows"
+            return f"Refuted: one {self.who} moves the release by more than {more} ({plural(refuting, 'bug')})."
         row = max(self._honest, key=lambda row: row.excess, default=None)
         limit = 1.0 if row is None else row.limit
         error = f"; up to {limit:.3g} may be an error of measurement" if round(self.worst, 2) > 1 else ""
         if not self.noise_multiplier:
             unit = unit_name(self.divisor, given=self.divisor_given) or "what a plain update of the clip norm does"
-            return f"Not refuted: no {self.who} moved the release by more than {self.worst:.3g} × {unit}{error}."
+            return f"Not refuted: no {self.who} moved the release by more than {factor(self.worst)} × {unit}{error}."
         return (
             f"Not refuted: the noise covers every honest {self.who} tried (largest movement: {self.worst:.3g} of what "
             f"it covers{error}). This is not a proof of privacy."
@@ -151,11 +153,6 @@ def unit_name(divisor: float | None, *, given: bool) -> str:
     if divisor is None or divisor == 1:
         return "" if divisor is None else "C"
     return f"C/m (m = {divisor:,.6g}{'' if given else ', measured'})"
-
-
-def count(number: int, noun: str) -> str:
-    """Return ``1 bug`` or ``2 bugs``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _plain(value: Any) -> Any:

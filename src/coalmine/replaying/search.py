@@ -1,135 +1,357 @@
-"""`replay`: run an aggregation with and without one client, with the same randomness, and compare."""
+"""The runs of a replay: with and without one client, in all the rounds that it is tried in."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from coalmine.errors import InputError, check_count, check_number, check_positive
-from coalmine.progress import shown_if_slow, track
-from coalmine.replaying.clients import check_alike
-from coalmine.replaying.comparisons import LEAST_DRAWS, Claim, Search, always
-from coalmine.replaying.extras import Extra, Extras
-from coalmine.replaying.result import Replay
+from coalmine.arrays import Floats
+from coalmine.errors import InputError
+from coalmine.layers import Layers
+from coalmine.replaying.clients import precision
+from coalmine.replaying.extras import Extra, Extras, Setting
+from coalmine.replaying.judge import Judge, Observation
+from coalmine.replaying.movement import Movement, Round, Scale
+from coalmine.replaying.quiet_places import named, quiet_places
+from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
+from coalmine.replaying.shrinking import shrunk
 from coalmine.results.finding import Check
 
+# Random draws that measure the noise: as many as it takes for this many residuals, within limits.
+_RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
 
-def replay(
-    release: Callable[..., Any],
-    clients: Sequence[Any],
-    extra: Any = None,
-    *,
-    clip_norm: float,
-    noise_multiplier: float | None,
-    adjacency: str = "zero-out",
-    hostile: bool = False,
-    dropouts: bool = True,
-    rounds: int = 3,
-    divisor: float | None = None,
-    draws: int | None = None,
-    quick: bool = False,
-    size_released: bool = False,
-    who: str = "client",
-    seed: int = 0,
-) -> Replay:
-    """Run an aggregation with and without one client, with the same randomness, and compare.
+LEAST_DRAWS = 6
 
-    With all generators in the same state, both releases have the same noise, and their difference is what the client
-    did. It must not exceed what the noise covers: (standard deviation of the noise) / (noise multiplier). That noise is
-    measured by a few runs with other random numbers, so sums and averages are alike.
-    The clients that join are as difficult as possible: huge, tiny, in one array only, with many examples, of other
-    types, NaN, and so on. What moves the release too far is a bug, whatever the data: this is no statistical test,
-    except that the noise is measured, for which a correct aggregation is refuted in at most one of 1,000 replays.
+# Residuals that a part of an array is judged by, and draws for them at most.
+_PART_RESIDUALS, _PART_DRAWS = 300, 64
+
+# Draws per comparison where the randomness cannot be repeated.
+_UNREPEATABLE_DRAWS = 200
+
+_MOST_REMOVED = 8
+
+# How near to a whole number a measured divisor must be. Repeated randomness leaves only rounding.
+_WHOLE = 1e-3
+
+
+def always(client: Any, _: float) -> Any:
+    """Return a client that has no magnitude to change."""
+    return client
+
+
+@dataclass(frozen=True)
+class Absent:
+    """The client that stands for an absent one.
 
     Args:
-        release: Function from a list of clients to what is released: arrays, or lists, dicts or dataclasses of them.
-            Parameters ``seed`` and ``rng`` without a default receive a seed and a NumPy generator. State that it keeps
-            is copied before each run, and generators are restored afterwards.
-        clients: The clients of an ordinary round, at least one: arrays or tensors, or tuples, lists, dicts or
-            dataclasses of them and of whole numbers, such as `Client`.
-        extra: A client, or a list of clients, to try beside those that replay makes up.
-        clip_norm: The claimed ℓ₂ clip norm.
-        noise_multiplier: The claimed noise multiplier: standard deviation of the noise over sensitivity. 0 or None if
-            the release is not meant to carry noise; movements are then compared with the clip norm / ``divisor``.
-        adjacency: What it means to leave out a client: ``"zero-out"`` (its update is zero; the number of clients is
-            public) or ``"add-remove"`` (it is not there at all).
-        hostile: Whether clients may send what no honest client does, such as NaN, a negative number of examples or
-            arrays of the wrong shape. Findings about these then refute the claim; otherwise they are warnings.
-        dropouts: Whether rounds with few clients happen, too.
-        rounds: Number of rounds in which a client of the first one may still be seen; 1 turns this check off.
-        divisor: What the release divides the sum of updates by, which sentences call m; 1 for a sum. By default it is
-            measured, by what an update of the clip norm does in the place of its opposite.
-        draws: Number of runs with other random numbers that measure the noise, at least 6; by default from the size of
-            the release. More of them see a smaller excess in arrays of a few numbers.
-        quick: Whether to try only the clients and rounds that find most, in about a third of the runs.
-        size_released: Whether the size of the noise follows from what is released, such as a clip norm that is part of
-            it. Otherwise a size that depends on a client counts as a movement.
-        who: What a client is called in sentences, such as ``"example"``.
-        seed: Seed of all randomness.
-
-    Returns:
-        The findings, and how far each client moved the release.
-
-    Raises:
-        InputError: If the clients hold no floating-point arrays or differ in their shapes, or if the aggregation fails
-            on the clients as they are.
-
-    Example:
-        >>> from coalmine.replaying import Client
-        >>> rng = np.random.default_rng(0)
-        >>> def noisy_average(clients):  # weights by examples, but the noise is for equal weights
-        ...     clipped = [c.update / max(1.0, np.linalg.norm(c.update)) for c in clients]
-        ...     average = np.average(clipped, axis=0, weights=[c.examples for c in clients])
-        ...     return average + rng.normal(0, 2.0 / len(clients), average.size)
-        >>> clients = [Client(rng.normal(size=500), examples=20) for _ in range(9)]
-        >>> result = replay(noisy_average, clients, clip_norm=1.0, noise_multiplier=2.0)
-        >>> result.ok, result.findings[0].check
-        (False, 'examples')
+        client: The client.
+        magnitude: Norm of its update, in clip norms: 0, unless an update of zero is refused.
+        refusal: What became of an update of zero.
     """
-    if isinstance(clients, str | bytes) or not hasattr(clients, "__len__") or len(clients) == 0:
-        raise InputError(f"clients must be a list of at least one client, got {clients!r:.60}")
-    if adjacency not in ("zero-out", "add-remove"):
-        raise InputError(f'adjacency must be "zero-out" or "add-remove", got {adjacency!r}')
-    noise = 0.0 if noise_multiplier is None else _number("noise_multiplier", noise_multiplier)
-    if not (math.isfinite(noise) and noise >= 0):
-        raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
-    clip = check_positive("clip_norm", _number("clip_norm", clip_norm))
-    check_count("rounds", rounds)
-    if draws is not None:
-        check_count("draws", draws, least=LEAST_DRAWS)
-    if divisor is not None:
-        check_positive("divisor", _number("divisor", divisor))
-    runner = Runner(release, seed=check_count("seed", seed, least=0))
-    extras = Extras(list(clients), clip_norm=clip, who=who, seed=seed)
-    check_alike(extras.clients)
-    claim = Claim(noise_multiplier=noise, adjacency=adjacency, divisor=divisor, hostile=hostile,
-                  size_released=size_released, who=who)  # fmt: skip
-    with runner.leaves_no_trace(), shown_if_slow():
-        search = Search(runner, extras, claim, draws=draws, quick=quick)
-        steps = search.steps(_users_own(extra, clients), dropouts=dropouts, rounds=rounds)
-        for step in track(steps, "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
-            step()
-        return search.result(seed)
+
+    client: Any
+    magnitude: float = 0.0
+    refusal: str = ""
 
 
-def _number(name: str, value: Any) -> float:
-    """Return a number or an array of one number as a float."""
-    if isinstance(value, bool) or np.size(value) != 1 or isinstance(value, list | tuple):
-        raise InputError(f"{name} must be a number, got {value!r:.60}")
-    return check_number(name, value)
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is claimed of an aggregation, and what is known of it.
+
+    Args:
+        noise_multiplier: The claimed noise multiplier.
+        adjacency: ``"zero-out"`` or ``"add-remove"``.
+        divisor: What the sum is divided by; None if it is to be measured.
+        hostile: Whether findings about replies that no honest client sends refute the claim.
+        size_released: Whether the size of the noise follows from what is released.
+        who: What a client is called.
+    """
+
+    noise_multiplier: float
+    adjacency: str
+    divisor: float | None
+    hostile: bool
+    size_released: bool
+    who: str
 
 
-def _users_own(extra: Any, clients: Sequence[Any]) -> list[Extra]:
-    """Return the user's extra clients."""
-    if extra is None:
-        return []
-    several = isinstance(extra, list) and type(extra) is not type(clients[0])
-    return [
-        Extra(check=Check.EXTRA, sends="as given", code=f"extra[{i}]", build=partial(always, client))
-        for i, client in enumerate(extra if several else [extra])
-    ]
+class Search:
+    """The runs of one replay.
+
+    Args:
+        runner: Runs the aggregation.
+        extras: Makes up clients.
+        claim: What is claimed.
+        draws: Number of runs that measure the noise; from the size of the release if None.
+        quick: Whether to try only the clients and rounds that find most.
+    """
+
+    def __init__(
+        self, runner: Runner, extras: Extras, claim: Claim, *, draws: int | None = None, quick: bool = False
+    ) -> None:
+        self.runner, self.extras, self._claim, self._quick = runner, extras, claim, quick
+        self._precision = max(precision(leaf) for leaf in extras.template.update.values())
+        self._absent = self._find_absent()
+        members = self._without(extras.clients)
+        outcome = runner.run([members])
+        assert outcome.vector is not None
+        if not np.isfinite(outcome.vector).all():
+            raise InputError("release returned numbers that are not finite for the clients as they are")
+        again = runner.run([members]).vector
+        self.reproducible = again is not None and np.array_equal(outcome.vector, again)
+        self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _FEW_DRAWS, _MOST_DRAWS))
+        if self.reproducible and not quick:
+            runner.remember()
+        elif not self.reproducible:
+            self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
+        self._names = outcome.names
+        self.layers = Layers.of(dict(outcome.names))
+        self.base = self._round([members])
+        measured = self._sensitivity() if claim.divisor is None else extras.clip / claim.divisor
+        self.divisor = self._whole(extras.clip / measured) if claim.divisor is None else claim.divisor
+        self.scale = Scale(
+            noise_multiplier=claim.noise_multiplier, sensitivity=measured, size_released=claim.size_released
+        )
+        self.judge = Judge(
+            hostile=claim.hostile, layers=self.layers, sensitivity=measured, noise_multiplier=claim.noise_multiplier,
+            unit=unit_name(self.divisor, given=claim.divisor is not None), who=claim.who,
+        )  # fmt: skip
+
+    def steps(self, users_own: Sequence[Extra], *, dropouts: bool, rounds: int) -> list[Callable[[], object]]:
+        """Look at the noise and a first client, and return what is left to try."""
+        self.check_noise()
+        first, *others = self.extras.all()
+        exact = self.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
+        if few := self._quick or not exact:  # comparisons take many runs if it is not
+            others = [e for e in others if e.essential and (self._claim.hostile or not e.hostile)]
+        settings = [s for s in self.extras.settings(dropouts=dropouts) if s.essential or not few]
+        steps: list[Callable[[], object]] = [partial(self.try_extra, extra) for extra in [*users_own, *others]]
+        if exact and self.scale.noise_multiplier:
+            steps.append(self.try_quiet_places)
+        if rounds > 1:
+            steps.append(partial(self.try_rounds, rounds))
+        steps += [partial(self.try_setting, setting, probes=1 if few else 3) for setting in settings]
+        if self.reproducible and not self._quick:
+            steps.append(partial(self.try_removals, _MOST_REMOVED if exact else 1))
+            if exact:
+                steps.append(self.try_replacement)
+            if self._claim.adjacency == "zero-out":
+                steps.append(partial(self.try_presence, probes=3 if exact else 1))
+        return steps
+
+    def check_noise(self) -> None:
+        """Look at the noise itself: is there any, and does it fill the space?"""
+        if self.scale.noise_multiplier:
+            self.judge.about_noise(self.base.noise)
+        if self._absent.refusal:
+            self.judge.about_zero(self._absent.refusal)
+
+    def try_extra(self, extra: Extra, doubt: float = 1.02) -> Movement:
+        """Let a client join the given ones."""
+        client = extra.build(extra.magnitude)
+        members = [[*self.extras.clients, client]]
+        movement = self.base.compare(members, self.scale, doubt=doubt, hint=self._hint(client))
+        self._observe(extra, movement, self.base, self.extras.clients)
+        return movement
+
+    def try_quiet_places(self) -> None:
+        """Let clients join who move only numbers whose noise looks small.
+
+        The first half of the draws chooses them, and the other half, or more draws, measures their noise.
+        """
+        half = self._draws // 2
+        sources = self.extras.template.positions([size for _, size in self._names])
+        sets = [places[sources[places] >= 0] for places in quiet_places(self.base.noise_of(range(half)))]
+        for places in (places for places in sets if places.size):
+            extra = self.extras.at(sources[places], f"in {named(places, self.layers)}")
+            draws = int(np.clip(1 + math.ceil(_PART_RESIDUALS / places.size), self._draws - half, _PART_DRAWS))
+            around = Round(
+                self.runner, self.base.members, draws=draws, first_draw=half, uneven=True,
+                reproducible=self.reproducible, precision=self._precision,
+            )  # fmt: skip
+            movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
+            self._observe(extra, movement, around, self.extras.clients)
+
+    def try_setting(self, setting: Setting, probes: int) -> None:
+        """Let so many simple clients join a round of other clients."""
+        around = self._round([self._without(setting.others)], like=self.base)
+        outcome = around.outcome(0)
+        if outcome.vector is None or not np.isfinite(outcome.vector).all():
+            self.judge.rows.append(
+                Moved(check=setting.check, client=f"one {self._claim.who} {setting.does}", clip_norms=0.0,
+                      deviations=0.0, excess=0.0, outcome=outcome.refusal or "not finite")
+            )  # fmt: skip
+            return
+        if outcome.vector.size != sum(size for _, size in self._names):
+            return
+        for extra in setting.probes or self.extras.probes()[:probes]:
+            client = extra.build(extra.magnitude)
+            movement = around.compare([[*setting.others, client]], self.scale, hint=self._hint(client))
+            named = replace(
+                extra, check=setting.check, does=setting.does, may_refuse=setting.may_refuse, plain=False
+            )  # fmt: skip
+            self._observe(named, movement, around, setting.others)
+
+    def try_removals(self, most: int) -> None:
+        """Leave out the given clients, one at a time."""
+        clients = list(self.extras.clients)
+        for index in range(min(len(clients), most)):
+            # As many clients as elsewhere, so that it is the client that counts and not their number.
+            others = [*clients[:index], *clients[index + 1 :], *self._without([])]
+            without = self._round([self._without(others)], like=self.base, trust=True)
+            extra = Extra(
+                check=Check.GIVEN, sends=f"({self._claim.who}s[{index}])", code=f"{self._claim.who}s[{index}]",
+                build=partial(always, clients[index]), tolerance=self.extras.tolerance,
+            )  # fmt: skip
+            movement = without.compare([[*others, clients[index]]], self.scale)
+            self._observe(extra, movement, without, others)
+
+    def try_replacement(self) -> None:
+        """Replace a client by its opposite, which may move the release twice as far."""
+        twice = Scale(noise_multiplier=self.scale.noise_multiplier / 2, sensitivity=2 * self.scale.sensitivity)
+        for magnitude in (1.0, 1000.0):
+            first, second = (self.extras.along(sign * self.extras.direction, magnitude) for sign in (1, -1))
+            around = self._round([[*self.extras.clients, first]], like=self.base, trust=True)
+            if around.outcome(0).vector is None:
+                continue
+            movement = around.compare([[*self.extras.clients, second]], twice)
+            halved = replace(movement, deviations=movement.deviations / 2, length=movement.length / 2)
+            extra = Extra(
+                check=Check.REPLACED, sends=f"with an update of {magnitude:,.0f} × C", shrinks=False,
+                does="was replaced by its opposite (half of the movement counts)", code="C * v instead of -C * v",
+                build=partial(always, second), magnitude=magnitude, tolerance=self.extras.tolerance,
+            )  # fmt: skip
+            self._observe(extra, halved, around, self.extras.clients)
+
+    def try_presence(self, probes: int) -> None:
+        """Compare with a round that has one client less, instead of one whose update is zero."""
+        around = self._round([list(self.extras.clients)], like=self.base)
+        first = around.outcome(0)
+        if first.vector is None or not np.isfinite(first.vector).all():
+            return
+        for extra in self.extras.probes()[:probes]:
+            movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
+            named = replace(
+                extra, check=Check.PRESENCE, plain=False, shrinks=False,
+                remark=f": a bug unless the number of {self._claim.who}s is public",
+            )  # fmt: skip
+            self._observe(named, movement, around, self.extras.clients)
+
+    def try_rounds(self, rounds: int) -> None:
+        """Look for a client of the first round in the releases of later ones.
+
+        A long update is looked for too, since what clipping cut off may come back.
+        """
+        ordinary = self._without(self.extras.clients)
+        around, rest = self._round([ordinary] * rounds), [ordinary] * (rounds - 1)
+        plain = around.outcome(0).vector
+        for extra in (probe for probe in self.extras.probes() if probe.essential):
+            joined = [*self.extras.clients, extra.build(extra.magnitude)]
+            moved = self.runner.run([joined, *rest]).vector
+            if plain is None or moved is None or plain.size != moved.size:
+                return
+            later = slice(plain.size // rounds, None)
+            left = np.abs(plain[later] - moved[later]) > 8 * self._precision * np.abs(plain[later])
+            if self.reproducible and not left.any() and not self._shares_noise(around):
+                continue  # nothing of the first round is left in later ones
+            # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
+            movement = around.compare([joined, *rest], self.scale)
+            does = f"took part in the first of {rounds} rounds"
+            named = replace(extra, check=Check.MEMORY, does=does, plain=False, shrinks=False)
+            self._observe(named, movement, around, self.extras.clients)
+
+    def _shares_noise(self, around: Round) -> bool:
+        """Whether two rounds have the same noise: then both differ by the same from what another draw gives."""
+        plain, again = (around.outcome(draw).vector for draw in (0, 1))
+        if not self.scale.noise_multiplier or plain is None or again is None or again.size != plain.size:
+            return False
+        noise = (plain - again).reshape(len(around.members), -1)
+        close = 1e-6 * (self.base.noise.level or 1)
+        return any(np.allclose(one, other, rtol=1e-6, atol=close) for one, other in combinations(noise, 2))
+
+    def result(self, seed: int) -> Replay:
+        """Return what was observed."""
+        noise = self.base.noise if self.scale.noise_multiplier else None
+        level = 0.0 if noise is None else noise.level
+        return Replay(
+            findings=tuple(self.judge.findings(self._example)), moved=tuple(self.judge.rows),
+            clip_norm=self.extras.clip, noise_multiplier=self.scale.noise_multiplier, noise=level,
+            noise_error=math.sqrt((2 + noise.excess) / (4 * noise.degrees)) if noise and level else 0.0,
+            unit=self.scale.sensitivity, divisor=self.divisor, divisor_given=self._claim.divisor is not None,
+            reproducible=self.reproducible, calls=self.runner.calls, seed=seed, who=self._claim.who,
+        )  # fmt: skip
+
+    def _hint(self, client: Any) -> Floats | None:
+        """Return the direction of a client's update, if it has the form of the others'."""
+        try:
+            return self.extras.template.vector(client)
+        except KeyError:
+            return None
+
+    def _observe(self, extra: Extra, movement: Movement, around: Round, others: Sequence[Any]) -> None:
+        extra = replace(extra, tolerance=extra.tolerance + self._absent.magnitude)
+        self.judge.observe(
+            Observation(extra=extra, movement=movement, around=around, others=tuple(others), who=self._claim.who)
+        )
+
+    def _example(self, observation: Observation) -> str:
+        """Return the smallest input that shows an observation."""
+        matters = self._claim.hostile or not observation.extra.hostile
+        extra = replace(observation.extra, shrinks=observation.extra.shrinks and matters and not self._quick)
+        return shrunk(replace(observation, extra=extra), self._without, self._round, self.scale)
+
+    def _round(self, members: Sequence[Sequence[Any]], like: Round | None = None, trust: bool = False) -> Round:
+        draws = self._draws if len(members) == 1 else max(LEAST_DRAWS - 2, self._draws // 2)
+        return Round(
+            self.runner, members, draws=draws, reproducible=self.reproducible, precision=self._precision, like=like,
+            trust=trust and self.reproducible,
+        )  # fmt: skip
+
+    def _without(self, others: Sequence[Any]) -> list[Any]:
+        """Return a round without the client in question."""
+        return list(others) if self._claim.adjacency == "add-remove" else [*others, self._absent.client]
+
+    def _find_absent(self) -> Absent:
+        """Return a client that stands for an absent one: an update of zero, or nearly zero if that is refused."""
+        clients, refusal = self.extras.clients, ""
+        for magnitude in (0.0, 1e-5, 1e-3, 1e-2):
+            # In one coordinate, where half precision does not round it to zero.
+            client = self.extras.along(np.eye(1, self.extras.template.dim)[0], magnitude)
+            outcome = self.runner.run([[*clients, client]])
+            if outcome.vector is not None and np.isfinite(outcome.vector).all():
+                return Absent(client, magnitude, refusal)
+            refusal = refusal or outcome.refusal or "the release is not finite"
+        outcome = self.runner.run([clients])
+        if outcome.vector is None:
+            raise InputError(f"release fails on the clients as they are: {outcome.refusal}")
+        raise InputError(f"release fails when one {self._claim.who} joins the given ones: {refusal}")
+
+    def _whole(self, divisor: float) -> float | None:
+        """Return a measured divisor if it is a whole number, as that of a sum or an average is; otherwise None."""
+        near = max(1, round(divisor))
+        return float(near) if self.reproducible and abs(divisor - near) < _WHOLE * near else None
+
+    def _sensitivity(self) -> float:
+        """Return how far a client at the clip norm moves the release: half as far as its opposite does in its place."""
+        pairs = [
+            [
+                self.runner.run([[*self.extras.clients, self.extras.along(sign * self.extras.direction, 1.0)]], draw)
+                for sign in (1, -1)
+            ]
+            for draw in range(1 if self.reproducible else self._draws)
+        ]
+        vectors = [[outcome.vector for outcome in pair if outcome.vector is not None] for pair in pairs]
+        if any(len(pair) < 2 or pair[0].shape != pair[1].shape for pair in vectors):
+            return self.extras.clip
+        differences = np.nan_to_num([(pair[0] - pair[1]) / 2 for pair in vectors], posinf=0.0, neginf=0.0)
+        square = float(np.sum(differences.mean(axis=0) ** 2))
+        if len(pairs) > 1:  # without what the average has by chance
+            square -= float(np.sum(differences.var(axis=0, ddof=1))) / len(pairs)
+        return math.sqrt(square) if square > 0 else self.extras.clip

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coalmine.replaying.movement import Movement, Round, Scale
-from coalmine.replaying.result import count
+from coalmine.results.words import plural
 
 if TYPE_CHECKING:
-    from coalmine.replaying.sentences import Observation
+    from coalmine.replaying.judge import Observation
 
 _HALVINGS = 8
 
@@ -79,5 +79,5 @@ def _smallest(shows: Callable[[float], bool], largest: float) -> float:
 
 
 def _text(observation: Observation, others: int, magnitude: float) -> str:
-    size = f"{magnitude:.3g}" if magnitude < 1e6 else f"{magnitude:.0e}"
-    return f"{observation.extra.code.replace('{magnitude}', size)}, with {count(others, f'other {observation.who}')}"
+    size = f"{float(f'{magnitude:.3g}'):g}" if magnitude < 1e6 else f"{magnitude:.0e}"
+    return f"{observation.extra.code.replace('{magnitude}', size)}, with {plural(others, f'other {observation.who}')}"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from coalmine.drawing.charts import COLORS
 from coalmine.drawing.html import Html, joined, tag
 from coalmine.results import words
+from coalmine.results.groups import grouped
 from coalmine.results.result import AuditResult
 from coalmine.results.tables import Table
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import Verdict
 
 _COLORS = {
     Verdict.REFUTED: COLORS["refuted"][0],
@@ -29,14 +30,14 @@ def as_html(results: Sequence[AuditResult]) -> str:
     """
     if not results:
         return tag("p", None, "No results.")
-    verdict = overall(result.verdict for result in results)
+    verdict = grouped(results)[0].verdict
     style = f"background: {_COLORS[verdict]}; color: #fff; padding: 0.15em 0.6em; border-radius: 0.3em"
     shown = Table.of_results(results, "")
-    bugs = dict.fromkeys(str(bug) for result in results for bug in result.bugs)
+    findings = words.finding_sentences(results)
     return joined(
         [
             tag("p", None, tag("strong", {"style": style}, verdict.value)),
-            tag("ul", None, *(tag("li", None, bug) for bug in bugs)) if bugs else Html(""),
+            tag("ul", None, *(tag("li", None, finding) for finding in findings)) if findings else Html(""),
             tag("table", None, _row("th", shown.columns), *(_row("td", row) for row in shown.rows)),
             tag("p", None, words.verdict_sentence(results[0])) if len(results) == 1 else Html(""),
         ]

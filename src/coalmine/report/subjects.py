@@ -17,21 +17,12 @@ from coalmine.drawing.html import slug
 from coalmine.results.groups import Group, grouped
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun
-from coalmine.results.verdict import Verdict
+from coalmine.results.verdict import WORST_FIRST, Verdict
 from coalmine.results.words import plural
 
 NO_MECHANISM = "no privacy mechanism"
 
-# The worst first. Unlike within one claim, where a strong adversary makes up for a weak one, a training that was not
-# tested well is not made up for by another that was.
-_WORST_FIRST = (
-    Verdict.REFUTED.value,
-    NO_MECHANISM,
-    Verdict.SUSPICIOUS.value,
-    Verdict.TOO_WEAK.value,
-    Verdict.NO_CLAIM.value,
-    Verdict.NOT_REFUTED.value,
-)
+_WORST_FIRST = (Verdict.REFUTED.value, NO_MECHANISM, *(verdict.value for verdict in WORST_FIRST[1:]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +43,13 @@ class Subject:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Its results by unit."""
+        """Its results by unit, the one that decides first."""
         return grouped(self.results)
 
     @cached_property
     def lead(self) -> Group:
-        """The unit that decides: one with an alarm, else the worst tested whole release, else whatever there is."""
-        alarms = [group for group in self.groups if group.verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS)]
-        claimed = [group for group in self.groups if group.verdict is not Verdict.NO_CLAIM]
-        whole = [group for group in claimed if group.results[0].unit.limited]
-        nothing = [Group(title="No results", results=())]
-        candidates = alarms or whole or claimed or self.groups or nothing
-        return min(candidates, key=lambda group: _WORST_FIRST.index(group.verdict.value))
+        """The unit that decides."""
+        return self.groups[0] if self.groups else Group(title="No results", results=())
 
     @property
     def unprotected(self) -> bool:

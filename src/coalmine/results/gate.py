@@ -81,7 +81,7 @@ class Gate:
         limit: The largest ε allowed, or None if only claims are tested.
         false_alarm_rate: How often a gate like this stops a mechanism that keeps within limit and claims, at most.
         requested_rate: The false-alarm rate that was asked for.
-        strict: Whether ``suspicious`` and ``too weak`` stop the gate too.
+        strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
     """
 
     judgments: Sequence[Judgment]
@@ -96,9 +96,21 @@ class Gate:
         return [judgment for judgment in self.judgments if self.stops(judgment)]
 
     @property
+    def unchecked(self) -> str:
+        """Why the gate fails as a whole: what it was asked to check was compared with nothing. Empty if it was."""
+        if self.limit is not None and not any(j.limit_applies and j.bound is not None for j in self.judgments):
+            reason = "no result has a lower bound"
+            if any(judgment.bound is not None for judgment in self.judgments):
+                reason = "it applies to none of these units. Name one with --method or --view to compare it"
+            return f"the limit of {_short(self.limit)} was compared with nothing: {reason}"
+        if self.strict and not any(judgment.checked for judgment in self.judgments):
+            return "nothing was checked, and the gate is strict: state a claim, or a limit that applies"
+        return ""
+
+    @property
     def failed(self) -> bool:
-        """Whether any result stops the gate."""
-        return bool(self.failures)
+        """Whether a result stops the gate, or nothing was compared with what it was asked to check."""
+        return bool(self.failures or self.unchecked)
 
     def stops(self, judgment: Judgment) -> bool:
         """Whether a result stops the gate.
@@ -137,12 +149,15 @@ class Gate:
     def sentence(self) -> str:
         """The outcome and the false-alarm rate."""
         judged = [judgment for judgment in self.judgments if judgment.bound is not None]
-        if self.failed:
+        if self.failures:
             first = min(self.failures, key=_least_likely)
             text = (
                 f"{len(self.failures)} of {len(self.judgments)} results fail the gate. {first.result.method}, "
                 f"{first.result.label}: {self.reason(first)}."
             )
+            text += f" {_capitalized(self.unchecked)}." if self.unchecked else ""
+        elif self.unchecked:
+            text = f"The gate fails: {self.unchecked}."
         else:
             limited = self.limit is not None and any(judgment.limit_applies for judgment in judged)
             claims = sum(judgment.claim is not None for judgment in judged)
@@ -151,10 +166,8 @@ class Gate:
             if limited:
                 parts.append(f"no lower bound exceeds the limit of {_short(self.limit)}")
             text = ", and ".join(parts) or "Nothing was tested: no claim was stated and no limit given"
-            text = f"{text[:1].upper()}{text[1:]}{self._doubt}. This is not a proof of privacy."
+            text = f"{_capitalized(text)}{self._doubt}. This is not a proof of privacy."
             text += _unchecked(sum(not judgment.checked for judgment in self.judgments), len(self.judgments))
-            if self.limit is not None and not limited:
-                text += " The limit applies to none of these units: name one with --method or --view to compare it."
         text += f" False-alarm rate: at most {100 * min(1.0, self.false_alarm_rate):.3g}%"
         text += " for all results together" if len(judged) > 1 else ""
         checked = sum(bool(judgment.result.checks) for judgment in self.judgments)
@@ -257,21 +270,20 @@ def judge(
         results: The results of a run, an audit or a score file.
         max_epsilon: Largest ε allowed. It applies to units that are about one person or example and a whole release;
             a single round or a phrase shared by several users is compared only if named by ``methods`` or ``views``.
+            A limit that applies to no lower bound fails the gate.
         methods: Only these methods.
         views: Only these views.
         confidence: One minus the false-alarm rate of all judgments together.
-        strict: Whether ``suspicious`` and ``too weak`` stop the gate too.
+        strict: Whether ``suspicious`` and ``too weak`` stop the gate too, and a gate that checked nothing.
 
     Raises:
-        InputError: If nothing can be judged: an unknown method or view, or no valid lower bound.
+        InputError: If a method or view is unknown, or the limit or confidence is out of range.
     """
     if max_epsilon is not None and not check_number("max-epsilon", max_epsilon) >= 0:
         raise InputError(f"max-epsilon must be 0 or more, got {max_epsilon}")
     requested = 1 - check_confidence(confidence)
     chosen = _chosen(results, methods, views)
     bounded = [result for result in chosen if result.bound is not None]
-    if max_epsilon is not None and not bounded:
-        raise InputError("max-epsilon needs a lower bound, but these results have only estimates")
     sizes = Counter(result.method for result in bounded)
     shares = [requested / (len(sizes) * sizes[result.method]) if result.bound else 0.0 for result in chosen]
     named = [result.method in methods or result.view in views or result.unit.limited for result in chosen]
@@ -356,6 +368,10 @@ def _claim_of(judgment: Judgment) -> tuple[object, ...]:
     result = judgment.result
     claim = None if result.theory is None else (result.theory.epsilon, result.theory.delta)
     return result.unit, result.training, claim
+
+
+def _capitalized(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _each(results: int) -> str:

@@ -46,6 +46,8 @@ def summary(gate: Gate, title: str) -> str:
 def annotation_lines(gate: Gate) -> list[str]:
     """Return an error for each result that fails the gate, and a warning for each that only a strict gate would fail.
 
+    A gate that was asked for a check that applies to nothing is an error, too.
+
     Args:
         gate: The gate.
 
@@ -57,7 +59,8 @@ def annotation_lines(gate: Gate) -> list[str]:
         ['::error title=mechanism%2C release::ε ≥ 5.506 at δ = 1e-05, above the limit of 1']
     """
     unchecked = [judgment for judgment in gate.judgments if not judgment.checked]
-    lines = _listed("error", [(_label(judgment), gate.reason(judgment)) for judgment in gate.failures])
+    errors = [("gate", gate.unchecked)] if gate.unchecked else []
+    lines = _listed("error", errors + [(_label(judgment), gate.reason(judgment)) for judgment in gate.failures])
     warnings = [(_label(judgment), judgment.verdict.value) for judgment in gate.doubtful]
     if unchecked:
         names = "; ".join(map(_label, unchecked[:_MOST]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult
-from coalmine.results.verdict import LEADING, Verdict, overall
+from coalmine.results.verdict import LEADING, WORST_FIRST, Verdict, overall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +30,14 @@ class Group:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of all results with a bound together; results that are only estimates do not decide."""
-        return overall(result.verdict for result in self.bounded or self.results)
+        """The worst verdict on a claim; results that are only estimates do not decide beside those with a bound."""
+        return _overall(_deciding(self.bounded or self.results))
 
     @property
     def strongest(self) -> AuditResult | None:
         """The result to lead with: among the worst verdict, one with a bug, then by how close to its claim it comes."""
-        leading = [result for result in self.bounded if result.verdict is self.verdict]
+        verdict = self.verdict
+        leading = [result for result in _deciding(self.bounded) if result.verdict is verdict]
         return max(leading, key=lambda r: (bool(r.bugs), share_of_claim(r), _bound(r)), default=None)
 
     @property
@@ -65,7 +66,7 @@ class Group:
 
 
 def grouped(results: Sequence[AuditResult]) -> list[Group]:
-    """Group results by unit and training, in the order of `LEADING`.
+    """Group results by unit and training: alarms, then whole releases, then rounds and phrases; the worst first.
 
     Of results that differ only in their variant, the most telling of each view is kept.
     """
@@ -75,7 +76,27 @@ def grouped(results: Sequence[AuditResult]) -> list[Group]:
         title = f"{result.unit.name} ({result.training})" if special else result.unit.name
         groups.setdefault(f"{title[:1].upper()}{title[1:]}", []).append(result)
     made = [Group(title=title, results=members) for title, members in groups.items()]
-    return sorted(made, key=lambda group: LEADING.index(group.verdict))
+    return sorted(made, key=_place)
+
+
+def _deciding(results: Sequence[AuditResult]) -> list[AuditResult]:
+    """Return the results that test the claim with the worst verdict; those without a claim only if none has one."""
+    by_claim: dict[object, list[AuditResult]] = {}
+    for result in results:
+        claim = None if result.theory is None else (result.theory.epsilon, result.theory.delta)
+        by_claim.setdefault(claim, []).append(result)
+    tested = [tests for tests in by_claim.values() if _overall(tests) is not Verdict.NO_CLAIM]
+    return min(tested or by_claim.values(), key=lambda tests: WORST_FIRST.index(_overall(tests)), default=[])
+
+
+def _place(group: Group) -> tuple[bool, bool, int]:
+    """Return what groups are sorted by."""
+    alarm = group.verdict in (Verdict.REFUTED, Verdict.SUSPICIOUS)
+    return not alarm, not group.results[0].unit.limited, WORST_FIRST.index(group.verdict)
+
+
+def _overall(results: Sequence[AuditResult]) -> Verdict:
+    return overall(result.verdict for result in results)
 
 
 def joint_confidence(results: Sequence[AuditResult]) -> float:
@@ -94,13 +115,12 @@ def share_of_claim(result: AuditResult) -> float:
 
 def shown_results(results: Sequence[AuditResult]) -> list[AuditResult]:
     """Return the results to list: all, but of several variants only the most telling of each view."""
-    kept: dict[tuple[str, ...], AuditResult] = {}
+    variants: dict[tuple[str, ...], list[AuditResult]] = {}
     for i, result in enumerate(results):
         variant = "" if result.variant else str(i)
         key = (result.method, result.view, result.training, result.unit.name, variant)
-        if key not in kept or _telling(result) > _telling(kept[key]):
-            kept[key] = result
-    return list(kept.values())
+        variants.setdefault(key, []).append(result)
+    return [max(_deciding(several), key=_telling) for several in variants.values()]
 
 
 def _telling(result: AuditResult) -> tuple[int, float, float]:

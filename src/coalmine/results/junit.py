@@ -13,10 +13,14 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_junit(gate: Gate, name: str, path: Path) -> None:
-    """Write one test case for each result: passed, failed, or skipped if nothing was tested."""
+    """Write one test case for each result: passed, failed, or skipped if nothing was tested.
+
+    A gate that fails as a whole has one more, since CI servers count failed cases.
+    """
+    whole = bool(gate.unchecked)
     counts = {
-        "tests": len(gate.judgments),
-        "failures": len(gate.failures),
+        "tests": len(gate.judgments) + whole,
+        "failures": len(gate.failures) + whole,
         "errors": 0,
         "skipped": sum(not judgment.checked and not gate.stops(judgment) for judgment in gate.judgments),
     }
@@ -34,6 +38,9 @@ def write_junit(gate: Gate, name: str, path: Path) -> None:
         elif not judgment.checked:
             reason = "no lower bound" if judgment.bound is None else "neither a claim nor a limit that applies"
             ET.SubElement(case, "skipped", {"message": reason})
+    if whole:
+        case = ET.SubElement(suite, "testcase", {"classname": "coalmine", "name": "gate", "time": "0"})
+        ET.SubElement(case, "failure", {"message": _text(gate.unchecked), "type": "not checked"}).text = gate.sentence
     ET.indent(suites)
     write_text(path, '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n")
 

@@ -200,13 +200,25 @@ def _readable(root: Path) -> list[str]:
     Hidden files are temporary ones, or the lock. The log is left out: it grows with every round, and no result rests on
     it.
     """
-    whole = (root / RUN).is_file()
-    patterns = ["**/*"] if whole else [RESULT, REPORT, PROVENANCE, "scores-*.npz", "arrays-*.npz"]
+    if (root / RUN).is_file():
+        paths = list(_files(root, {root.resolve()}))
+    else:
+        saved = [RESULT, REPORT, PROVENANCE, "scores-*.npz", "arrays-*.npz"]
+        paths = [path for pattern in saved for path in root.glob(pattern)]
     names = []
-    for pattern in patterns:
-        for path in root.glob(pattern):
-            parts = path.relative_to(root).parts
-            read = path.suffix in _READ or parts == (REPORT,)
-            if read and not any(part.startswith(".") for part in parts) and os.path.isfile(path):
-                names.append("/".join(parts))
+    for path in paths:
+        parts = path.relative_to(root).parts
+        read = path.suffix in _READ or parts == (REPORT,)
+        if read and not any(part.startswith(".") for part in parts) and os.path.isfile(path):
+            names.append("/".join(parts))
     return sorted(names)
+
+
+def _files(directory: Path, entered: set[Path]) -> Iterator[Path]:
+    """Yield the files below a directory. Links to directories are followed once: what they lead to is read, too."""
+    for path in directory.iterdir():
+        if not path.is_dir():
+            yield path
+        elif (target := path.resolve()) not in entered:
+            entered.add(target)
+            yield from _files(path, entered)

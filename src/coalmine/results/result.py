@@ -229,12 +229,7 @@ class AuditResult(Showable):
     @property
     def summary(self) -> str:
         """The verdict and the evidence in a few sentences."""
-        evidence = words.bound_sentence(self.estimates, self.ceiling, self.odds, quoted=self.decisive)
-        if self.best_guess is not None:
-            evidence += f" Best guess ({self.best_guess.method}): {words.guess(self.best_guess)}."
-        elif self.lacks_scores:
-            evidence += " There are too few scores for a best guess."
-        return " ".join([*map(words.finding_sentence, self.findings), words.verdict_sentence(self), evidence])
+        return " ".join([*map(words.finding_sentence, self.findings), words.evidence_sentences(self)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but scores and arrays, ready for JSON."""

@@ -220,6 +220,9 @@ def check_results(results: object, path: Path) -> None:
         theory = result.get("theory")
         if theory is not None and not (isinstance(theory, dict) and _is_claim(theory)):
             raise InputError(f"{path}: result {i} has a theory without ε and δ")
+        test = result.get("claim_test")
+        if isinstance(test, dict) and not (test.get("p_value") is None or _is_share(test["p_value"])):
+            raise InputError(f"{path}: result {i} has a claim test whose p-value is not between 0 and 1")
         for name in ("ceiling", "joint_bound"):
             if result.get(name) is not None and not _is_epsilon(result[name]):
                 raise InputError(f"{path}: result {i}: {name} must be a number of at least 0")
@@ -250,12 +253,10 @@ def _is_finding(finding: object) -> bool:
     if not isinstance(finding, dict) or set(finding) != {f.name for f in fields(Finding)}:
         return False
     texts = (finding["check"], finding["sentence"], finding["example"])
-    p_value = finding["p_value"]
     return (
         all(isinstance(text, str) for text in texts)
         and isinstance(finding["refutes"], bool)
-        and _is_number(p_value)
-        and 0 <= p_value <= 1
+        and _is_share(finding["p_value"])
     )
 
 
@@ -272,6 +273,10 @@ _NEEDED: dict[type, tuple[str, ...]] = {
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
+
+
+def _is_share(value: object) -> bool:
+    return _is_number(value) and 0 <= value <= 1  # type: ignore[operator]
 
 
 def _is_epsilon(value: object) -> bool:

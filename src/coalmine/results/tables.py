@@ -62,12 +62,12 @@ EVIDENCE = ["claimed ε", "lower bound", "best guess", "by", "verdict"]
 
 def results_text(results: Sequence[AuditResult]) -> str:
     """Return results in columns, and below them what was found."""
-    return "\n".join([Table.of_results(results, "").to_text(), *_remarks(results)])
+    return "\n".join([Table.of_results(results, "").to_text(), *words.finding_sentences(results)])
 
 
 def results_markdown(results: Sequence[AuditResult]) -> str:
     """Return results as a Markdown table, and below it what was found."""
-    remarks = [f"- {remark}" for remark in _remarks(results)]
+    remarks = [f"- {remark}" for remark in words.finding_sentences(results)]
     return "\n".join([Table.of_results(results, "").to_markdown(), *([""] if remarks else []), *remarks])
 
 
@@ -79,11 +79,6 @@ def inline_markdown(text: str) -> str:
         a \\<b\\> \\*c\\*
     """
     return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", " ".join(text.split()))
-
-
-def _remarks(results: Sequence[AuditResult]) -> list[str]:
-    """Return all findings, each once."""
-    return list(dict.fromkeys(words.finding_sentence(finding) for result in results for finding in result.findings))
 
 
 def evidence_cells(result: AuditResult) -> list[str]:

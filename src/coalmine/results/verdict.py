@@ -34,6 +34,9 @@ class Verdict(StrEnum):
 LEADING = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.NOT_REFUTED, Verdict.TOO_WEAK, Verdict.NO_CLAIM)
 """The order in which verdicts lead a page: alarms first, and adversaries that were too weak after one that was not."""
 
+WORST_FIRST = (Verdict.REFUTED, Verdict.SUSPICIOUS, Verdict.TOO_WEAK, Verdict.NO_CLAIM, Verdict.NOT_REFUTED)
+"""The order of different claims: unlike an adversary, a claim that was tested well does not make up for another."""
+
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict to lead with if several adversaries tested the same claim.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coalmine.results.finding import Check
+from coalmine.results.finding import Check, Finding
 from coalmine.results.verdict import Verdict
 from coalmine.stats.noise_tests import LEAST_P_VALUE
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from coalmine.accounting import Theory
     from coalmine.arrays import Ints
     from coalmine.results.claim_test import ClaimTest
-    from coalmine.results.finding import Finding
     from coalmine.results.result import AuditResult
     from coalmine.stats import Estimate
 
@@ -120,6 +119,16 @@ def in_lines(result: AuditResult) -> list[str]:
     ]
 
 
+def evidence_sentences(result: AuditResult) -> str:
+    """Return the verdict and what the scores show, without the findings of checks."""
+    evidence = bound_sentence(result.estimates, result.ceiling, result.odds, quoted=result.decisive)
+    if result.best_guess is not None:
+        evidence += f" Best guess ({result.best_guess.method}): {guess(result.best_guess)}."
+    elif any(e.few_scores for e in result.estimates):
+        evidence += " There are too few scores for a best guess."
+    return f"{verdict_sentence(result)} {evidence}"
+
+
 def verdict_sentence(result: AuditResult) -> str:
     """Describe the verdict on the claim: by its test, or by a bug that the test did not notice."""
     test = result.claim_test
@@ -133,9 +142,31 @@ def lacks_canaries(result: AuditResult) -> bool:
     return any(finding.check == Check.CANARIES_SHOW for finding in result.findings)
 
 
-def finding_sentence(finding: Finding) -> str:
-    """Say what a check found, and whether that refutes the claim."""
-    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}): {finding}"
+def finding_sentence(finding: Finding, views: Sequence[str] = ()) -> str:
+    """Say what a check found, whether that refutes the claim, and in which views, if there are several."""
+    where = f"; views {listed(views)}" if len(views) > 1 else ""
+    return f"{'Bug found' if finding.refutes else 'Warning'} ({finding.check}{where}): {finding}"
+
+
+def finding_sentences(results: Sequence[AuditResult]) -> list[str]:
+    """Return what the checks of several results found: each bug once, as the view that shows it best describes it.
+
+    Two views of one training show the same bug with different p-values, and may state different shares of the noise
+    after a colon.
+    """
+    by_subject: dict[tuple[str, str, int], list[tuple[Finding, str]]] = {}
+    for result in results:
+        subjects = [(finding.check, finding.sentence.partition(": ")[0].rstrip(".")) for finding in result.findings]
+        for i, (subject, finding) in enumerate(zip(subjects, result.findings, strict=True)):
+            # Findings of the same result are never the same bug.
+            by_subject.setdefault((*subject, subjects[:i].count(subject)), []).append((finding, result.label))
+    sentences = []
+    for same in by_subject.values():
+        finding, _ = min(same, key=lambda pair: pair[0].p_value)
+        # What was seen to happen in the training does not depend on the view.
+        views = list(dict.fromkeys(view for _, view in same)) if finding.p_value else []
+        sentences.append(finding_sentence(finding, views))
+    return sentences
 
 
 def unnoticed_sentence(theory: Theory | None) -> str:
@@ -197,6 +228,12 @@ def list_rounds(rounds: Sequence[int] | Ints, most: int = 5) -> str:
     """Format numbers of rounds, such as ``rounds 0, 1, 2, …``; at least one."""
     shown = ", ".join(str(int(round)) for round in rounds[:most])
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{', …' if len(rounds) > most else ''}"
+
+
+def factor(value: float) -> str:
+    """Format a factor with three significant digits, such as ``1.35`` or ``9,610``."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if 1000 <= rounded < 1e6 else f"{value:.3g}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError
+from coalmine.report.subjects import subjects
 from coalmine.results.directory import RunDirectory
-from coalmine.results.groups import grouped
 from coalmine.results.manifest import REPORT, verify
 from coalmine.results.result import in_json
 from coalmine.results.saved import read_run_directory, refusing_damage
@@ -87,7 +87,7 @@ def headline(path: Path) -> dict[str, Any]:
     """Return what the report leads with: the unit, its claim, its strongest bound and the verdict."""
     with refusing_damage(path):
         run = read_run_directory(path)
-        group = grouped(run.results)[0]
+        group = subjects(run)[0].lead
     strongest = group.strongest
     bound = None if strongest is None else strongest.decisive
     return {

@@ -24,10 +24,11 @@ from coalmine.methods import registry
 from coalmine.results.directory import RunDirectory
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_part, refusing_damage
+from coalmine.results.units import EXAMPLE, USER, Unit
 from coalmine.runs.settings import RunSettings, run_from_text
 from coalmine.threads import single_thread
 
-_FIELDS = ("verdict", "summary", "theory", "claim_test", "estimates", "ceiling", "joint_bound", "details")
+_FIELDS = ("unit", "verdict", "summary", "theory", "claim_test", "estimates", "ceiling", "joint_bound", "details")
 _ROUNDING = 1e-9  # relative difference that other processors and library versions may make
 
 
@@ -103,7 +104,7 @@ class Verification:
         if different:
             return f"{different} of {count} recomputed results differ from what is stored.{kept}"
         if not count:
-            return f"None of the {total} results could be recomputed."
+            return f"None of the {total} results could be recomputed, so nothing is known about them."
         digits = "to the digit" if self.outcome is Outcome.SAME else f"to within {_ROUNDING:g} of their values"
         return (
             f"The {count} recomputed results are the same {digits}. That the scores are those of the training only a "
@@ -153,6 +154,11 @@ def _contradictions(run: SavedRun) -> Iterator[str]:
             yield f"parts/{part.name} has other results than result.json"
     if run.config is None:
         return
+    for result in run.results:
+        siblings = [other for other in run.results if other.method == result.method]
+        missing = (not result.recipe or result.scores is None) and not _is_composed(result, siblings)
+        if missing and registry.is_ours(result.method):
+            yield f"{result.method}, {result.label}: its scores or recipe, which coalmine stores with it, are missing"
     settings = run_from_text(run.config, "config.toml")
     for method in settings.methods:
         if RunDirectory(run.path).part(method).is_file() or method in run.methods:
@@ -201,6 +207,7 @@ def _recomputed(
     except InputError as error:
         left_out.append(f"estimates and claim test: {error}")
         outcome = Outcome.NOT_RECOMPUTED
+    again = replace(again, unit=_unit(run, result))
     theory = result.theory
     if theory is not None:
         claim = _recomputed_claim(theory)
@@ -220,6 +227,15 @@ def _recomputed(
         outcome = Outcome.ROUNDED if differences else Outcome.SAME
     sentences = [sentence for sentence, rounding in differences if not rounding]
     return Recomputed(result=result, outcome=outcome, differences=sentences, not_recomputed=left_out)
+
+
+def _unit(run: SavedRun, result: AuditResult) -> Unit:
+    """Return the unit that a result's method, view and settings decide, or the stored one if they do not."""
+    decided = registry.find(result.method).unit
+    unit = result.unit if decided is None else decided(result)
+    # In a training that was not coalmine's own, canaries of the same method may be examples.
+    others = run.config is None and unit == USER and result.unit == EXAMPLE
+    return EXAMPLE if others else unit
 
 
 def _is_composed(result: AuditResult, siblings: Sequence[AuditResult]) -> bool:

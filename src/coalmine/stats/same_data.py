@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Floats, Ints
 from coalmine.errors import check_confidence, check_delta
 from coalmine.stats.epsilon import Estimate
 from coalmine.stats.rates import (
@@ -21,6 +21,9 @@ from coalmine.stats.scores import Scores
 _SAME_DATA = "the threshold had been fixed in advance, which it was not"
 
 
+_PART = 1 << 18  # thresholds whose ε is computed at once: ten million together would take a gigabyte
+
+
 def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Floats]:
     """Return every distinct threshold from the highest down, and the ε of the rates observed there.
 
@@ -29,6 +32,12 @@ def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Float
     """
     check_delta(delta)
     thresholds, tp, fp = scores.all_counts
+    parts = [_observed_epsilon(scores, tp[i : i + _PART], fp[i : i + _PART], delta) for i in range(0, tp.size, _PART)]
+    return thresholds, np.concatenate(parts)
+
+
+def _observed_epsilon(scores: Scores, tp: Ints, fp: Ints, delta: float) -> Floats:
+    """Return the ε of the rates with these numbers of true and false positives."""
     fn = scores.members.size - tp
     with np.errstate(divide="ignore"):
         log_tpr, log_fnr = np.log(tp / scores.members.size), np.log(fn / scores.members.size)
@@ -36,14 +45,13 @@ def epsilon_by_threshold(scores: Scores, *, delta: float) -> tuple[Floats, Float
         log_tnr = np.log1p(-fp / scores.observed.size)
     # A numerator of −∞ disables a ratio.
     perfect = (fp == 0) & (fn == 0)
-    epsilon = epsilon_from_log_rates(
+    return epsilon_from_log_rates(
         np.where((fp > 0) | perfect, log_tpr, -np.inf),
         log_fnr,
         log_fpr,
         np.where((fn > 0) | perfect, log_tnr, -np.inf),
         delta,
     )
-    return thresholds, epsilon
 
 
 def best_threshold(scores: Scores, *, delta: float, confidence: float = 0.95) -> Estimate:

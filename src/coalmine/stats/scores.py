@@ -13,6 +13,8 @@ from coalmine.errors import InputError
 from coalmine.stats.nulls import Null
 from coalmine.stats.rates import Counts
 
+_PART = 1 << 18  # thresholds whose hull is computed at once
+
 FEW = 80
 """Fewer scores than this are too few for estimates and for tests of normality.
 
@@ -87,11 +89,14 @@ class Scores:
         pooled = np.concatenate([self.members, self.observed])
         # Two sorted runs: a stable sort merges them in linear time.
         order = np.argsort(pooled, kind="stable")[::-1]
-        pooled = pooled[order]
-        tp = np.cumsum(order < self.members.size, dtype=np.int64)
+        pooled, is_member = pooled[order], order < self.members.size
+        del order  # of ten million scores, every array takes 80 MB
         last_of_tie = np.flatnonzero(np.append(pooled[1:] != pooled[:-1], True))
-        tp = tp[last_of_tie]
-        return pooled[last_of_tie], tp, last_of_tie + 1 - tp
+        pooled = pooled[last_of_tie]
+        tp = np.cumsum(is_member, dtype=np.int64)[last_of_tie]
+        last_of_tie += 1
+        last_of_tie -= tp
+        return pooled, tp, last_of_tie
 
     @cached_property
     def hull_counts(self) -> tuple[Floats, Ints, Ints]:
@@ -100,14 +105,13 @@ class Scores:
         The hull is what an attacker reaches by randomizing between two thresholds.
         """
         thresholds, tp, fp = self.all_counts
+        # A corner of the whole curve is one of its part, too. Part by part, the work needs little memory.
+        parts = [_corners(tp[i : i + _PART], fp[i : i + _PART]) + i for i in range(0, tp.size, _PART)]
+        candidates = np.concatenate(parts)
+        thresholds, tp, fp = thresholds[candidates], tp[candidates], fp[candidates]
         thresholds, tp, fp = np.append(np.inf, thresholds), np.append(0, tp), np.append(0, fp)
-        # Drop every corner at which the curve does not turn right, for all of them at once, until none is left.
-        while True:
-            dx, dy = np.diff(fp), np.diff(tp)
-            keep = np.concatenate([[True], dy[:-1] * dx[1:] > dy[1:] * dx[:-1], [True]])
-            if keep.all():
-                return thresholds, tp, fp
-            thresholds, tp, fp = thresholds[keep], tp[keep], fp[keep]
+        corners = _corners(tp, fp)
+        return thresholds[corners], tp[corners], fp[corners]
 
     @property
     def roc(self) -> tuple[Floats, Floats]:
@@ -134,6 +138,18 @@ class Scores:
         _, tp, fp = self.all_counts
         right = np.append(0, tp - fp).max() + self.observed.size
         return float(right / (self.members.size + self.observed.size))
+
+
+def _corners(tp: Ints, fp: Ints) -> Ints:
+    """Return the indices of the corners of a curve's convex hull, including both ends."""
+    indices = np.arange(tp.size)
+    # Drop every point at which the curve does not turn right, for all of them at once, until none is left.
+    while True:
+        dx, dy = np.diff(fp[indices]), np.diff(tp[indices])
+        turns = dy[:-1] * dx[1:] > dy[1:] * dx[:-1]
+        if turns.all():
+            return indices
+        indices = indices[np.concatenate([[True], turns, [True]])]
 
 
 def _sorted(name: str, values: ArrayLike) -> Floats:

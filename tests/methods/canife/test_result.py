@@ -152,7 +152,7 @@ def test_the_live_estimate_is_the_final_one():
     assert Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1).live() is None
     audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
     last = audit.live()
-    audit._scores[60:] = np.nan  # the second period has no scores yet
+    audit._trials.scores[60:] = np.nan  # the second period has no scores yet
     assert audit.live() != last
     audit = observed(Canife(canaries=GivenUpdates(np.eye(1, 8)), rounds=2, every=1, trials=60), noise=1.0)
     assert audit.live() == last

@@ -138,14 +138,14 @@ def test_points_of_the_table_have_no_mean_and_no_direction():
     assert abs((points**2).mean()) < 1e-12
 
 
-def test_both_families_give_null_and_member_scores_of_one_law():
-    """Sums of 40 canaries with noise of norm √dim, which both families see alike."""
+def test_all_families_give_null_and_member_scores_of_one_law():
+    """Sums of 40 canaries with noise of norm √dim, which all families see alike."""
     dim, members = 4096, 40
     null, member = {}, {}
     for name in FAMILIES:
         draw = np.random.default_rng(6)
         update = draw.standard_t(2.5, dim).astype(np.float32)
-        null[name] = update_canaries(name, dim=dim, count=3000, seed=8).dots(update / np.linalg.norm(update))
+        null[name] = update_canaries(name, dim=dim, count=2000, seed=8).dots(update / np.linalg.norm(update))
         scores = []
         for seed in range(30):
             canaries = update_canaries(name, dim=dim, count=2 * members, seed=seed)
@@ -153,8 +153,9 @@ def test_both_families_give_null_and_member_scores_of_one_law():
             scores.append(canaries.dots(planted + draw.standard_normal(dim).astype(np.float32))[:members])
         member[name] = np.concatenate(scores)
         assert member[name].mean() == pytest.approx(1, abs=5 / math.sqrt(len(member[name])))
-    assert stats.ks_2samp(*null.values()).pvalue > LEVEL / 2
-    assert stats.ks_2samp(*member.values()).pvalue > LEVEL / 2
+    for name in ("hadamard", "orthogonal"):
+        assert stats.ks_2samp(null[name], null["gaussian"]).pvalue > LEVEL / 4
+        assert stats.ks_2samp(member[name], member["gaussian"]).pvalue > LEVEL / 4
 
 
 def test_memory_does_not_grow_with_the_number_of_canaries_and_stays_small():
@@ -183,5 +184,5 @@ def test_bad_input_is_an_error():
         canaries.dots_of(np.ones(5))
     with pytest.raises(InputError, match=r"shape \(3,\).* got \(2,\)"):
         canaries.total([1, 2])
-    with pytest.raises(InputError, match=r'unknown family "uniform".* hadamard, gaussian'):
+    with pytest.raises(InputError, match=r'unknown family "uniform".* hadamard, orthogonal, gaussian'):
         update_canaries("uniform", dim=5, count=3, seed=0)

@@ -137,12 +137,12 @@ BUGS = {
     "negated noise": (negated, "round 1 repeats that of round 0"),
     "a moving average": (moving_average, "depends on that of round"),
     "a bias whose noise is frozen": (frozen_bias, "The noise of fc1.bias in round 1 repeats"),
-    "one draw per row": (one_draw_per_row, "Neighboring numbers of fc1.weight"),
+    "one draw per row": (one_draw_per_row, "Neighboring coordinates of fc1.weight"),
     "the same rows": (same_rows, "The rows of fc1.weight"),
-    "tiled noise": (tiled, "777 places further on"),
-    "uniform noise": (uniform, "within 4 standard deviations"),
-    "random signs": (random_signs, "of Gaussian ones would"),
-    "copies at random places": (permuted_copies, "follows that of number"),
+    "tiled noise": (tiled, "Coordinates that are 777 apart get the same noise"),
+    "uniform noise": (uniform, "in places 4 standard deviations wide"),
+    "random signs": (random_signs, "of Gaussian noise at most"),
+    "copies at random places": (permuted_copies, "follows that of coordinate"),
     "the same seed for each tensor": (same_seed_for_each_tensor, "fc2.weight and fc1.weight get the same noise"),
 }
 
@@ -187,7 +187,7 @@ def test_mixtures_of_earlier_rounds_are_found_in_long_trainings_too():
 
 
 def test_a_single_number_without_noise_is_named_wherever_it_is():
-    words = "1 of 8,907 numbers lack the claimed noise in all rounds, such as number 1234 of fc1.weight"
+    words = "1 of 8,907 coordinates lacks the claimed noise in all rounds: coordinate 1,234 of fc1.weight"
     assert sentences(bare_number, signal=5.0) == [words]
 
 

@@ -124,7 +124,7 @@ def test_the_share_of_bare_numbers_is_not_the_share_near_zero():
     (sentence,) = [
         f.sentence for f in audited(bare=bare, canaries=2, rounds=20, clients=1).bugs if "About" in f.sentence
     ]
-    share = float(re.fullmatch(r"About (\S+)% of the numbers of the update have next to no noise", sentence)[1])
+    share = float(re.fullmatch(r"About (\S+)% of the coordinates of the update have next to no noise", sentence)[1])
     # Four standard errors of 8% of 2,048 sampled numbers in 20 rounds, and of how many of them are bare.
     error = np.sqrt(0.08 * 0.92 / (20 * 2048) + 0.03 * 0.97 / 2048)
     assert share == pytest.approx(100 * bare.mean(), abs=400 * error)

@@ -53,7 +53,9 @@ def test_a_new_score_needs_nothing_but_its_class(monkeypatch):
     rng = np.random.default_rng(0)
     updates = rng.standard_normal((3, 300)).astype(np.float32)
     audit, resumed = (
-        OneShot(dim=300, rounds=3, canaries=20, view="updates", score="last", participation="every-round")
+        OneShot(
+            dim=300, rounds=3, canaries=20, view="updates", score="last", participation="every-round", family="gaussian"
+        )
         for _ in range(2)
     )
     for t, update in enumerate(updates):

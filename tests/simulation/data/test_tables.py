@@ -107,6 +107,30 @@ def test_saved_directories_and_files_load_by_their_path(datasets, tmp_path):
         load(tmp_path / "broken.parquet")
 
 
+@pytest.mark.parametrize("where", ["column", "list"])
+def test_tables_that_name_files_instead_of_holding_them_are_refused(datasets, where, tmp_path):
+    """The library would open whatever path or address a table from elsewhere names."""
+    import pyarrow
+    import pyarrow.parquet
+
+    picture = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    linked = {"bytes": None, "path": "/etc/hostname"}
+    stored = {"bytes": b"not decoded here", "path": None}
+    for name, rows, refused in (("linked", [stored, linked], True), ("stored", [stored, stored], False)):
+        feature = datasets.Image() if where == "column" else datasets.Sequence(datasets.Image())
+        kind = picture if where == "column" else pyarrow.list_(picture)
+        cells = rows if where == "column" else [[row] for row in rows]
+        table = pyarrow.table({"image": pyarrow.array(cells, kind), "label": [0, 1]})
+        features = datasets.Features({"image": feature, "label": datasets.Value("int64")})
+        schema = table.schema.with_metadata(features.arrow_schema.metadata)
+        path = tmp_path / f"{name}.parquet"
+        pyarrow.parquet.write_table(table.cast(schema), path)
+        # Inside lists nothing is told apart: no data of that form can be read anyway.
+        message = "names files or addresses" if refused or where == "list" else "cannot be read: "
+        with pytest.raises(InputError, match=message):
+            load(path)
+
+
 def write_bomb(kind, path):
     """Write a few kilobytes that contain 60 megabytes."""
     import pyarrow as pa

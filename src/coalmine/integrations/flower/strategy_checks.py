@@ -17,13 +17,11 @@ from coalmine.integrations.flower.rounds import AuditedRounds
 from coalmine.replaying import Client, replay
 from coalmine.results.finding import Check, Finding
 
-SENSITIVITY = str(Check.SENSITIVITY)
-
 _EXAMPLES = "num-examples"
 _CLIENTS = 5  # an odd number, so that one client decides a median
 
 # What replay finds in any training, the most telling check first; one finding is enough.
-_ALWAYS = ("integers", "one array", "clipping", "other clients", "memory")
+_ALWAYS = (Check.INTEGERS, Check.ARRAY, Check.CLIPPING, Check.OTHERS, Check.MEMORY)
 
 
 def calling_strategy() -> Strategy | None:
@@ -83,7 +81,7 @@ class StrategyChecks:
             if finding.refutes:
                 sentence = f"{finding.sentence.rstrip('.')}{place}."
                 self._possible.setdefault(
-                    finding.check, Finding(check=SENSITIVITY, sentence=sentence, example=finding.example)
+                    finding.check, Finding(check=Check.SENSITIVITY, sentence=sentence, example=finding.example)
                 )
         self._report([self._possible[check] for check in _ALWAYS if check in self._possible][:1])
 
@@ -111,28 +109,28 @@ class StrategyChecks:
         contents = [reply.content for reply in replies if reply.has_content()]
         self._compare_weights([record for content in contents for record in content.metric_records.values()])
         records = [record for content in contents for record in content.array_records.values()]
-        if "order" in self._possible and any(list(record) != self._keys for record in records):
-            self._report([self._possible.pop("order")])
-        if "not finite" in self._possible and self._audited.lost_numbers:
-            self._report([self._possible.pop("not finite")])
+        if Check.ORDER in self._possible and any(list(record) != self._keys for record in records):
+            self._report([self._possible.pop(Check.ORDER)])
+        if Check.NOT_FINITE in self._possible and self._audited.lost_numbers:
+            self._report([self._possible.pop(Check.NOT_FINITE)])
 
     def _compare_weights(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Compare the weights of clients, if the strategy weights them by their numbers of examples."""
         sizes = [float(record[_EXAMPLES]) for record in records if _EXAMPLES in record]
-        if "examples" not in self._possible or len(sizes) < 2 or min(sizes) == max(sizes):
+        if Check.EXAMPLES not in self._possible or len(sizes) < 2 or min(sizes) == max(sizes):
             return
-        del self._possible["examples"]
+        del self._possible[Check.EXAMPLES]
         ratio = max(sizes) * len(sizes) / sum(sizes)
         sentence = (
             f"The strategy weights clients by {_EXAMPLES}, which differ from {min(sizes):g} to {max(sizes):g}: the "
             f"largest client moved the average by {ratio:.3g} × clip norm / clients; the noise covers 1. Set "
             "weighted_by_key to a metric that is 1 for all."
         )
-        self._report([Finding(check=SENSITIVITY, sentence=sentence)])
+        self._report([Finding(check=Check.SENSITIVITY, sentence=sentence)])
 
     def _report(self, findings: Sequence[Finding]) -> None:
         for audit in self._audited.audits:
-            audit.add_findings(SENSITIVITY, findings)
+            audit.add_findings(Check.SENSITIVITY, findings)
 
 
 class _Clipped:

@@ -14,11 +14,11 @@ from coalmine.errors import InputError
 from coalmine.protocol import Audit
 from coalmine.reading import parse_json, parse_toml, read_text
 from coalmine.report.page import report, unsaved
+from coalmine.results.groups import grouped
 from coalmine.results.manifest import LOG
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_run_directory
 from coalmine.results.tables import epsilons, results_markdown
-from coalmine.results.verdict import overall
 
 
 class Tracker(ABC):
@@ -107,7 +107,7 @@ class Tracker(ABC):
         if settings:
             self.settings({_name(name): text for name, text in settings.items()})
         each = {_name(f"{result.method}/{result.label}/verdict"): result.verdict.value for result in run.results}
-        self.verdicts({"verdict": overall(result.verdict for result in run.results).value, **each})
+        self.verdicts({"verdict": grouped(run.results)[0].verdict.value, **each})
         self.attach("results.md", results_markdown(run.results))
         self.attach("results.json", _json(run))
         self.attach("report.html", report(run))

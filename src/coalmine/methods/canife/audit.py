@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,16 +13,16 @@ import numpy.typing as npt
 from coalmine.accounting import Theory
 from coalmine.accounting.claims import TrainingClaim
 from coalmine.accounting.sampling import Sampling
-from coalmine.arrays import Bools, Floats
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, NotApplicableError, check_confidence, check_count, check_positive
 from coalmine.methods.canife.anytime import AnytimeEvidence
-from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates
+from coalmine.methods.canife.canaries import FACTS, CanaryMaker, CraftedUpdates, InsertedUpdates
 from coalmine.methods.canife.composition import least_noise, stated_sampling
 from coalmine.methods.canife.result import CanifeResult, canife_result
 from coalmine.methods.canife.round_estimates import Period
+from coalmine.methods.canife.trials import Trials, described
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import common_delta
-from coalmine.seeds import generator
 from coalmine.stats import gaussian_shift
 
 Mode = Literal["frozen", "running"]
@@ -31,19 +31,6 @@ LIVE_DELTA = 1e-5
 """The δ of the numbers beside the progress bar."""
 
 _SIGMA = FACTS.index("effective_sigma")
-
-
-@dataclass(frozen=True)
-class InsertedUpdates(Contribution):
-    """The updates of the canaries that take part in a round, as a sum or one by one."""
-
-    crafted: CraftedUpdates | None = None
-    members: tuple[int, ...] = ()
-
-    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
-        """Yield each update with its canary's number."""
-        assert self.crafted is not None
-        return ((i, self.crafted.updates[i]) for i in self.members)
 
 
 class Canife(Audit):
@@ -138,13 +125,16 @@ class Canife(Audit):
         self._frozen = mode == "frozen"
         designs = set(range(0, self.rounds, self.every))
         self._designs = sorted(designs if self._frozen else designs | {min(self.every // 5, self.rounds - 1)})
-        # A slot is a round that a canary may be in: a frozen one, or one of the training.
-        slots = len(self._designs) * self.trials if self._frozen else self.rounds
-        self._coins: Bools = generator(self.seed, "coins").random((slots, canaries.count)) < 0.5
-        self._scores: Floats = np.full((slots, canaries.count), np.nan)
-        self._sigmas: Floats = np.full((slots, canaries.count), np.nan)
+        self._trials = Trials(
+            self._designs,
+            rounds=self.rounds,
+            every=self.every,
+            each=self.trials,
+            frozen=self._frozen,
+            canaries=canaries.count,
+            seed=self.seed,
+        )
         self._facts: Floats = np.full((len(self._designs), canaries.count, len(FACTS)), np.nan)
-        self._skipped: Bools = np.zeros(slots, dtype=bool)
         self._model: Vector | None = None
         self._crafted: CraftedUpdates | None = None
         self._crafted_for, self._due = -1, -1
@@ -169,14 +159,14 @@ class Canife(Audit):
         if self._frozen == (trial is None):
             return None
         start = time.perf_counter()
-        slot = self._slot(round, trial)
+        number = self._trials.number(round, trial)
         if self._stopped:
             return None
         if self._crafted_for != round or trial == 0:
             self._craft(round, clip_norm)
         assert self._crafted is not None
-        self._due = slot
-        present = self._coins[slot]
+        self._due = number
+        present = self._trials.coins[number]
         inserted = None
         if present.any():
             members = tuple(np.flatnonzero(present).tolist())
@@ -209,22 +199,23 @@ class Canife(Audit):
         if self._frozen == (release.trial is None):
             return
         start = self._began if self._frozen else time.perf_counter()
-        slot = self._slot(release.round, release.trial)
-        if self._skipped[slot]:  # aborted: there is nothing to score
+        number = self._trials.number(release.round, release.trial)
+        if self._trials.skipped[number]:  # aborted: there is nothing to score
             return
-        if slot != self._due or self._crafted is None:
-            raise InputError(f"{_place(release)} was observed before plant was called for it: call plant first")
+        if number != self._due or self._crafted is None:
+            raise InputError(f"{described(release)} was observed before plant was called for it: call plant first")
         if release.divisor is None:
-            raise InputError(f"CANIFE scores the sum of {_place(release)}: pass Release(divisor=...)")
+            raise InputError(f"CANIFE scores the sum of {described(release)}: pass Release(divisor=...)")
         if release.vector.shape != self._crafted.directions.shape[1:]:
             raise InputError(
-                f"the release of {_place(release)} must have the shape {self._crafted.directions.shape[1:]} of the "
+                f"the release of {described(release)} must have the shape {self._crafted.directions.shape[1:]} of the "
                 f"canaries, got {release.vector.shape}"
             )
         scores = self._crafted.scores(release.vector) * check_positive("divisor", release.divisor)
         if not np.isfinite(scores).all():
-            raise InputError(f"the release of {_place(release)} must be finite, got NaN or infinity")
-        self._scores[slot], self._sigmas[slot], self._due = scores, self._crafted.effective_sigma, -1
+            raise InputError(f"the release of {described(release)} must be finite, got NaN or infinity")
+        self._trials.scores[number], self._trials.sigmas[number] = scores, self._crafted.effective_sigma
+        self._due = -1
         if self.stop_when_refuted:
             self._look()
         self._seconds += time.perf_counter() - start
@@ -240,7 +231,7 @@ class Canife(Audit):
     def skip(self, round: int, trial: int | None = None) -> None:
         """Record an aborted round, which has no scores."""
         if self._frozen != (trial is None):
-            self._skipped[self._slot(round, trial)] = True
+            self._trials.skipped[self._trials.number(round, trial)] = True
             self._due = -1
 
     # Findings
@@ -248,33 +239,19 @@ class Canife(Audit):
     @property
     def periods(self) -> list[Period]:
         """The scores behind each estimate along the training."""
-        if self._frozen:
-            starts = list(self._designs)
-            bounds = [(e * self.trials, (e + 1) * self.trials) for e in range(len(starts))]
-        else:
-            starts = [p * self.trials for p in range(self.rounds // self.trials)]  # the last period takes the rest
-            bounds = list(zip(starts, [*starts[1:], self.rounds], strict=True))
-        ends = [*starts[1:], self.rounds]
-        completed = [np.arange(low, high)[~self._skipped[low:high]] for low, high in bounds]
-        return [
-            Period(start, end - start, self._scores[slots], self._coins[slots], self._sigmas[slots])
-            for start, end, slots in zip(starts, ends, completed, strict=True)
-            if len(slots)
-        ]
+        return self._trials.periods
 
     def _no_evidence(self) -> AnytimeEvidence:
         return AnytimeEvidence(delta=LIVE_DELTA, noise_multiplier=self.claimed_noise)
 
     def _look(self) -> None:
         """Bring the evidence up to date, and stop if it refutes the claim."""
-        done = self._skipped | ~np.isnan(self._scores).any(axis=1)
-        end = len(done) if done.all() else int(np.argmin(done))
-        slots = np.arange(self._seen, end)[~self._skipped[self._seen : end]]
-        self._anytime.update(self._scores[slots], self._coins[slots], self._sigmas[slots])
+        end = self._trials.finished
+        self._anytime.update(*self._trials.between(self._seen, end))
         self._seen = end
         if self.stop_when_refuted and not self._stopped and self._anytime.refuted(self.confidence):
             self._stopped = True
-            self._skipped[end:] = True
+            self._trials.skipped[end:] = True
 
     def live(self) -> str | None:
         """Return a lower bound on ε that holds at this moment, and ε̂ᵣ of the last period that has scores.
@@ -350,14 +327,7 @@ class Canife(Audit):
         if theory is not None:
             noise_multiplier = least_noise(theory) if noise_multiplier is None else noise_multiplier
             sampling = stated_sampling(theory) if sampling is None else sampling
-        missing = np.flatnonzero(np.isnan(self._scores).any(axis=1) & ~self._skipped)
-        if len(missing):
-            raise InputError(
-                f"{len(missing):,} of {len(self._scores):,} scores are missing: finish the training, and call observe "
-                "with everything it releases"
-            )
-        if self._skipped.all():
-            raise InputError("every audited round was aborted, so there are no scores: repeat the training")
+        self._trials.check_complete()
         result = canife_result(
             self.periods,
             independent=self._frozen and self.canaries.count == 1,
@@ -377,7 +347,7 @@ class Canife(Audit):
         if self.stop_when_refuted:
             config["stop_when_refuted"] = True
         if self._stopped:
-            played, planned = len(self.arrays["scores"]), len(self._scores)
+            played, planned = len(self.arrays["scores"]), len(self._trials.scores)
             notes.append(
                 f"the audit stopped after {played:,} of {planned:,} frozen rounds, since they refute the claim"
             )
@@ -405,15 +375,14 @@ class Canife(Audit):
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return scores, facts, the model last seen and the canaries."""
         model = np.zeros(0, dtype=np.float32) if self._model is None else self._model
-        arrays: dict[str, npt.NDArray[Any]] = {"scores": self._scores, "sigmas": self._sigmas, "facts": self._facts}
-        arrays |= {"skipped": self._skipped, "model": model, "seconds": np.array(self._seconds)}
+        arrays = {"facts": self._facts, "model": model, "seconds": np.array(self._seconds)}
         arrays |= {f"canary_{name}": value for name, value in self.canaries.state().items()}
-        return {name: np.array(value) for name, value in arrays.items()}
+        return {name: np.array(value) for name, value in arrays.items()} | self._trials.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what `state` returned."""
-        self._scores, self._sigmas = np.array(state["scores"]), np.array(state["sigmas"])
-        self._facts, self._skipped = np.array(state["facts"]), np.array(state["skipped"])
+        self._trials.restore(state)
+        self._facts = np.array(state["facts"])
         self._model = np.array(state["model"]) if len(state["model"]) else None
         self._seconds, self._crafted = float(state["seconds"]), None
         self._crafted_for, self._due, self._before = -1, -1, (-1, {})
@@ -428,21 +397,3 @@ class Canife(Audit):
         if self.stop_when_refuted:
             names += ["stop_when_refuted", "claimed_noise", "confidence"]
         return f"Canife({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
-
-    def _slot(self, round: int, trial: int | None) -> int:
-        """Return the row of the score arrays that belongs to a round or frozen round."""
-        if not 0 <= round < self.rounds:
-            raise InputError(f"round must be in 0..{self.rounds - 1}, the rounds of this audit, got {round}")
-        if trial is None:
-            return round
-        if round % self.every or not 0 <= trial < self.trials:
-            raise InputError(
-                f"the audit has {self.trials} frozen rounds before every {self.every}th round, got frozen round "
-                f"{trial} before round {round}"
-            )
-        return round // self.every * self.trials + trial
-
-
-def _place(release: Release) -> str:
-    trial = "" if release.trial is None else f"frozen round {release.trial} before "
-    return f"{trial}round {release.round}"

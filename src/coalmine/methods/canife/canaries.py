@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
-from coalmine.protocol import Vector
+from coalmine.protocol import Contribution, Vector
 
 FACTS = ("health", "norm", "effective_sigma", "iterations", "not_finite")
 """What is recorded about each design. ``norm`` is the norm of the update before clipping, in clip norms; ``not_finite``
@@ -48,6 +48,19 @@ class CraftedUpdates:
         """Return the score (k,) of each canary in a round's noisy sum."""
         dots = np.einsum("kd,d->k", self.directions, total, dtype=np.float64)
         return np.asarray(dots / self.signals)
+
+
+@dataclass(frozen=True)
+class InsertedUpdates(Contribution):
+    """The updates of the canaries that take part in a round, as a sum or one by one."""
+
+    crafted: CraftedUpdates | None = None
+    members: tuple[int, ...] = ()
+
+    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
+        """Yield each update with its canary's number."""
+        assert self.crafted is not None
+        return ((i, self.crafted.updates[i]) for i in self.members)
 
 
 class CanaryMaker(Protocol):

@@ -11,6 +11,7 @@ from coalmine.methods.job import Job, JobContext
 from coalmine.methods.registry import Method
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table
+from coalmine.results.units import ROUND, USER
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -85,6 +86,7 @@ METHOD = Method(
     settings=CanifeSettings,
     job=_job,
     recompute=_recompute,
+    unit=lambda result: USER if result.view.endswith(", composed") else ROUND,
     training=_training,
     init={"every": 20, "trials": 100, "delta": 1e-5},
     check=_check,

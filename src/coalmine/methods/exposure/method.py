@@ -11,6 +11,7 @@ from coalmine.methods.job import Job, JobContext
 from coalmine.methods.registry import Method
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table, fixed
+from coalmine.results.units import PHRASE, SCORES, Unit
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -91,6 +92,13 @@ def _recompute(result: AuditResult, siblings: Sequence[AuditResult]) -> AuditRes
     return recomputed(result, siblings)
 
 
+def _unit(result: AuditResult) -> Unit:
+    """Return whose ε it is: that of a file's canaries, or of the phrases of a run; in Python, the caller says."""
+    if "file" not in result.config:
+        return result.unit
+    return PHRASE if result.config["file"] is None else SCORES
+
+
 METHOD = Method(
     name="exposure",
     title="Ranks among references",
@@ -105,6 +113,7 @@ METHOD = Method(
     settings=ExposureSettings,
     job=_job,
     recompute=_recompute,
+    unit=_unit,
     options=("file", "references", "calibrate", "copies", "delta", "confidence"),
     init={"delta": 0.0},
     check=check,

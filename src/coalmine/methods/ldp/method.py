@@ -10,6 +10,7 @@ from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.methods.ldp.tables import tables
 from coalmine.methods.registry import Method
 from coalmine.results.result import AuditResult, MethodResults
+from coalmine.results.units import REPORT
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -54,6 +55,7 @@ METHOD = Method(
     settings=LDPSettings,
     job=_job,
     recompute=_recompute,
+    unit=lambda result: REPORT,
     init={"data": "digits", "mechanism": "ldp-sgd", "epsilon": [1, 4], "trials": 10_000, "seed": 0},
     section=_section,
     tables=tables,

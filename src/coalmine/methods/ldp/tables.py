@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from coalmine.methods.ldp.views import VIEWS, adversary_name
-from coalmine.results.groups import share_of_claim
+from coalmine.results.groups import Group, share_of_claim
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table, fixed
-from coalmine.results.verdict import Verdict, overall
+from coalmine.results.verdict import Verdict
 
 
 def tables(method_results: MethodResults) -> list[Table]:
@@ -40,7 +40,7 @@ def summary(results: Sequence[AuditResult]) -> str:
     """Describe all results together: the claims are tested with lower bounds that hold jointly."""
     if len(results) == 1:
         return results[0].summary
-    verdict, closest = overall(result.verdict for result in results), max(results, key=share_of_claim)
+    verdict, closest = Group(title="", results=results).verdict, max(results, key=share_of_claim)
     confidence = f"{100 * (results[0].estimates[0].confidence or 0):g}% confidence for all {len(results)} together"
     if share_of_claim(closest) == 0:
         leak = f"All lower bounds are 0 ({confidence}): no leak shown."
@@ -72,7 +72,8 @@ def _verdict_sentence(verdict: Verdict, results: Sequence[AuditResult]) -> str:
             "it."
         )
     if verdict is Verdict.TOO_WEAK:
-        return f"Too weak: none of {len(results)} tests would have noticed half of the claimed noise."
+        few = "none" if count == len(results) else f"only {len(results) - count}"
+        return f"Too weak: {few} of {len(results)} tests would have noticed half of the claimed noise."
     return f"Not refuted: none of {len(results)} tests refutes its claim. This is not a proof of privacy."
 
 

@@ -89,7 +89,7 @@ def audit_mechanism(
         mechanism: Function from a float32 vector, (dim,), to one of the same length.
         dim: Number of coordinates.
         canaries: Number of canaries in the sum. The same number is held out.
-        family: ``"hadamard"`` or ``"gaussian"`` canaries; chosen by the dimension if None.
+        family: ``"hadamard"``, ``"orthogonal"`` or ``"gaussian"`` canaries; chosen by the dimension if None.
         delta: The δ at which ε is stated: that of ``theory`` by default, else 1e-5.
         confidence: Confidence of bounds and intervals.
         theory: The claimed guarantee, such as ``coalmine.accounting.claimed(2.0, 1e-5)``.

@@ -29,21 +29,23 @@ _FEWEST_GUESSES = 4
 _WAVES_SHARE = 0.2  # of the calls, in the basis of cosines
 _WAVES_UP_TO = 2_000_000  # coordinates; beyond, the transforms would take longer than all the rest
 
-# In the order in which they name a bug most directly, each with its share of the false-alarm rate. Too little noise
-# everywhere is the most common bug, and the one that takes the most evidence; others are plain at the right place.
+# Shares of the false-alarm rate. Too little noise everywhere is the most common bug, and the one that takes the most
+# evidence; others are plain at the right place.
+SIZE_SHARE, SHAPE_SHARE, _DEFAULT_SHARE, _SMALL_SHARE = 0.4, 0.06, 0.06, 0.03
+
+# In the order in which they name a bug most directly, each with its share of the false-alarm rate.
 _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
-    (twins.shared_attack, 0.06),
-    (twins.repeat_attack, 0.06),
-    (twins.copy_attack, 0.06),
-    (twins.neighbor_attack, 0.06),
-    (call_attack, 0.03),
-    (local_attack, 0.03),
-    (attacks.value_attack, 0.06),
-    (attacks.shape_attack, 0.06),
-    (attacks.coordinate_attack, 0.06),
-    (attacks.size_attack, 0.4),
+    (twins.shared_attack, _DEFAULT_SHARE),
+    (twins.repeat_attack, _DEFAULT_SHARE),
+    (twins.copy_attack, _DEFAULT_SHARE),
+    (twins.neighbor_attack, _DEFAULT_SHARE),
+    (call_attack, _SMALL_SHARE),
+    (local_attack, _SMALL_SHARE),
+    (attacks.value_attack, _DEFAULT_SHARE),
+    (attacks.shape_attack, SHAPE_SHARE),
+    (attacks.coordinate_attack, _DEFAULT_SHARE),
+    (attacks.size_attack, SIZE_SHARE),
 )
-_AT_PLACES, _ALONG_WAVES = 0.03, 0.06
 
 CHECKS = (
     Check.SIZE,
@@ -147,7 +149,7 @@ def _attacks(
     """Yield each attack that finds something to exploit, with the calls it was made on and its share of the rate."""
     record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=layers.starts, before=before)
     made = ((make(record), share) for make, share in _ON_CALLS)
-    by_place = [(place_attack(record, layers), _AT_PLACES), (gain_attack(record, layers), _AT_PLACES)]
+    by_place = [(place_attack(record, layers), _SMALL_SHARE), (gain_attack(record, layers), _SMALL_SHARE)]
     for attack, share in itertools.chain(by_place, made):
         if attack is not None:
             yield attack, record, share
@@ -156,7 +158,7 @@ def _attacks(
         waves = make_calls(_along_waves(mechanism), dim=dim, calls=several, seed=seed + 1, before=before)
         attack = direction_attack(waves)
         if attack is not None:
-            yield attack, waves, _ALONG_WAVES
+            yield attack, waves, _DEFAULT_SHARE
 
 
 def _along_waves(mechanism: Callable[[Vector], Array]) -> Callable[[Vector], Array]:

@@ -7,6 +7,7 @@ from typing import Any
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.mechanism.settings import MechanismSettings
 from coalmine.methods.registry import Method
+from coalmine.results.units import APPLICATION
 
 
 def _job(context: JobContext) -> Job:
@@ -33,6 +34,7 @@ METHOD = Method(
     reference="Andrew et al. 2023, Section 3",
     settings=MechanismSettings,
     job=_job,
+    unit=lambda result: APPLICATION,
     options=tuple(MechanismSettings.model_fields),
     init={"noise_multiplier": 1.0, "dim": 100_000},
     check=_check,

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from coalmine.arrays import Bools, Floats
+from coalmine.methods.mechanism.battery import SHAPE_SHARE, SIZE_SHARE
 from coalmine.methods.mechanism.calls import LEAST, MOST
 from coalmine.results.noise_shares import HALF_THE_NOISE, POWER, RATIO, detectable_share, exponent_of
 from coalmine.stats.guess_tests import guess_p_value
@@ -16,7 +17,6 @@ from coalmine.stats.tradeoff import ApproximateDP, Curve
 _DRAWS = 5  # simulated batteries; four of them must refute the claim
 _ENOUGH = (30_000, 240_000)  # canaries with which most claims are tested well; fewer are faster to simulate
 _MANY = 1_000_000  # canaries that are simulated only once
-_SIZE_SHARE, _SHAPE_SHARE = 0.4, 0.06  # of the false-alarm rate, as in the battery
 
 
 def weakness(claim: Curve, *, noise_multiplier: float | None, canaries: int, rate: float) -> str:
@@ -88,4 +88,4 @@ def _simulated(
         released = sent + rng.laplace(0, size, canaries)
         return (np.abs(released) - np.abs(released - values)) / size, coins
 
-    return scores, _SHAPE_SHARE if noise_multiplier is None else _SIZE_SHARE
+    return scores, SHAPE_SHARE if noise_multiplier is None else SIZE_SHARE

@@ -28,10 +28,11 @@ class MechanismSettings(Settings):
     )
     dim: int = Field(1_000_000, ge=2, description="number of coordinates")
     canaries: int = Field(1000, ge=1, description="number of canaries in the sum; the same number is held out")
-    family: Literal["hadamard", "gaussian"] | None = Field(
+    family: Literal["hadamard", "orthogonal", "gaussian"] | None = Field(
         None,
         examples=["gaussian"],
-        description="hadamard (orthogonal, fast) or gaussian (independent); by default chosen by dim",
+        description="hadamard (orthogonal, fast), orthogonal (small dim) or gaussian (independent); by default chosen "
+        "by dim",
     )
     claim: float | None = Field(
         None, examples=[2.0], ge=0, description="claimed ε at delta; by default that of noise_multiplier"

@@ -120,7 +120,8 @@ def _repeat_sentence(call: int, twin: int, slope: float, likeness: float, linked
     relation = {1.0: "equals that", -1.0: "is the negative of that"}.get(round(slope, 3), f"is {slope:.3g} times that")
     if abs(likeness) < 0.999:
         relation = f"has a correlation of {likeness:.2g} with that"
-    such = f" At least {linked:,} of {calls:,} calls have such a twin." if linked > 1 else ""
+    linked_calls = f"All {calls:,}" if linked >= calls else f"At least {linked:,} of {calls:,}"
+    such = f" {linked_calls} calls have such a twin." if linked > 1 else ""
     return f"The noise of call {call} {relation} of call {twin}.{such}"
 
 
@@ -151,7 +152,7 @@ def shared_attack(calls: Calls) -> Attack | None:
     mean += offset
     equal = strong == 1 and float(np.ptp(patterns[0])) < 1e-3 * abs(float(patterns[0].mean()))
     same = "All coordinates get the same noise" if equal else f"The noise is made of {plural(strong, 'pattern')}"
-    explained = f", up to {100 * missed:.2g}% of its variance" if missed > 1e-6 else ""
+    explained = f", but for {100 * missed:.2g}% of its variance" if missed > 1e-6 else ""
     sentence = f"{same}{explained}." if missed < 1 - CORRELATED**2 else ""
     return Attack(
         Check.INDEPENDENT, gaussian_scores(calls, mean[calls.targets], scale), sentence,
@@ -187,8 +188,9 @@ def copy_attack(calls: Calls) -> Attack | None:
     mean = np.where(usable, slope[column] * calls.noise[call, twin[column]], 0.0)
     scale = np.where(usable, rest[column], calls.size)
     j = int(np.argmax(np.abs(link)))
+    several = f"All {n:,}" if linked.all() else f"{int(linked.sum()):,} of {n:,}"
     sentence = (
-        f"{int(linked.sum()):,} of {n:,} coordinates share their noise with another one, such as coordinate "
+        f"{several} coordinates share their noise with another one, such as coordinate "
         f"{calls.coordinates[j]:,} with {calls.coordinates[twin[j]]:,} (correlation {link[j]:.3g})."
     )
     # A few chance values of heavy-tailed noise are enough for a pair to look alike in a short pilot.

@@ -12,33 +12,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.accounting.claims import TrainingClaim
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Sampling
-from coalmine.arrays import Floats, Ints
+from coalmine.accounting.sampling import EveryRound, Sampling
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
+from coalmine.methods.one_shot.arguments import canary_norm, check_canaries, check_vector
+from coalmine.methods.one_shot.canary_claim import sampling_of_known_rounds, tightest_theory
 from coalmine.methods.one_shot.canary_set import CanarySet
 from coalmine.methods.one_shot.cautions import cautions
-from coalmine.methods.one_shot.checks import (
-    canary_norm,
-    check_canaries,
-    check_initial,
-    check_vector,
-    check_view,
-)
 from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
-from coalmine.methods.one_shot.evidence import Evidence, vector_norm
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
-from coalmine.methods.one_shot.round_log import RoundLog
-from coalmine.methods.one_shot.scores import SCORES, find_score
-from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.updates import check_room, family_for
-from coalmine.methods.one_shot.views import adversary, parse_view, shows_one_release
+from coalmine.methods.one_shot.view_record import ViewRecord
+from coalmine.methods.one_shot.views import adversary
 from coalmine.protocol import Audit, Release, Vector, View
 from coalmine.results.finding import Finding
 from coalmine.results.result import AuditResult, common_delta
@@ -139,31 +130,16 @@ class OneShot(Audit):
         self._watch(view, score, initial)
 
     def _watch(self, view: str, score: str | None, initial: npt.ArrayLike | None) -> None:
-        """Start with an empty record of what this view shows."""
-        self.view, self.views = view, (parse_view(view),)
-        check_view(view, self.views[0], self.rounds)
-        self.score = find_score(score, self.views[0], view)
-        self._initial = check_initial(initial, view, self.dim)
-        if self._plants and self.views[0].kind != "update":
+        """Start with an empty record of what this view shows, and of the training."""
+        self._record = ViewRecord(
+            view, self._canaries, self.participation, rounds=self.rounds, score=score, initial=initial
+        )
+        self.view, self.views, self.score = view, (self._record.view,), self._record.score
+        if self._plants and self._record.view.kind != "update":
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
-        self._start_evidence()
-        self._log = RoundLog(self.rounds)
-        self._previous = self._initial
-        # How often each canary was due since the last release.
-        self._due = np.zeros(self._count, dtype=np.int64)
+        self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers)
         self._seconds, self._finished = 0.0, False
         self._inserted: tuple[int, Vector] | None = None  # round and sum of the canaries planted last
-
-    def _start_evidence(self) -> None:
-        """Start to score the canaries, and to check the training."""
-        drawn, takes_part, shared = self._canaries, self.participation, self._all_share_rounds()
-        self._evidence = Evidence(SCORES[self.score], drawn.dense, participation=takes_part, shared_rounds=shared)
-        self._in_tensors: StrataEvidence | None = None
-        if drawn.strata:
-            self._in_tensors = StrataEvidence(
-                drawn.strata, self.views[0], participation=takes_part, shared_rounds=shared
-            )
-        self._inspection = Inspection(self.dim, self.rounds, self.seed, drawn.layers)
 
     def seen_by(self, view: str, *, score: str | None = None, initial: npt.ArrayLike | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
@@ -206,8 +182,7 @@ class OneShot(Audit):
         """
         if not self._plants:
             return
-        rates = (self.participation.rate(self._count, self.rounds, round) for round in range(self.rounds))
-        due = self.canaries * max(rates)
+        due = self.canaries * max(self._record.rate(round) for round in range(self.rounds))
         if clients is not None:
             warn_if_crowded(due, clients)
         warn_if_loud(due, dim=self.dim, noise_multiplier=noise_multiplier)
@@ -223,9 +198,9 @@ class OneShot(Audit):
         """Learn about the training, for the checks: names and shapes of its tensors, sampling of clients, noise."""
         if layers is not None and self._canaries.layers is None:
             named = Layers.of(layers).check(self.dim)
-            if stratify and not self._log.planted.any():
+            if stratify and not self._record.log.planted.any():
                 self._canaries = replace(self._canaries, layers=named)
-                self._start_evidence()
+                self._watch(self.view, self.score, self._record.initial)
             self._inspection.layers = named
         self._inspection.sampling = sampling or self._inspection.sampling
         self._inspection.noise_multiplier = noise_multiplier or self._inspection.noise_multiplier
@@ -255,13 +230,10 @@ class OneShot(Audit):
         start = time.perf_counter()
         if self._finished:
             raise InputError(f"round {round} comes after result() was called: create a new audit for more rounds")
-        self._log.check_plant(round)
+        self._record.log.check_plant(round)
         norm = canary_norm(round, clip_norm, self.norm)
-        present = self._present(round)
-        self._log.planted[round], self._log.norms[round] = True, norm
-        self._log.clip_norms[round] = clip_norm
-        self._due[present] += 1
-        clients = self.participation.rate(self._count, self.rounds, round) * self.canaries
+        present = self._record.plant(round, norm=norm, clip_norm=clip_norm)
+        clients = self._record.rate(round) * self.canaries
         planted = self._canaries.planted(present, norm, clients) if self._plants else None
         self._inserted = None if planted is None else (round, planted.total)
         self._seconds += time.perf_counter() - start
@@ -280,45 +252,21 @@ class OneShot(Audit):
         if release.trial is not None:
             return
         start = time.perf_counter()
-        round = release.round
-        if self._plants and release.kind == "update":
+        inspected = self._plants and release.kind == "update"
+        if inspected:
             self._inspect(release)
-            if self.views[0].kind != "update":
-                self._seconds += time.perf_counter() - start
-                return
-        self._log.check_release(release, self.views[0], self.view)
-        vector = check_vector(np.asarray(release.vector, dtype=np.float32), f"the release of round {round}", self.dim)
-        change = vector if self._previous is None else vector - self._previous
-        norm, ends_epoch = vector_norm(change), self.participation.ends_epoch(self.rounds, round)
-        if norm > 0:
-            rate, shift = self.participation.rate(self._count, self.rounds, round), self._shift(release)
-            self._evidence.add(
-                change, norm, due=self._due[: self._canaries.dense.count], shift=shift, rate=rate, ends_epoch=ends_epoch
-            )
-            if self._in_tensors is not None:
-                self._in_tensors.add(change, due=self._due, shift=shift, rate=rate, ends_epoch=ends_epoch)
-        elif self._due.any():
-            raise InputError(
-                f"round {round} released a zero update although canaries took part: call skip if it was aborted"
-            )
-        else:
-            self._evidence.add_nothing(ends_epoch=ends_epoch)
-        self._log.observed[round] = True
-        self._due = np.zeros_like(self._due)
-        if self._previous is not None and not shows_one_release(self.views[0]):
-            self._previous = np.array(vector)
+        if not inspected or self._record.view.kind == "update":
+            self._record.observe(release)
         self._seconds += time.perf_counter() - start
 
     def _inspect(self, release: Release) -> None:
         """Record an update for the checks."""
-        round = release.round
-        if 0 <= round < self.rounds and self._log.planted[round] and not self._log.aborted[round]:
+        round, log = release.round, self._record.log
+        if 0 <= round < self.rounds and log.planted[round] and not log.aborted[round]:
             check_vector(np.asarray(release.vector), f"the release of round {round}", self.dim)
             planted_in, inserted = self._inserted or (round, None)
             self._inserted = None  # frees its memory before the canaries are scored
-            self._inspection.observe(
-                release, float(self._log.clip_norms[round]), inserted if planted_in == round else None
-            )
+            self._inspection.observe(release, float(log.clip_norms[round]), inserted if planted_in == round else None)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, for the check against the claimed sampling.
@@ -342,15 +290,12 @@ class OneShot(Audit):
 
     def discard(self, round: int) -> None:
         """Take back the canaries inserted into a round that failed, so that it can be repeated."""
-        if self._log.awaits_release(round):
-            self._log.planted[round] = False
-            self._due[self._present(round)] -= 1
+        self._record.discard(round)
 
     def skip(self, round: int, trial: int | None = None) -> None:
         """Record an aborted round: it counts as one without canaries."""
         if trial is None:
-            self.discard(round)
-            self._log.planted[round] = self._log.aborted[round] = True
+            self._record.skip(round)
             self.participation.record_aborted(round)
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
@@ -359,7 +304,7 @@ class OneShot(Audit):
             return ()
         if self.participation.drawn_by_training:
             return range(self._count)
-        return tuple(self._present(round).tolist())
+        return tuple(self._record.present(round).tolist())
 
     def sampled(self, round: int, nodes: int, available: int) -> None:
         """Record how many nodes the training drew, and warn if that is a larger share than declared."""
@@ -385,15 +330,11 @@ class OneShot(Audit):
         Raises:
             InputError: If nothing was observed yet.
         """
-        if not self._log.observed.any():
-            raise InputError(f"the view {self.view} has not observed any release yet: call observe after each round")
-        values = self._evidence.scores()
-        scored, members = ~np.isnan(values), self.members[: len(values)]
-        return values[scored & members], values[scored & ~members]
+        return self._record.scores()
 
     def null(self) -> Null | None:
         """Return the null distribution of a held-out canary's score, or an upper bound on its tails, or None."""
-        return self._evidence.null()
+        return self._record.null()
 
     def live(self) -> str | None:
         """Return a rough ε of what was seen so far, for the progress bar."""
@@ -425,7 +366,7 @@ class OneShot(Audit):
                 ``delta`` differs from the claim's.
         """
         delta = common_delta(delta, theory)
-        self._log.check_complete(self.views[0], self.view)
+        self._record.log.check_complete(self._record.view, self.view)
         inserted, held_out = self.scores()
         null = self.null()
         evidence = canary_evidence(
@@ -439,7 +380,7 @@ class OneShot(Audit):
             theory=theory,
         )
         test, warnings = normality(inserted, "inserted")
-        checks, findings = self._inspection.findings(theory, self._in_tensors, self.members)
+        checks, findings = self._inspection.findings(theory, self._record.in_tensors, self.members)
         self._finished = True
         return AuditResult(
             method="one-shot",
@@ -460,16 +401,9 @@ class OneShot(Audit):
             warnings=[*warnings, *cautions(self, theory), *self.notes],
             metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
             timing={"audit_s": self._seconds},
-            config=self._config() | self._log.clipping(),
-            arrays=self._canaries_by_score(),
+            config=self._config() | self._record.log.clipping(),
+            arrays=self._record.canaries_by_score(),
         )
-
-    def _canaries_by_score(self) -> dict[str, Ints]:
-        """Return the numbers of the inserted and of the held-out canaries, in the ascending order of their scores."""
-        order = np.argsort(self._evidence.scores(), kind="stable")
-        ranked = order[~np.isnan(self._evidence.scores()[order])]
-        inserted = self.members[ranked]
-        return {"inserted_canaries": ranked[inserted], "held_out_canaries": ranked[~inserted]}
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
         """Return the result compared with the claim for canaries that take part as these do; for integrations."""
@@ -489,29 +423,24 @@ class OneShot(Audit):
     @property
     def knows_rounds(self) -> bool:
         """Whether the score uses the rounds in which a canary takes part."""
-        return self.participation.knowledge == "rounds" or SCORES[self.score].knows_rounds
+        return self._record.knows_rounds
 
     @property
     def shares_rounds(self) -> bool:
         """Whether all canaries take part in the same rounds, known to the adversary."""
-        return self._evidence.history.shared_rounds
+        return self._record.evidence.history.shared_rounds
 
     @property
     def is_silent(self) -> bool:
         """Whether the view has shown no round with canaries."""
-        return self._evidence.is_silent
+        return self._record.evidence.is_silent
 
     @property
     def sampling(self) -> Sampling:
         """Sampling to account for, against an adversary who knows what the score uses."""
-        if not self.knows_rounds:
-            return self.participation.sampling(self._count, self.rounds)
-        # Secret sampling does not protect from an adversary who knows the rounds: only their number counts.
-        times = np.zeros(self._count, dtype=np.int64)
-        for round in range(self.rounds):
-            times[self._present(round)] += 1
-        most = max(1, int(times.max()))
-        return EveryRound() if most == self.rounds else AtMost(most)
+        if self.knows_rounds:
+            return sampling_of_known_rounds(self._record.present, count=self._count, rounds=self.rounds)
+        return self.participation.sampling(self._count, self.rounds)
 
     def theory(self, *, noise_multiplier: float, delta: float, accountant: str | None = None) -> Theory:
         """Return the guarantee that the training claims for these canaries.
@@ -529,71 +458,28 @@ class OneShot(Audit):
             >>> round(audit.theory(noise_multiplier=4.0, delta=1e-5).epsilon, 2)
             3.34
         """
-        sampling = self.sampling
-        # The analysis of fixed-size sampling is loose for large shares, where participation in every round, which is
-        # never more private, can have the smaller ε.
-        candidates = [sampling, EveryRound()] if isinstance(sampling, FixedSize) else [sampling]
-        claims = [
-            accounting.theory(
-                noise_multiplier=noise_multiplier,
-                sampling=candidate,
-                rounds=self.rounds,
-                delta=delta,
-                accountant=accountant,
-            )
-            for candidate in candidates
-        ]
-        return min(claims, key=lambda claim: claim.epsilon)
+        return tightest_theory(
+            self.sampling, noise_multiplier=noise_multiplier, rounds=self.rounds, delta=delta, accountant=accountant
+        )
 
     # Checkpoints
 
     def state(self) -> Mapping[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps, as arrays by name."""
-        previous = np.zeros(0, dtype=np.float32) if self._previous is None else self._previous
-        arrays = {"due": self._due, "before": previous, "seconds": self._seconds}
-        copies = {name: np.array(value) for name, value in arrays.items()}
-        checks = {**self._inspection.state(), **({} if self._in_tensors is None else self._in_tensors.state())}
-        return {**self._log.state(), **copies, **self._evidence.state(), **checks}
+        return {**self._record.state(), **self._inspection.state(), "seconds": np.array(self._seconds)}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
-        self._log.restore(state)
-        self._due = np.array(state["due"])
-        self._previous = np.array(state["before"]) if len(state["before"]) else None
-        self._evidence.restore(state)
-        if self._in_tensors is not None:
-            self._in_tensors.restore(state)
+        self._record.restore(state)
         self._inspection.restore(state)
         self._seconds, self._finished = float(state["seconds"]), False
 
     def __repr__(self) -> str:
         """Return all settings: a checkpoint is resumed only by an audit with the same ones."""
-        start = "" if self._initial is None else hashlib.blake2b(self._initial.tobytes(), digest_size=6).hexdigest()
+        initial = self._record.initial
+        start = "" if initial is None else hashlib.blake2b(initial.tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config()}, initial={start})"
 
     def _config(self) -> dict[str, Any]:
         names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
         return {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
-
-    # Details
-
-    def _present(self, round: int) -> Ints:
-        """Return the canaries due in a round, inserted and held out."""
-        return self.participation.present(self._count, self.rounds, self.seed, round)
-
-    def _all_share_rounds(self) -> bool:
-        """Return whether all canaries take part in the same rounds, known to the adversary."""
-        if self.participation.knowledge != "rounds":
-            return False
-        return {len(self._present(t)) for t in range(self.rounds)} <= {0, self._count}
-
-    def _shift(self, release: Release) -> float | None:
-        """Return what an inserted canary adds to its dot product with a release, or None if it is unknown."""
-        if release.kind == "update" and release.divisor is not None:
-            return float(self._log.norms[release.round]) / check_positive("divisor", release.divisor)
-        if SCORES[self.score].needs_divisor:
-            raise InputError(
-                f"the score {self.score} needs the number that the sum of round {release.round} was divided by: give "
-                "Release(divisor=…), or use the score max"
-            )
-        return None

@@ -154,13 +154,13 @@ def _drawn(record: CohortRecord, sampling: Poisson | FixedSize, level: float) ->
         largest = int(np.argmax(record.sizes / record.available))
         size, of = int(record.sizes[largest]), int(record.available[largest])
         if size * sampling.population > sampling.size * of:
-            sentence = f"{size} of {of} clients took part in round {largest}, more than {sampling} claims"
+            sentence = f"{size} of {of} clients took part in round {largest}, more than {_named(sampling)} claims"
             findings.append(Finding(check=Check.PARTICIPATION, sentence=sentence))
         rate = total / available  # the sizes are public; who fills them is what is tested
         steady = len(np.unique(record.sizes)) == len(np.unique(record.available)) == 1
     else:
         mean = total / record.rounds
-        sentence = f"{mean:.4g} clients took part per round on average, more than {sampling} claims"
+        sentence = f"{mean:.4g} clients took part per round on average, more than {_named(sampling)} claims"
         tests.append(_Test(rate_p_value(total, available, rate), sentence))
         tests.append(_alike_sizes(record, sampling))
     if steady and record.hits.size:
@@ -191,7 +191,7 @@ def _alike_sizes(record: CohortRecord, sampling: Sampling) -> _Test:
             record.sizes[:-1].tolist(), record.sizes[1:].tolist(), record.available[1:].tolist(), strict=True
         )
     ]
-    sentence = f"The numbers of clients per round are too much alike for {sampling} ({_values(record.sizes)})"
+    sentence = f"The number of clients per round varies too little for {_named(sampling)} ({_values(record.sizes)})"
     return _Test(math.exp(min(0.0, -sum(gains))), sentence)
 
 
@@ -207,19 +207,20 @@ def _groups(record: CohortRecord, rate: float, sampling: Sampling) -> list[_Test
         if number == 0 and record.repeats[0] == record.rounds - 1:
             sentence = (
                 f"The same {record.sizes[0]} of {record.available[0]} clients took part in all {record.rounds} rounds, "
-                f"which {sampling} makes next to impossible"
+                f"which {_named(sampling)} makes next to impossible"
             )
             tests.append(_Test(more, sentence, same=True))
         elif hits > rate * trials:
             sentence = (
-                f"{name.capitalize()} took part more often than {sampling} allows ({hits / trials:.2g} of the time "
-                f"instead of {rate:.2g})"
+                f"{name.capitalize()} took part more often than {_named(sampling)} allows ({hits / trials:.2g} of the "
+                f"time instead of {rate:.2g})"
             )
             tests.append(_Test(more, sentence))
         else:
             sentence = (
                 f"{name.capitalize()} took part less often than others ({hits / trials:.2g} of the time instead of "
-                f"{realized:.2g}): they look shuffled, for which {sampling} is not computed, unless clients come and go"
+                f"{realized:.2g}): they look shuffled, for which {_named(sampling)} is not computed, unless clients "
+                "come and go"
             )
             tests.append(_Test(rate_p_value(trials - hits, trials, 1 - realized), sentence, refutes=False))
     return tests
@@ -263,3 +264,8 @@ def _values(sizes: Ints) -> str:
     if len(different) == 1:
         return f"always {different[0]}"
     return f"from {different[0]} to {different[-1]}"
+
+
+def _named(sampling: Sampling) -> str:
+    """Return the name of a sampling scheme, with no more digits than one reads."""
+    return f"{sampling.name}:{sampling.rate:.4g}" if isinstance(sampling, Poisson) else str(sampling)

@@ -8,6 +8,7 @@ from coalmine.config import SettingError
 from coalmine.methods.job import Job, JobContext
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.methods.registry import Method
+from coalmine.results.units import USER
 
 if TYPE_CHECKING:
     from coalmine.simulation.settings import TrainingSettings
@@ -47,6 +48,7 @@ METHOD = Method(
     reference="Andrew et al. 2023",
     settings=OneShotSettings,
     job=_job,
+    unit=lambda result: USER,
     training=_training,
     options=("view",),
     init={"view": ["final-change", "updates"], "delta": 1e-5},

@@ -38,7 +38,7 @@ def shape_findings(rows: Floats, rounding: float, level: float) -> list[Finding]
         []
         >>> [finding] = shape_findings(rng.uniform(-3**0.5, 3**0.5, size=(8, 500)), 0.0, 1e-3)
         >>> finding.sentence
-        '100% of the values lie within 4 standard deviations of noise, where at most 95% of Gaussian ones would'
+        '100% of the noise lies in places 4 standard deviations wide in all; of Gaussian noise at most 95% would'
     """
     half = len(rows) // 2
     if not half:
@@ -55,8 +55,8 @@ def shape_findings(rows: Floats, rounding: float, level: float) -> list[Finding]
         hits = float(counts[places].sum())
         most = math.erf(width / math.sqrt(2))
         sentence = (
-            f"{hits / total:.0%} of the values lie within {measure:g} standard deviations of noise, where at most "
-            f"{most:.0%} of Gaussian ones would"
+            f"{hits / total:.0%} of the noise lies in places {measure:g} standard deviations wide in all; of "
+            f"Gaussian noise at most {most:.0%} would"
         )
         p_value = min(1.0, len(_MEASURES) * float(near_zero_p_value(hits, total, width)))
         findings.append(Finding(check=Check.SHAPE, sentence=sentence, p_value=p_value))

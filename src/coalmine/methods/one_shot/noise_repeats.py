@@ -10,6 +10,7 @@ from coalmine.arrays import Bools, Floats, Ints
 from coalmine.methods.one_shot.claimed_noise import ClaimedNoise, with_rounding
 from coalmine.methods.one_shot.noise_patterns import pair_p_value
 from coalmine.results.finding import Check, Finding
+from coalmine.results.words import plural
 from coalmine.stats.noise_tests import energy_p_value
 
 # A copy explains at least this share of the energy. Where it does not, the noise is missing rather than copied.
@@ -66,7 +67,7 @@ def _repeated_pairs(
     verb = "repeats" if shared[first] >= _REPEATED * lengths[first + 1] else "depends on"
     sentence = f"{subject} round {rounds[first + 1]} {verb} that of round {rounds[source[first]]}"
     if len(repeated) > 1:
-        sentence += f", and likewise in {len(repeated) - 1} more rounds"
+        sentence += f", and likewise in {plural(len(repeated) - 1, 'more round')}"
     return [Finding(check=Check.FRESH, sentence=sentence, p_value=float(p_values[repeated].max()))]
 
 
@@ -161,10 +162,10 @@ def _partners(claim: ClaimedNoise) -> list[Finding]:
     if 2 * p_value > claim.level:
         return []
     names = [
-        f"number {record.coordinates[i] - record.layers.starts[tensor]:,} of {record.layers.names[tensor]}"
+        f"coordinate {record.coordinates[i] - record.layers.starts[tensor]:,} of {record.layers.names[tensor]}"
         for i, tensor in zip(pairs[0], record.tensor_of_sample[pairs[0]], strict=True)
     ]
-    more = f", and likewise {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
+    more = f", and likewise in {plural(len(pairs) - 1, 'more pair')}" if len(pairs) > 1 else ""
     sentence = f"The noise of {names[0]} follows that of {names[1]}{more}"
     return [Finding(check=Check.INDEPENDENT, sentence=sentence, p_value=2 * p_value)]
 
@@ -173,10 +174,10 @@ def _copy_sentence(kind: str, pairs: Sequence[tuple[str, str, str]], lag: int) -
     names = ", ".join(name for _, name, _ in pairs[:_LISTED])
     names += f" and {len(pairs) - _LISTED} more tensors" if len(pairs) > _LISTED else ""
     if kind == "neighbors":
-        return f"Neighboring numbers of {names} get the same noise"
+        return f"Neighboring coordinates of {names} get the same noise"
     if kind == "rows":
         return f"The rows of {names} get the same noise"
     if kind == "tensors":
         others = f", and {len(pairs) - 1} more pairs of tensors" if len(pairs) > 1 else ""
         return f"{pairs[0][1]} and {pairs[0][2]} get the same noise{others}"
-    return f"The noise of a number and of the one {lag:,} places further on is the same"
+    return f"Coordinates that are {lag:,} apart get the same noise"

@@ -132,8 +132,8 @@ def _near_zero(claim: ClaimedNoise) -> list[Finding]:
             findings.append(
                 Finding(
                     check=Check.PLACES,
-                    sentence=f"About {100 * _bare_share(counts[tensor] / totals[tensor], width):.2g}% of the numbers "
-                    f"of {record.layers.names[tensor]} have next to no noise",
+                    sentence=f"About {100 * _bare_share(counts[tensor] / totals[tensor], width):.2g}% of the "
+                    f"coordinates of {record.layers.names[tensor]} have next to no noise",
                     p_value=float(p_values[tensor]),
                 )
             )
@@ -158,9 +158,11 @@ def _single_numbers(claim: ClaimedNoise, known: Bools) -> list[Finding]:
         return []
     first = int(np.argmax(low))
     number = int(coordinates[first] - record.layers.starts[tensors[first]])
+    where = f"coordinate {number:,} of {record.layers.names[tensors[first]]}"
+    lack = "coordinates lacks" if low.sum() == 1 else "coordinates lack"
     sentence = (
-        f"{int(low.sum()):,} of {low.size:,} numbers lack the claimed noise in all rounds, such as number {number} of "
-        f"{record.layers.names[tensors[first]]}"
+        f"{int(low.sum()):,} of {low.size:,} {lack} the claimed noise in all rounds"
+        f"{': ' if low.sum() == 1 else ', such as '}{where}"
     )
     return [Finding(check=Check.PLACES, sentence=sentence, p_value=float(p_values[low].max()))]
 
@@ -206,4 +208,4 @@ def _block_name(record: NoiseRecord, first: int, last: int) -> tuple[str, bool]:
     name = record.layers.names[tensor]
     if high - low == record.layers.sizes[tensor]:
         return name, True
-    return f"Numbers {low:,}–{high - 1:,} of {name}", False
+    return f"Coordinates {low:,}–{high - 1:,} of {name}", False

@@ -43,10 +43,11 @@ class OneShotSettings(Settings):
         "coin-flips",
         description="coin-flips (each canary is inserted with probability 1/2) or fixed (exactly `canaries` are)",
     )
-    family: Literal["hadamard", "gaussian"] | None = Field(
+    family: Literal["hadamard", "orthogonal", "gaussian"] | None = Field(
         None,
         examples=["gaussian"],
-        description="hadamard (orthogonal, fast) or gaussian (independent); by default chosen by the model's size",
+        description="hadamard (orthogonal, fast), orthogonal (small models) or gaussian (independent); by default "
+        "chosen by the model's size",
     )
     norm: float | None = Field(
         None,

@@ -1,6 +1,6 @@
 """Canaries that are updates: random directions that extra clients send, and that releases are searched for.
 
-Two families share one interface. docs/one-shot.md compares them.
+Three families share one interface. docs/one-shot.md compares them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.errors import InputError, check_count, did_you_mean
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
+from coalmine.methods.one_shot.orthogonal import OrthogonalCanaries
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.stats.rank_tests import Design
@@ -52,19 +53,27 @@ class UpdateCanaries(Protocol):
         """Yield these canaries one by one, for indices in ascending order."""
 
 
-FAMILIES: dict[str, type[HadamardCanaries] | type[GaussianCanaries]] = {
+FAMILIES: dict[str, type[HadamardCanaries] | type[OrthogonalCanaries] | type[GaussianCanaries]] = {
     "hadamard": HadamardCanaries,
+    "orthogonal": OrthogonalCanaries,
     "gaussian": GaussianCanaries,
 }
 
-# In fewer dimensions random signs differ from uniform directions, and Gaussian canaries cost next to nothing.
+# In fewer dimensions random signs differ from uniform directions, and storing canaries costs next to nothing.
 _HADAMARD_FROM = 4096
 _MOST_NUMBERS = 10**10
 
 
 def family_for(dim: int, count: int) -> str:
-    """Return the default family: ``hadamard`` if signs look uniform and canaries leave half of the space free."""
-    return "hadamard" if dim >= _HADAMARD_FROM and 2 * count <= dim else "gaussian"
+    """Return the default family: orthogonal canaries if they leave half of the space free.
+
+    Example:
+        >>> family_for(5_000, 200), family_for(1_000, 200), family_for(30, 200)
+        ('hadamard', 'orthogonal', 'gaussian')
+    """
+    if 2 * count > dim:
+        return "gaussian"
+    return "hadamard" if dim >= _HADAMARD_FROM else "orthogonal"
 
 
 def check_room(family: str, dim: int, count: int) -> None:
@@ -73,9 +82,9 @@ def check_room(family: str, dim: int, count: int) -> None:
     Orthogonal canaries must leave at least half of the space free, or the remainder says little about a release's
     length. Gaussian ones must not take far more time than anyone would wait.
     """
-    if family == "hadamard" and 2 * count > dim:
+    if family != "gaussian" and 2 * count > dim:
         raise InputError(
-            f"{count:,} hadamard canaries, inserted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
+            f"{count:,} {family} canaries, inserted and held out, need at least {2 * count:,} dimensions, got {dim:,}: "
             "use fewer canaries or family=gaussian"
         )
     if family == "gaussian" and count * dim > _MOST_NUMBERS:
@@ -91,9 +100,10 @@ def update_canaries(family: str, *, dim: int, count: int, seed: int) -> UpdateCa
     Args:
         family: ``"hadamard"``: exactly orthogonal, so that none adds to another's score; all scores of an update cost a
             few fast transforms. Null scores are sums of random signs, normal to the accuracy of the central limit
-            theorem. ``"gaussian"``: the paper's independent, uniform directions, whose null scores follow the cosine
-            null exactly; scores cost ``dim`` random numbers per canary, thousands of times more. To score many updates
-            use ``GaussianCanaries.dots_of``.
+            theorem. ``"orthogonal"``: exactly orthogonal and uniform, so that null scores follow theirs exactly; they
+            are stored, and for small models. ``"gaussian"``: the paper's independent, uniform directions, whose null
+            scores follow the cosine null exactly; scores cost ``dim`` random numbers per canary, thousands of times
+            more. To score many updates use ``GaussianCanaries.dots_of``.
         dim: Number of coordinates.
         count: Number of canaries.
         seed: Seed of the canaries.

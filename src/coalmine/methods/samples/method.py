@@ -1,6 +1,7 @@
 """The registry entry of the samples method. It has no settings: it runs inside an integration such as Opacus."""
 
 from coalmine.methods.registry import Method
+from coalmine.results.units import EXAMPLE
 
 METHOD = Method(
     name="samples",
@@ -13,4 +14,5 @@ METHOD = Method(
         "released."
     ),
     reference="Steinke, Nasr & Jagielski 2023",
+    unit=lambda result: EXAMPLE,
 )

@@ -13,6 +13,7 @@ from coalmine.methods.registry import Method
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.results.tables import Table, fixed
+from coalmine.results.units import PHRASE, USER
 
 if TYPE_CHECKING:
     from coalmine.drawing.sections import Section
@@ -163,6 +164,7 @@ METHOD = Method(
     settings=SecretSharerSettings,
     job=_job,
     recompute=_recompute,
+    unit=lambda result: PHRASE if result.view.endswith(":phrase") else USER,
     training=lambda: TextTrainingSettings,
     training_table=TABLE,
     options=("model_weights", "canaries", "reference_weights"),

@@ -39,6 +39,39 @@ def is_saved(path: Path) -> bool:
 
 def open_table(path: Path) -> Any:
     """Open the dataset, or dict of datasets, in a directory or file; nothing is downloaded or cached."""
+    opened = _opened(path)
+    for part in opened.values() if isinstance(opened, _library().DatasetDict) else [opened]:
+        _refuse_links(part, path)
+    return opened
+
+
+def _refuse_links(dataset: Any, path: Path) -> None:
+    """Refuse images, sounds and the like that are named instead of stored: reading them would open other files."""
+    for name, feature in dataset.features.items():
+        if not _is_decoded(feature):
+            continue
+        column = dataset.data.column(name).combine_chunks()
+        kind = column.type
+        stored = hasattr(kind, "get_field_index") and kind.get_field_index("bytes") >= 0
+        if not stored or column.field("bytes").null_count > column.null_count:
+            raise InputError(
+                f"{path}: the column {name!r:.60} names files or addresses instead of holding their content, and no "
+                "other file is opened for a table: save it with its content (`save_to_disk` does)"
+            )
+
+
+def _is_decoded(feature: Any) -> bool:
+    """Whether the library decodes a column, or something inside it, as a file."""
+    if isinstance(feature, Mapping):
+        return any(map(_is_decoded, feature.values()))
+    if isinstance(feature, list):
+        return any(map(_is_decoded, feature))
+    inner = getattr(feature, "feature", None)
+    return hasattr(feature, "decode_example") or (inner is not None and _is_decoded(inner))
+
+
+def _opened(path: Path) -> Any:
+    """Return what the library reads."""
     datasets = _library()
     try:
         if path.is_dir():

@@ -9,7 +9,7 @@ import coalmine as cm
 from coalmine.layers import Layers
 from coalmine.replaying.clients import Template
 from coalmine.replaying.noise import factors, measure
-from coalmine.replaying.places import named, quiet_places
+from coalmine.replaying.quiet_places import named, quiet_places
 from replaying_aggregations import C, Z, clip
 
 DIM = 1000
@@ -52,7 +52,7 @@ def test_a_part_of_an_array_with_too_little_noise_is_found(name):
 
 def test_the_finding_names_the_part():
     result = run(noisy_sum(QUIET["a block of ten"]), rounds=1)
-    assert any("in coordinates 37–46 only" in finding.sentence for finding in result.findings if finding.refutes)
+    assert any("all in coordinates 37–46, joined" in finding.sentence for finding in result.findings if finding.refutes)
 
 
 def _layers_clipped_by_themselves(updates, rng):

@@ -13,9 +13,10 @@ from coalmine.layers import Layers
 from coalmine.replaying.extras import Extra
 from coalmine.replaying.movement import Movement, Round
 from coalmine.replaying.noise import Noise
-from coalmine.replaying.result import Moved, count
+from coalmine.replaying.result import Moved
 from coalmine.replaying.shrinking import detected, limit
 from coalmine.results.finding import Check, Finding
+from coalmine.results.words import factor, plural
 
 # A check must move the release by this much more than a plain update of the same size to say something new.
 _NEW = 1.05
@@ -93,13 +94,13 @@ class Judge:
         if noise.level == 0:
             sentence = (
                 f"The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
-                f"{self._noise_multiplier:g}. (Noise from a fixed seed, or from a vector drawn once, counts as none.)"
+                f"{self._noise_multiplier:g}. Noise from a fixed seed, or from a vector drawn once, counts as none."
             )
             self._general.append(Finding(check=Check.SIZE, sentence=sentence))
         elif noise.rank is not None:
             sentence = (
                 f"The noise is not independent across coordinates and calls: its vectors span only "
-                f"{count(noise.rank, 'dimension')}. Whatever is orthogonal to them is released bare."
+                f"{plural(noise.rank, 'dimension')}. Whatever is orthogonal to them is released bare."
             )
             self._general.append(Finding(check=Check.INDEPENDENT, sentence=sentence))
 
@@ -206,7 +207,7 @@ class Judge:
         movement, extra, how = observation.movement, observation.extra, f"when {observation.clause}"
         if movement.unprotected:
             arrays = _listed(self._arrays(movement.unprotected))
-            return f"{arrays}: {count(len(movement.unprotected), 'coordinate')} without noise moved {how}."
+            return f"{arrays}: {plural(len(movement.unprotected), 'coordinate')} without noise moved {how}."
         if math.isinf(movement.excess):
             shows = (
                 f"rounds share their noise, so that their difference shows the {self._who}"
@@ -215,9 +216,9 @@ class Judge:
             )
             return f"The {self._who} shows without any noise {how}: {shows}."
         covers = "the noise covers" if self._noise_multiplier and self._noise_level else "the clip norm allows"
-        times = f"{'' if movement.exact else 'at least '}{movement.excess:.3g} times what {covers}"
+        times = f"{'' if movement.exact else 'at least '}{factor(movement.excess)} times what {covers}"
         if observation.rounds > 1:
-            return f"The output moved by {times} in all rounds together {how}."
+            return f"The outputs of all rounds together moved by {times} {how}."
         if self._too_little_noise(observation):
             return (
                 f"The noise is too small: it covers {1 / movement.excess:.2g} of how far the output moved {how} (noise "
@@ -225,9 +226,8 @@ class Judge:
             )
         moved = self._clip_norms(movement)
         if not movement.exact and abs(math.log(movement.scale)) > 1e-3 and moved < movement.excess:
-            counts = (
-                f"; with the movement of the output that counts as {movement.excess:.3g} times what the claim allows"
-            )
+            excess = factor(movement.excess)
+            counts = f"; with the movement of the output that counts as {excess} times what the claim allows"
             return (
                 f"The noise depends on the {self._who}s: its standard deviation changed by a factor of "
                 f"{movement.scale:.4g} {how}{self._unless(extra) or counts}."
@@ -237,19 +237,19 @@ class Judge:
         if not self._unit or not movement.exact:
             return f"The output moved by {times}{how}{self._unless(extra)}."
         covered = self._unless(extra) or f"; {covers} {moved / movement.excess:.2g}"
-        return f"The output moved by {moved:.3g} × {self._unit}{how}{covered}."
+        return f"The output moved by {factor(moved)} × {self._unit}{how}{covered}."
 
     def _unless(self, extra: Extra) -> str:
         """Say when a movement is a bug, for what is only a warning."""
         return extra.remark or ("" if self._hostile or not extra.hostile else f": a bug if {self._who}s are hostile")
 
     def _as_if(self, movement: Movement) -> str:
-        """Say what clips an update by parts: all arrays, or all numbers, moved by what one clip norm allows."""
-        parts = {"arrays": movement.by_array, "numbers": (movement.each_number,) * 2}
+        """Say what clips an update by parts: all arrays, or all coordinates, moved by what one clip norm allows."""
+        parts = {"arrays": movement.by_array, "coordinates": (movement.each_number,) * 2}
         for name, lengths in parts.items():
             if len(lengths) > 1 and all(_SAME < length / self._length < 1 / _SAME for length in lengths):
-                number = f"{len(lengths):,} arrays" if name == "arrays" else "the numbers"
-                return f", as if each of {number} were clipped by itself"
+                each = f"each of {len(lengths):,} arrays" if name == "arrays" else "each coordinate"
+                return f", as if {each} were clipped by itself"
         return ""
 
     def _clip_norms(self, movement: Movement) -> float:

@@ -1,0 +1,80 @@
+"""Orthogonal canaries for small models: uniformly random orthonormal vectors, stored as a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.arrays import Floats
+from coalmine.errors import InputError, check_count
+from coalmine.protocol import Vector
+from coalmine.seeds import generator
+from coalmine.threads import single_thread
+
+MOST_NUMBERS = 1 << 23
+"""Numbers of all canaries together, at most: 64 MB."""
+
+
+class OrthogonalCanaries:
+    """Orthonormal canaries, uniform among all such.
+
+    Each is uniform on the sphere of the dimensions that the others leave, so the null scores follow
+    ``OrthogonalCosineNull`` exactly, whatever the update looks like and in any dimension.
+
+    Args:
+        dim: Number of coordinates.
+        count: Number of canaries, at most ``dim``.
+        seed: Seed of the canaries.
+
+    Raises:
+        InputError: If the canaries do not fit the dimension or into memory.
+
+    Example:
+        >>> canaries = OrthogonalCanaries(dim=10, count=3, seed=0)
+        >>> canaries.dots(canaries.canary(1)).round(6) + 0.0
+        array([0., 1., 0.])
+    """
+
+    orthonormal = True
+
+    def __init__(self, *, dim: int, count: int, seed: int) -> None:
+        self.dim, self.count = check_count("dim", dim, least=2), check_count("count", count)
+        self.seed = check_count("seed", seed, least=0)
+        if self.count > self.dim:
+            raise InputError(f"count must be at most {self.dim}, the number of dimensions, got {count}")
+        if self.count * self.dim > MOST_NUMBERS:
+            raise InputError(
+                f"{self.count:,} orthogonal canaries of {self.dim:,} numbers are more than {MOST_NUMBERS:,} numbers: "
+                "use family=hadamard"
+            )
+
+    @cached_property
+    def _rows(self) -> Floats:
+        """The canaries, (count, dim)."""
+        with single_thread():
+            columns, triangle = np.linalg.qr(generator(self.seed, "canaries").normal(size=(self.dim, self.count)))
+        # With a positive diagonal the factorization is unique, and its first factor uniform (Stewart 1980).
+        return np.ascontiguousarray((columns * np.where(np.diag(triangle) < 0, -1.0, 1.0)).T)
+
+    def dots(self, vector: Vector) -> Floats:
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
+        with single_thread():
+            return np.asarray(self._rows @ np.asarray(vector, dtype=np.float64))
+
+    def total(self, weights: npt.ArrayLike) -> Vector:
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
+        with single_thread():
+            total: Vector = (np.asarray(weights, dtype=np.float64) @ self._rows).astype(np.float32)
+        return total
+
+    def canary(self, index: int) -> Vector:
+        """Return one canary, (dim,)."""
+        row: Vector = self._rows[index].astype(np.float32)
+        return row
+
+    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+        """Yield these canaries one by one."""
+        return (self.canary(index) for index in indices)
