@@ -209,7 +209,7 @@ def states_noise(theory: Theory) -> bool:
 def needed_sentence(test: ClaimTest) -> str:
     """Say how many canaries would have been enough, with a space before it; what else to do if none would."""
     if test.canaries_needed is None:
-        return " More canaries alone are not known to detect it: use a view that shows more, or a larger share of rounds."
+        return " More canaries alone may not detect it: use a view that shows more, or a larger share of rounds."
     unnoticed = "half the noise" if test.theory is None or states_noise(test.theory) else "twice this ε"
     return f" About {test.canaries_needed:,} inserted canaries would detect {unnoticed} (80% power)."
 
