@@ -44,7 +44,7 @@ def test_a_stated_noise_multiplier_is_tested_as_a_whole_curve():
 def test_half_of_the_noise_passes_with_a_warning_where_it_is_not_found_and_small_mechanisms_are_called_more_often():
     """That the few canaries of 300 calls find half of the noise has a probability below 1e-3; so has the opposite."""
     half = {"epsilon": 1.0, "dim": 50}
-    with pytest.warns(UserWarning, match=r"9,000 canaries would have found noise below 0\.4\d? of the claimed"):
+    with pytest.warns(UserWarning, match=r"9,000 canaries would have found noise below 0\.3\d of the claimed"):
         assert_private(noisy(SIGMA / 2), **half, calls=300)
     with pytest.raises(AssertionError, match="too small everywhere"):
         assert_private(noisy(SIGMA / 2), **half)
@@ -82,6 +82,18 @@ def test_a_tensor_without_noise_is_named():
 def test_claims_and_layers_that_do_not_fit_are_refused(wrong, message):
     with pytest.raises(InputError, match=message):
         assert_private(noisy(SIGMA), **({"epsilon": 1.0} | wrong))
+
+
+def test_the_message_counts_all_calls():
+    calls, mechanism = itertools.count(), noisy(0.1 * SIGMA)
+
+    def counted(total):
+        next(calls)
+        return mechanism(total)
+
+    with pytest.raises(AssertionError) as failure:
+        assert_private(counted, epsilon=1.0, dim=500, calls=100)
+    assert f"({next(calls)} calls in 500 dimensions" in str(failure.value)
 
 
 @pytest.mark.parametrize("constant", [0.0, 1.0])

@@ -71,7 +71,8 @@ def assert_private(
             a module or a state dict.
         canaries: Number of canaries in the sum of the first call. By default a fifth of ``dim``, at most 2,000.
         calls: Number of further calls, at least 16; by default 6,000 for up to 66 coordinates, 400 for 10,000, and
-            16 for 10 million.
+            16 for 10 million. A fifth as many, at least 16, follow in up to two million dimensions to look for
+            directions with less noise.
         false_alarm_rate: Largest probability that a correct mechanism fails, if its noise is independent.
         seed: Seed of the canaries.
 
@@ -99,7 +100,7 @@ def assert_private(
     __tracebackhide__ = True
     from coalmine.methods.mechanism.audit import applied, audit_mechanism, checked_calls
     from coalmine.methods.mechanism.battery import check_noise
-    from coalmine.methods.mechanism.calls import canaries_to_guess
+    from coalmine.methods.mechanism.calls import calls_along_waves, canaries_to_guess
     from coalmine.methods.mechanism.power import weakness
 
     if not callable(mechanism):
@@ -133,10 +134,11 @@ def assert_private(
         seed=seed,
         before=1,
     )
+    made = 1 + number + calls_along_waves(dim, number)
     for finding in findings:
         raise AssertionError(
             f"{finding}\nThe claim of ε = {claim:.4g} at δ = {delta:g} is refuted by the check "
-            f'"{finding.check}" ({number:,} calls in {dim:,} dimensions, seed {seed}).\n'
+            f'"{finding.check}" ({made:,} calls in {dim:,} dimensions, seed {seed}).\n'
             f"A correct mechanism fails this test in at most {_share(false_alarm_rate)}, if its noise is independent."
         )
     assert first.bound is not None

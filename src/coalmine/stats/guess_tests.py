@@ -64,18 +64,21 @@ def threshold_p_value(scores: Floats, inserted: Bools, claim: Curve) -> float:
         [others.size - np.searchsorted(others, THRESHOLDS, side="right"), np.searchsorted(members, -THRESHOLDS)]
     )
     # The fair coin is part of the event, so that all canaries count: its rate is half of the TPR or FPR.
-    n, half = scores.size, _LEVELS / 2
-    # One right guess is never evidence: for sums of different coins, P(at least 1) can exceed the binomial one.
-    low = np.where(
-        right[:, None] > 1, special.betaincinv(np.maximum(right, 1)[:, None], (n - right + 1)[:, None], half), 0.0
-    )
-    high = np.where(
-        wrong[:, None] < n, special.betainccinv((wrong + 1)[:, None], np.maximum(n - wrong, 1)[:, None], half), 1.0
-    )
-    refuted = np.minimum(1, 2 * low) > claim.tpr(np.minimum(1.0, 2 * high))
-    # Bounds get tighter as the level grows, so a test rejects at all levels from some first one on.
-    first = np.where(refuted.any(axis=1), _LEVELS[np.argmax(refuted, axis=1)], 1.0)
-    return float(min(1.0, first.min() * first.size))
+    n = scores.size
+
+    def refuted(level: Floats) -> Bools:
+        # One right guess is never evidence: for sums of different coins, P(at least 1) can exceed the binomial one.
+        low = np.where(right > 1, special.betaincinv(np.maximum(right, 1), n - right + 1, level / 2), 0.0)
+        high = np.where(wrong < n, special.betainccinv(wrong + 1, np.maximum(n - wrong, 1), level / 2), 1.0)
+        return np.asarray(np.minimum(1, 2 * low) > claim.tpr(np.minimum(1.0, 2 * high)))
+
+    # Bounds get tighter as the level grows, so a test rejects at all levels from some first one on: a bisection.
+    first, after = np.zeros(right.size, dtype=np.int64), np.full(right.size, _LEVELS.size - 1)
+    while np.any(is_open := first < after):
+        middle = (first + after) // 2
+        rejects = refuted(_LEVELS[middle])
+        first, after = np.where(is_open & ~rejects, middle + 1, first), np.where(is_open & rejects, middle, after)
+    return float(min(1.0, _LEVELS[first].min() * right.size))
 
 
 def value_p_value(hits: int, guesses: int, chance: float, claim: Curve) -> float:

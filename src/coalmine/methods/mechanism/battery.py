@@ -15,7 +15,7 @@ from coalmine.arrays import Array, Floats
 from coalmine.layers import Layers
 from coalmine.methods.mechanism import attacks, twins
 from coalmine.methods.mechanism.attacks import Attack
-from coalmine.methods.mechanism.calls import LEAST, LEAST_CALLS, MOST, Calls, default_calls, make_calls
+from coalmine.methods.mechanism.calls import LEAST, MOST, Calls, calls_along_waves, default_calls, make_calls
 from coalmine.methods.mechanism.places import call_attack, direction_attack, gain_attack, local_attack, place_attack
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
@@ -26,8 +26,6 @@ from coalmine.stats.tradeoff import Curve
 _REACHES = (1e-8, 1e-6, 1e-4)  # how close a guess of a canary's value must come
 _SPACING = 2.0**-24  # of the values, which are float32 below 1
 _FEWEST_GUESSES = 4
-_WAVES_SHARE = 0.2  # of the calls, in the basis of cosines
-_WAVES_UP_TO = 2_000_000  # coordinates; beyond, the transforms would take longer than all the rest
 
 # Shares of the false-alarm rate. Too little noise everywhere is the most common bug, and the one that takes the most
 # evidence; others are plain at the right place.
@@ -79,7 +77,8 @@ def check_noise(
         dim: Number of coordinates.
         claim: The claimed trade-off curve of one call, for adding or removing one update of norm 1.
         calls: Number of calls, at least 16; by default enough for four million coordinates in all, and fewer for
-            more than 100,000 coordinates.
+            more than 100,000 coordinates. A fifth as many, at least 16, follow in up to two million dimensions to look
+            for weak directions.
         rate: Largest probability that a mechanism with independent noise that keeps the claim gets a finding.
         noise_multiplier: Noise multiplier of Gaussian noise that would keep the claim, for sentences.
         layers: The tensors that make up the vector, for sentences.
@@ -153,8 +152,8 @@ def _attacks(
     for attack, share in itertools.chain(by_place, made):
         if attack is not None:
             yield attack, record, share
-    if dim <= _WAVES_UP_TO:
-        several, before = max(LEAST_CALLS, int(_WAVES_SHARE * calls)), before + calls
+    several, before = calls_along_waves(dim, calls), before + calls
+    if several:
         waves = make_calls(_along_waves(mechanism), dim=dim, calls=several, seed=seed + 1, before=before)
         attack = direction_attack(waves)
         if attack is not None:

@@ -24,6 +24,8 @@ _PILOT_SHARE = 0.2  # of the calls
 _EARLY_SHARE = 0.06  # test calls that precede the pilot, since a mechanism may start differently
 _MOST_CALLS, _MANY_CALLS = 6000, 1000
 _FEW_COORDINATES = 4e5  # in all calls together; only then are there more than so many of them
+_WAVES_SHARE = 0.2  # of the calls, in the basis of cosines
+_WAVES_UP_TO = 2_000_000  # coordinates; beyond, the transforms would take longer than all the rest
 _KEPT = 12_288  # coordinates whose outputs are kept; all of them up to this dimension
 _RUN = 32  # of neighboring coordinates among them
 _SUSPECTS = 256  # coordinates that are kept because their noise was the smallest in the pilot, of each kind
@@ -42,6 +44,16 @@ def default_calls(dim: int) -> int:
     """
     few, many = min(_MOST_CALLS, _FEW_COORDINATES / dim), min(_MANY_CALLS, 4e6 / dim)
     return int(max(LEAST_CALLS, few, many, min(300, 3e7 / dim)))
+
+
+def calls_along_waves(dim: int, calls: int) -> int:
+    """Return how many further calls look for weak directions; none in very many dimensions.
+
+    Example:
+        >>> calls_along_waves(10_000, 400), calls_along_waves(10_000_000, 16)
+        (80, 0)
+    """
+    return max(LEAST_CALLS, int(_WAVES_SHARE * calls)) if dim <= _WAVES_UP_TO else 0
 
 
 def canaries_to_guess(dim: int, calls: int) -> int:

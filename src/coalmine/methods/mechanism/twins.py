@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Array, Floats, Ints
+from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.methods.mechanism.attacks import Attack, column_scales, gaussian_scores
 from coalmine.methods.mechanism.calls import Calls
 from coalmine.results.finding import Check
@@ -23,6 +23,7 @@ _SURE = 4.0  # standard errors beyond which a correlation is looked at
 _BY_CHANCE = 1e-6  # probability that independent noise shows such a correlation between any two calls
 _ROWS = 512  # calls that are compared with all others at a time
 _LAGS = 4  # neighbors on each side
+_BOUND = 3.0  # medians of absolute values, beyond which a value counts as that large
 _LINKED = 0.6  # correlation in the second half of the pilot that confirms a pair of coordinates
 
 
@@ -177,7 +178,10 @@ def copy_attack(calls: Calls) -> Attack | None:
     link = np.sum(second * second[:, twin], axis=0).astype(np.float64)
     active = int(np.sum(np.any(second != 0, axis=1)))
     linked = np.abs(link) > np.clip(4 / np.sqrt(max(active, 1)), _LINKED, 0.999)
-    if linked.sum() <= 3 + 1e-3 * n:
+    is_rare = linked.sum() <= 3 + 1e-3 * n
+    if is_rare:  # so few may be alike by chance
+        linked &= _plainly_alike(pilot[half:], twin)
+    if not linked.any():
         return None
     both = calls.noise[calls.pilot]
     slope = np.sum(both * both[:, twin], axis=0) / np.maximum(np.sum(both[:, twin] ** 2, axis=0), 1e-300)
@@ -196,7 +200,23 @@ def copy_attack(calls: Calls) -> Attack | None:
     # A few chance values of heavy-tailed noise are enough for a pair to look alike in a short pilot.
     if linked.mean() < 0.05 and np.median(np.abs(link[linked])) < 0.99:
         sentence = ""
-    return Attack(Check.INDEPENDENT, gaussian_scores(calls, mean, scale), sentence, mean=mean, scale=scale, rank=4)
+    # Noise that is too small everywhere shows in all targets, and must not be named after the few that share theirs.
+    chosen = usable if is_rare else np.ones_like(usable)
+    mean, scale = mean[chosen], scale[chosen]
+    return Attack(
+        Check.INDEPENDENT, gaussian_scores(calls, mean, scale, chosen), sentence, chosen=chosen,
+        mean=mean, scale=scale, elsewhere=~chosen if is_rare else None, usual=calls.size, rank=4,
+    )  # fmt: skip
+
+
+def _plainly_alike(noise: Array, twin: Ints) -> Bools:
+    """Return which columns are more like their twins than independent noise is by chance, whatever its tails, (n,)."""
+    typical = np.median(np.abs(noise), axis=0)
+    # Bounded values have correlations like those of normal ones: no two large values decide about them.
+    bounded = _normalized(np.clip(noise / np.where(typical > 0, typical, np.inf), -_BOUND, _BOUND))
+    likeness = np.sum(bounded * bounded[:, twin], axis=0).astype(np.float64)
+    least = 1 - special.betaincinv((len(noise) - 1) / 2, 0.5, _BY_CHANCE / max(twin.size, 1))
+    return np.asarray(likeness**2 > min(least, 0.999))
 
 
 def _standardized(calls: Calls) -> Array:
