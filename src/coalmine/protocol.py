@@ -67,7 +67,8 @@ class Release:
         trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
         divisor: What the round's sum was divided by, if that is public.
         rounding: How far rounding may have moved each number of the vector, where that is not negligible beside the
-            noise, such as in half precision; infinite if numbers were replaced.
+            noise, such as on a grid: half precision, bfloat16 and one fine grid are recognized.
+            Infinite if numbers were replaced.
 
     Raises:
         InputError: If the kind is unknown, the round is not a whole number of at least 0, or the divisor not positive.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, noise_findings
 from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
+from coalmine.methods.one_shot.precision import largest_rounding
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
@@ -28,8 +29,6 @@ from coalmine.results.finding import CHECK_RATE, Check, Finding
 _MOST_ROUNDING = 0.1
 # Standard errors from 0 within which the canaries' share of the releases is none, and from 1 at which it would show.
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
-_BRAIN_STEPS = 1 << 16  # of single precision in one of bfloat16
-_FEW = 64
 _WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
 
 
@@ -69,7 +68,7 @@ class Inspection:
             return
         if math.isfinite(release.rounding):
             update = np.asarray(release.vector, dtype=np.float32)
-            rounding = max(release.rounding, _spacing(release.vector) / 2)
+            rounding = max(release.rounding, largest_rounding(release.vector, self._record.layers.starts))
             self._record.add(release.round, update, clip_norm / release.divisor, rounding, release.divisor)
             if inserted is not None:
                 self._look_for(inserted, update, release.divisor)
@@ -210,31 +209,3 @@ class Inspection:
         self._presence = np.array(state["presence"])
         if "noise_energies" in state:
             self._record.restore(state)
-
-
-def _spacing(vector: Vector) -> float:
-    """Return the distance of neighboring numbers at the largest number of a vector, in the precision that it has."""
-    values = np.asarray(vector)
-    largest = np.abs(values).max(initial=0)
-    if values.dtype == np.float16 or _is_half(values):
-        return float(np.spacing(np.float16(largest)))
-    return float(np.spacing(np.float32(largest))) * (_BRAIN_STEPS if _is_brain(values) else 1)
-
-
-def _is_half(values: npt.NDArray[Any]) -> bool:
-    """Return whether all numbers are ones of 16 bits, so that they were rounded to half precision before."""
-    with np.errstate(over="ignore"):
-        return all(np.array_equal(part.astype(np.float16), part) for part in _first_and_all(values))
-
-
-def _is_brain(values: npt.NDArray[Any]) -> bool:
-    """Return whether all numbers have the 8 significant bits of bfloat16."""
-    return all(
-        not np.any(part.astype(np.float32).view(np.uint32) & (_BRAIN_STEPS - 1)) for part in _first_and_all(values)
-    )
-
-
-def _first_and_all(values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yield a few numbers, which mostly settle the matter, and then all."""
-    yield values[:_FEW]
-    yield values
