@@ -86,8 +86,13 @@ class Judge:
         self._observations: list[Observation] = []
         self._noise_level = 0.0
 
-    def about_noise(self, noise: Noise) -> None:
-        """Judge the noise by itself."""
+    def about_noise(self, noise: Noise, *, outside: bool) -> None:
+        """Judge the noise by itself.
+
+        Args:
+            noise: The noise.
+            outside: Whether a client moved the release to where the noise vectors do not reach.
+        """
         self._noise_level = noise.level
         if noise.level and np.ptp(noise.std[~noise.bare]):
             self._unit = ""  # arrays have noise of different sizes, so that no distance means the same in all of them
@@ -97,7 +102,7 @@ class Judge:
                 f"{self._noise_multiplier:g}. Noise from a fixed seed, or from a vector drawn once, counts as none."
             )
             self._general.append(Finding(check=Check.SIZE, sentence=sentence))
-        elif noise.rank is not None:
+        elif noise.rank is not None and outside:
             sentence = (
                 f"The noise is not independent across coordinates and calls: its vectors span only "
                 f"{plural(noise.rank, 'dimension')}. Whatever is orthogonal to them is released bare."

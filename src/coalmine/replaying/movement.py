@@ -21,9 +21,12 @@ from coalmine.results.finding import CHECK_RATE
 _RATE = CHECK_RATE / 2 / 500
 _QUANTILE = float(-special.ndtri(_RATE))
 
-# Draws that measure the noise again for movements of a few numbers, numbers that they may hold, and the margin below
+# Draws that measure the noise again where a few say too little, numbers that they may hold, and the margin below
 # which there are too few.
 _MORE_DRAWS, _MOST_NUMBERS, _UNSURE = 100, 4_000_000, 0.8
+
+# Excess above which a few draws decide: they would show noise that depends so much on other noise.
+_PLAIN = 3.0
 
 # Draws to find out whether a coordinate has noise with and without a client, at most.
 _MOST_DRAWS = 200
@@ -170,13 +173,23 @@ class Round:
                 return self._surer(movement, partial(self._judged, moved, before, after, finite, scale), scale)
         return self._statistics(members, finite, scale, hint)
 
-    def _surer(self, movement: Movement, judge: Callable[[Noise], Movement], scale: Scale) -> Movement:
-        """Judge a movement of a few numbers again, by more draws: the first ones say too little about their noise.
+    def moved(self, members: Sequence[Sequence[Any]]) -> Floats:
+        """Return how the release of one round moves in the first draw, (dim,); not at all where it is not finite."""
+        vector, before = self._runner.run(members, 0).vector, self._matrix(self.outcome(0))[0]
+        if vector is None or vector.shape != before.shape:
+            return np.zeros_like(before)
+        return np.asarray(np.nan_to_num(vector - before, posinf=0.0, neginf=0.0))
 
-        Only the new draws count then, so that it does not matter why they were made.
+    def _surer(self, movement: Movement, judge: Callable[[Noise], Movement], scale: Scale) -> Movement:
+        """Judge a movement again, by more draws, where the first ones say too little.
+
+        About the noise of a few numbers they may say too little to refute. And a small excess may be noise that is
+        released twice, as in a model and a momentum, whose dependence a dozen draws do not show. Only the new draws
+        count then, so that it does not matter why they were made.
         """
-        few, large = movement.margin < _UNSURE, movement.excess > 1 / _UNSURE
-        if not (few and large and scale.noise_multiplier) or movement.excess * movement.margin > 1:
+        refuted = movement.excess * movement.margin > 1
+        unsure = movement.margin < _UNSURE and movement.excess > 1 / _UNSURE
+        if not scale.noise_multiplier or not (movement.excess < _PLAIN if refuted else unsure):
             return movement
         source = self._like if self._like is not None and self._same_as_like else self
         more = source._more_noise() if len(self.members) == 1 else None
@@ -244,11 +257,14 @@ class Round:
                 length=math.inf, deviations=math.inf, excess=math.inf, exact=False, unprotected=atoms, p_value=p_value
             )
         there, here = measure(with_client, self._sizes()), self.noise
-        noise = here if here.level <= there.level else there
+        noisy = ~here.bare & ~there.bare
+        # Each number in units of its own noise: arrays may have different units.
+        ratio = float(np.sqrt(np.mean((there.std[noisy] / here.std[noisy]) ** 2))) if noisy.any() else 1.0
+        noise = here if ratio >= 1 else there
         difference = with_client - without
         mean, error = difference.mean(axis=0), difference.std(axis=0, ddof=1) / math.sqrt(self.draws)
         length, bad = float(np.linalg.norm(mean)), int(np.sum(~finite))
-        usable = finite & ~noise.bare & ~here.bare & ~there.bare
+        usable = finite & noisy
         if scale.noise_multiplier == 0 or not usable.any():
             low = _lower_limit(mean / scale.sensitivity, error / scale.sensitivity) if scale.sensitivity else 0.0
             return Movement(length=length, excess=low, exact=False, not_finite=bad)
@@ -257,8 +273,9 @@ class Round:
         standard = root @ (mean[:, usable] / noise.std[usable])
         errors = np.sqrt(root**2 @ (error[:, usable] / noise.std[usable]) ** 2)
         low = max(_lower_limit(standard, errors), _lower_projection(standard, errors, hint, usable))
-        dim, ratio = int(usable.sum()), there.level / here.level
-        spread = abs(math.log(ratio)) - _QUANTILE * self._ratio_error(with_client, without, usable, here.degrees)
+        dim = int(usable.sum())
+        sides = ((side[:, 0] / np.where(usable, here.std, 1.0))[:, usable] for side in (with_client, without))
+        spread = abs(math.log(ratio)) - _QUANTILE * _ratio_error(*sides, degrees=here.degrees)
         # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
         by_scale = 0.0 if scale.size_released else math.sqrt(2 * dim) * max(0.0, spread)
@@ -297,16 +314,6 @@ class Round:
                 break
         places = tuple(int(i) for i in np.flatnonzero(alone[0] | alone[1]))
         return places, tests * chance ** (needed - 1)
-
-    def _ratio_error(self, with_client: Floats, without: Floats, usable: Bools, degrees: int) -> float:
-        """Return the standard error of the logarithm of the ratio of two noise levels.
-
-        If the two noises are the same up to their scale, as with the same draws, their correlation is 1 and the error
-        almost nothing: the variance of the logarithm is (1 − correlation²) / n.
-        """
-        one, two = (x[:, 0][:, usable] - x[:, 0][:, usable].mean(axis=0) for x in (with_client, without))
-        product = float(np.sum(one * two)) / math.sqrt(float(np.sum(one**2)) * float(np.sum(two**2)))
-        return math.sqrt(max(1 - product**2, 1e-12) / degrees)
 
     def _same_noise(self, other: Round) -> Noise | None:
         """Return another round's noise if this one has the same: then both releases differ by the same in each draw."""
@@ -348,6 +355,18 @@ class Round:
 
     def _sizes(self) -> list[int]:
         return [size for _, size in self.outcome(0).names]
+
+
+def _ratio_error(with_client: Floats, without: Floats, *, degrees: int) -> float:
+    """Return the standard error of the logarithm of the ratio of two noise levels, from draws (draws, numbers) of both.
+
+    If the two noises are the same up to their scale, as with the same draws, their correlation is 1 and the error
+    almost nothing: the variance of the logarithm is (1 − correlation²) / n.
+    """
+    one, two = (side - side.mean(axis=0) for side in (with_client, without))
+    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(two))
+    correlation = float(np.sum(one * two)) / lengths if lengths else 0.0
+    return math.sqrt(max(1 - correlation**2, 1e-12) / degrees)
 
 
 def _lower_limit(mean: Floats, error: Floats) -> float:

@@ -143,6 +143,15 @@ class Noise:
         some = self.array_degrees > 0
         return Length(measured, np.maximum(by_array[some], 0.0), self.array_degrees[some] / self._heavy(1.0))
 
+    def misses(self, moved: Floats) -> bool:
+        """Whether a movement, (dim,), leaves the span of the noise vectors, beyond rounding."""
+        noisy = ~self.bare
+        direction = moved[noisy] / self.std[noisy]
+        _, sizes, rows = np.linalg.svd(self.residuals, full_matrices=False)
+        span = rows[sizes > 1e-6 * sizes.max(initial=0.0)]
+        outside = direction - span.T @ (span @ direction)
+        return bool(np.linalg.norm(outside) > 1e-3 * np.linalg.norm(direction))
+
     def _heavy(self, share: float) -> float:
         """Return the factor by which heavy tails reduce degrees of freedom, for a sum with this share of the excess."""
         return 1 + self.excess * share / 2

@@ -233,8 +233,10 @@ def _attributes(value: Any) -> Iterator[Any]:
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(value, name):
+            try:
                 yield getattr(value, name)
+            except Exception:  # not every slot is readable, and other libraries raise what they like
+                continue
 
 
 def _globals(function: types.FunctionType) -> Iterator[Any]:

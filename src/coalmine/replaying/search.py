@@ -126,8 +126,8 @@ class Search:
 
     def steps(self, users_own: Sequence[Extra], *, dropouts: bool, rounds: int) -> list[Callable[[], object]]:
         """Look at the noise and a first client, and return what is left to try."""
-        self.check_noise()
         first, *others = self.extras.all()
+        self.check_noise(first)
         exact = self.try_extra(first, doubt=0.0).exact  # whether the randomness is the same in all runs
         if few := self._quick or not exact:  # comparisons take many runs if it is not
             others = [e for e in others if e.essential and (self._claim.hostile or not e.hostile)]
@@ -146,10 +146,12 @@ class Search:
                 steps.append(partial(self.try_presence, probes=3 if exact else 1))
         return steps
 
-    def check_noise(self) -> None:
-        """Look at the noise itself: is there any, and does it fill the space?"""
+    def check_noise(self, first: Extra) -> None:
+        """Look at the noise itself: is there any, and does it fill the space where a first client moves the release?"""
         if self.scale.noise_multiplier:
-            self.judge.about_noise(self.base.noise)
+            noise, members = self.base.noise, [[*self.extras.clients, first.build(first.magnitude)]]
+            outside = noise.rank is not None and noise.misses(self.base.moved(members))
+            self.judge.about_noise(noise, outside=outside)
         if self._absent.refusal:
             self.judge.about_zero(self._absent.refusal)
 
