@@ -185,10 +185,10 @@ def test_a_limit_that_no_lower_bound_is_compared_with_fails_the_gate(tmp_path, r
     content = result().to_dict()
     content["estimates"][0]["valid"] = False
     code, out, _ = run("check", str(directory(tmp_path / "estimates", content)), "--max-epsilon", "1")
-    assert (code, "no result has a lower bound" in out) == (1, True)
+    assert (code, "no result has a lower bound" in " ".join(out.split())) == (1, True)
     one_round = str(directory(tmp_path / "round", result("canife", "frozen", bound=0.5, unit=units.ROUND)))
     code, out, _ = run("check", one_round, "--max-epsilon", "1", "--junit", str(tmp_path / "verdict.xml"))
-    assert (code, "applies to none of these units" in out) == (1, True)
+    assert (code, "applies to none of these units" in " ".join(out.split())) == (1, True)
     suite = ET.parse(tmp_path / "verdict.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert run("check", one_round)[0] == 0

@@ -148,7 +148,7 @@ def test_any_changed_number_is_found_although_the_manifest_fits(everything, tmp_
             place = place[key]
         old = place[path[-1]]
         new = {"verdict": "refuted" if old != "refuted" else "not refuted"}.get(path[-1])
-        place[path[-1]] = new or (0.5 if old in (0, "inf") else old * (1 + 1e-6))
+        place[path[-1]] = new or (0.5 if old in (0, "inf") else old * (1 - 1e-6))
         if path[0] == "estimates" and place["valid"]:
             place["lower"] = place["epsilon"]  # otherwise it could not even be read
         changed.append((where, i, word))

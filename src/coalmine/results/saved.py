@@ -129,7 +129,7 @@ def load(path: Path | str) -> Results:
         >>> import tempfile
         >>> from coalmine import audit_mechanism
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     audit_mechanism(lambda total: total, dim=500, canaries=100).save(directory)
+        ...     audit_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian").save(directory)
         ...     load(directory)
         Results([<AuditResult mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])
     """

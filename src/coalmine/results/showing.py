@@ -111,7 +111,7 @@ class Results(tuple["AuditResult", ...], Showable):
 
     Example:
         >>> from coalmine import audit_mechanism
-        >>> result = audit_mechanism(lambda total: total, dim=500, canaries=100)
+        >>> result = audit_mechanism(lambda total: total, dim=500, canaries=100, family="gaussian")
         >>> results = Results([result, result])
         >>> results[:1]
         Results([<AuditResult mechanism, release: no claim, ε ≥ 5.51, ε ≈ 11.3 (10.2–12.5)>])

@@ -61,13 +61,12 @@ class OrthogonalCanaries:
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        with single_thread():
-            return np.asarray(self._rows @ np.asarray(vector, dtype=np.float64))
+        # einsum adds in one order, whatever the number of threads.
+        return np.asarray(np.einsum("ij,j->i", self._rows, np.asarray(vector, dtype=np.float64)))
 
     def total(self, weights: npt.ArrayLike) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
-        with single_thread():
-            total: Vector = (np.asarray(weights, dtype=np.float64) @ self._rows).astype(np.float32)
+        total: Vector = np.einsum("i,ij->j", np.asarray(weights, dtype=np.float64), self._rows).astype(np.float32)
         return total
 
     def canary(self, index: int) -> Vector:
