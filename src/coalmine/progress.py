@@ -10,6 +10,7 @@ import itertools
 import math
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -65,7 +66,7 @@ def shown_if_slow() -> Iterator[None]:
         bars.close()
 
 
-class _Bars:
+class _Bars(ABC):
     """Shows each task once it has taken a while."""
 
     def listener(self, what: str, total: int) -> tuple[Advance, Callable[[], None]]:
@@ -79,17 +80,17 @@ class _Bars:
 
         return advance, lambda: self.remove(key)
 
+    @abstractmethod
     def show(self, key: object, what: str, done: int, total: int, seconds: float) -> None:
         """Show that so many of ``total`` steps were done in so many seconds; a total of 0 is unknown."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, key: object) -> None:
         """Stop showing a task, if it was shown."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Stop showing anything."""
-        raise NotImplementedError
 
 
 class _TerminalBars(_Bars):

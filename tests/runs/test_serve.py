@@ -195,5 +195,6 @@ def test_two_host_headers_are_refused(served):
 def test_a_hundred_connections_can_wait(tmp_path):
     with Server(tmp_path, 0) as server:  # nobody accepts: all of them wait
         waiting = [socket.create_connection((HOST, server.server_port), timeout=5) for _ in range(100)]
+        assert all(connection.getpeername()[1] == server.server_port for connection in waiting)
         for connection in waiting:
             connection.close()

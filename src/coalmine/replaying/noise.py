@@ -140,8 +140,9 @@ class Noise:
         by_array = np.bincount(
             self.arrays[noisy], squares * (self.std[noisy] / self.levels[noisy]) ** 2, minlength=self.array_degrees.size
         )
-        some = self.array_degrees > 0
-        return Length(measured, np.maximum(by_array[some], 0.0), self.array_degrees[some] / self._heavy(1.0))
+        measurable = self.array_degrees > 0
+        degrees = self.array_degrees[measurable] / self._heavy(1.0)
+        return Length(measured, np.maximum(by_array[measurable], 0.0), degrees)
 
     def misses(self, moved: Floats) -> bool:
         """Whether a movement, (dim,), leaves the span of the noise vectors, beyond rounding."""

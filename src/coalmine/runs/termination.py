@@ -21,7 +21,7 @@ class Termination:
     """Raises `Terminated` on SIGTERM while it is watched for; work within `deferred` asks whether it was ``requested``.
 
     A second SIGTERM is never deferred, and a first one for ten seconds at most. Where the process has a handler of its
-    own, or outside its main thread, nothing changes.
+    own, outside its main thread, and on Windows, nothing changes.
 
     Attributes:
         requested: Whether SIGTERM has come.
@@ -34,7 +34,8 @@ class Termination:
     def watched(self) -> Iterator[None]:
         """Watch for SIGTERM."""
         main = threading.current_thread() is threading.main_thread()
-        if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        timed = hasattr(signal, "setitimer")  # not on Windows
+        if not main or not timed or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             yield
             return
         signal.signal(signal.SIGTERM, self._received)

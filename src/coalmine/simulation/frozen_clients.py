@@ -29,11 +29,16 @@ class FrozenClients:
         work: The clients' work.
         workers: Who does it.
         model: The frozen model.
-        like: A work item that says how: its round, trial and clip norm count.
+        round: The round before which frozen rounds are held.
+        trial: Number of the random streams from which clients draw the order of their batches.
+        clip_norm: Longer updates are scaled down to this norm.
     """
 
-    def __init__(self, work: ClientWork, workers: Workers, model: Tensor, like: WorkItem) -> None:
-        self._work, self._workers, self._model, self._like = work, workers, model, like
+    def __init__(
+        self, work: ClientWork, workers: Workers, model: Tensor, *, round: int, trial: int, clip_norm: float
+    ) -> None:
+        self._workers, self._model = workers, model
+        self._round, self._trial, self._clip_norm = round, trial, clip_norm
         clients = len(work.data)
         self._updates = torch.zeros(clients, model.numel())
         self._norms, self._losses = np.zeros(clients), np.zeros(clients)
@@ -49,8 +54,8 @@ class FrozenClients:
 
     def _compute(self, clients: Ints) -> None:
         """Compute the updates of clients that were not drawn before."""
-        like, one = self._like, np.ones(1)
-        items = [WorkItem(like.round, like.trial, np.array([i]), one, like.clip_norm) for i in clients.tolist()]
+        weight = np.ones(1)
+        items = [WorkItem(self._round, self._trial, np.array([i]), weight, self._clip_norm) for i in clients.tolist()]
         for client, part in zip(clients.tolist(), self._workers.parts(self._model, items), strict=True):
             self._updates[client] = part.total
             self._norms[client], self._losses[client] = part.norms[0], part.losses[0]

@@ -31,7 +31,7 @@ from coalmine.simulation.kernels.partial_sum import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
 from coalmine.simulation.rounds import Rounds, read_only
-from coalmine.simulation.workers import ClientWork, Workers, WorkItem, one_thread
+from coalmine.simulation.workers import ClientWork, Workers, one_thread
 
 
 class Training(Rounds):
@@ -206,8 +206,14 @@ class Training(Rounds):
         number, population = self.state.round, len(self.data)
         if not pays(population, self.dim, needed=rounds * self.cohorts.expected(population, number)):
             return None
-        like = WorkItem(number, trial, np.arange(0), np.zeros(0), self.state.clip_norm)
-        return FrozenClients(self._work, self._workers, self.state.model, like)
+        return FrozenClients(
+            self._work,
+            self._workers,
+            self.state.model,
+            round=number,
+            trial=trial,
+            clip_norm=self.state.clip_norm,
+        )
 
     def _round(self) -> tuple[TrainingState, Tensor, float]:
         state, number = self.state, self.state.round

@@ -83,8 +83,8 @@ def _weakness(claim: Curve, noise_multiplier: float | None, canaries: int, rate:
     if share is None:
         return f"The {canaries:,} canaries are too few to find noise that is too small, and half of it would pass"
     power = "in one simulated run" if is_once else f"{POWER:.0%} power"
-    found = f"noise below {_rounded_down(share):g} of the claimed ({power})"
-    return f"The {canaries:,} canaries would have found {found}, and half of it would pass"
+    detectable = f"noise below {_rounded_down(share):g} of the claimed ({power})"
+    return f"The {canaries:,} canaries would have found {detectable}, and half of it would pass"
 
 
 def _rounded_down(share: float) -> float:

@@ -61,8 +61,8 @@ class OneShot(Audit):
         score: ``"cosine"``, ``"max"``, ``"sum"`` or ``"likelihood-ratio"``; the view's default if None.
         design: ``"coin-flips"`` inserts each canary with probability one half, as the one-run bound needs;
             ``"fixed"`` inserts exactly ``canaries`` of them, as the paper does.
-        family: ``"hadamard"`` (orthogonal, fast) or ``"gaussian"`` (independent, the paper's); chosen by the dimension
-            if None.
+        family: ``"hadamard"`` (orthogonal, fast), ``"orthogonal"`` (for small models) or ``"gaussian"`` (independent,
+            the paper's); chosen by the dimension if None.
         initial: The model before the first round, (dim,), for views that compare models.
         norm: Norm of the canaries where the training does not clip; an upper limit where it does.
         layers: Sizes or shapes of the model's tensors by name, in the order of the vector; a list of sizes; the module;
