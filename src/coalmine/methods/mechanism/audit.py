@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from coalmine.methods.mechanism.power import weakness
 from coalmine.methods.one_shot.evidence import cosine_null, cosines
 from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
 from coalmine.protocol import Vector
-from coalmine.results.finding import CHECK_RATE, Finding
+from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
@@ -33,8 +34,8 @@ from coalmine.usercode import errors_of
 
 _LARGEST = 1e15
 
-MechanismFunction = Callable[[Vector], object]
-"""A function from the sum of updates, each of norm at most 1, to what is released."""
+MechanismFunction = Callable[[Any], object]
+"""A function from the sum of updates, each of norm at most 1, or from a list of clients, to what is released."""
 
 _MOST_CALLS = 10_000_000
 
@@ -76,6 +77,8 @@ def audit_mechanism(
     theory: Theory | None = None,
     calls: int | None = None,
     layers: LayerSpec | None = None,
+    clients: int | Sequence[Any] | None = None,
+    clip_norm: float = 1.0,
     seed: int = 0,
 ) -> AuditResult:
     """Audit a mechanism by applying it once to a sum of random unit vectors, and test its claim in further calls.
@@ -96,6 +99,10 @@ def audit_mechanism(
         calls: Number of further calls for the battery, at least 16, or 0 for none; by default chosen by ``dim``.
         layers: The tensors that make up the vector, for the sentences of findings: sizes or shapes by name, a list of
             sizes, a module or a state dict.
+        clients: If the mechanism takes a list of clients instead of their sum: the clients of an ordinary round, or how
+            many, each an array of ``dim`` numbers. It is then also replayed with and without one client, which finds
+            bugs of clipping and weighting. That needs a claim, and has a false-alarm rate of `CHECK_RATE` of its own.
+        clip_norm: The claimed clip norm, with ``clients``.
         seed: Seed for the canaries and for which of them are inserted.
 
     Returns:
@@ -112,6 +119,15 @@ def audit_mechanism(
     """
     start = time.perf_counter()
     delta = common_delta(delta, theory)
+    findings: list[Finding] = []
+    if clients is not None:
+        from coalmine.methods.mechanism.clients import replayed  # replaying needs torch
+
+        noise = None if theory is None else theory.noise_multiplier or _gaussian(theory)
+        mechanism, dim, replay = replayed(
+            mechanism, clients, dim=dim, clip_norm=clip_norm, noise_multiplier=noise, seed=seed
+        )
+        findings += replay.findings
     count = 2 * check_count("canaries", canaries)
     family = family or family_for(check_count("dim", dim, least=2), count)
     check_room(family, dim, count)
@@ -140,13 +156,13 @@ def audit_mechanism(
         theory=theory,
     )
     battery = theory is not None and theory.epsilon < math.inf and calls != 0
-    findings: list[Finding] = []
     test, warnings = normality(scores[members], "inserted")
     if battery and theory is not None:
         tensors = None if layers is None else Layers.of(layers).check(dim)
-        findings, weak = _battery(
+        noise_findings, weak = _battery(
             mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, seed=seed
         )
+        findings += noise_findings
         warnings += weak
     warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent
     return AuditResult(
@@ -162,7 +178,7 @@ def audit_mechanism(
         theory=theory,
         claim_test=evidence.claim_test,
         recipe=evidence.recipe,
-        checks=tuple(map(str, CHECKS)) if battery else (),
+        checks=tuple(map(str, ([] if clients is None else [Check.SENSITIVITY]) + (list(CHECKS) if battery else []))),
         findings=findings,
         ceiling=evidence.ceiling,
         warnings=warnings,

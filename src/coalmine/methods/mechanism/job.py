@@ -35,6 +35,8 @@ class MechanismJob(Job):
             theory=settings.theory(),
             calls=settings.calls,
             layers=settings.tensors(),
+            clients=settings.clients,
+            clip_norm=settings.clip_norm,
             seed=settings.seed,
         )
         config = settings.to_dict() | dict(result.config)

@@ -48,6 +48,14 @@ class MechanismSettings(Settings):
         examples=["fc.weight=640, fc.bias=10"],
         description="sizes of the tensors that make up the vector, so that messages name them; dim is their sum then",
     )
+    clients: int | None = Field(
+        None,
+        examples=[20],
+        ge=1,
+        description="the function takes a list of so many clients, each an array of dim numbers, instead of their sum; "
+        "it is also replayed with and without one client",
+    )
+    clip_norm: float = Field(1.0, gt=0, description="claimed clip norm, with clients")
     delta: float = Field(1e-5, ge=0, lt=1, description="δ at which ε is stated")
     confidence: float = Field(0.95, ge=0.5, lt=1, description="confidence of bounds and intervals")
     seed: int = Field(0, ge=0, lt=2**63, description="seed for canaries and noise")
@@ -71,6 +79,8 @@ class MechanismSettings(Settings):
                 f"exactly one of noise_multiplier and function (path.py:function) must be set, got {count}",
                 ["mechanism", "noise_multiplier"],
             )
+        if self.clients is not None and self.function is None:
+            raise SettingError("clients go with function, your own mechanism", ["mechanism", "clients"])
 
     def tensors(self) -> Layers | None:
         """Return the tensors that make up the vector, if they are named.

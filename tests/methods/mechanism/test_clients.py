@@ -1,0 +1,147 @@
+"""Mechanisms that take a list of clients: replayed with and without one, then their noise is attacked."""
+
+import numpy as np
+import pytest
+
+from coalmine import InputError, audit_mechanism
+from coalmine.accounting import claimed
+from coalmine.replaying import Client
+from coalmine.stats import sigma_gaussian
+from coalmine.testing import assert_private
+
+DIM, NOISE = 200, 2.0
+
+
+def clipped(update, norm=1.0):
+    return update * min(1.0, norm / max(float(np.linalg.norm(update)), 1e-12))
+
+
+def noise(rng):
+    return rng.normal(0, NOISE, DIM)
+
+
+def mean(updates, rng):
+    return (sum(map(clipped, updates)) + noise(rng)) / len(updates)
+
+
+def sum_in_place(updates, rng):
+    total = updates[0]
+    total *= min(1.0, 1.0 / max(float(np.linalg.norm(total)), 1e-12))
+    for update in updates[1:]:
+        total += clipped(update)
+    return total + noise(rng)
+
+
+def clips_at_twice_the_norm(updates, rng):
+    return sum(clipped(update, 2.0) for update in updates) + noise(rng)
+
+
+def clips_halves(updates, rng):
+    return sum(np.concatenate([clipped(u[:100]), clipped(u[100:])]) for u in updates) + noise(rng)
+
+
+def noise_for_another_number_of_clients(updates, rng):
+    return np.mean([clipped(update) for update in updates], axis=0) + noise(rng) / 40
+
+
+def bare_bias(updates, rng):
+    return sum(map(clipped, updates)) + noise(rng) * (np.arange(DIM) < 190)
+
+
+def bound(aggregate, seed=0):
+    """An aggregation with a generator of its own."""
+    rng = np.random.default_rng(seed)
+    return lambda updates: aggregate(updates, rng)
+
+
+def every_seventh_round_without_noise():
+    rng, rounds = np.random.default_rng(0), iter(range(10**9))
+    return lambda updates: sum(map(clipped, updates)) + noise(rng) * ((next(rounds) + 1) % 7 > 0)
+
+
+@pytest.mark.parametrize("aggregate", [mean, sum_in_place])
+def test_right_aggregations_of_clients_pass(aggregate):
+    # False-alarm probability: at most 0.2%, half of it replay's.
+    assert assert_private(bound(aggregate), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200).valid
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "check"),
+    [
+        (clips_at_twice_the_norm, "clipping"),
+        (clips_halves, "clipping"),
+        (noise_for_another_number_of_clients, "size of the noise"),
+        (bare_bias, "noise on every tensor"),
+    ],
+)
+def test_bugs_that_one_client_shows_are_found_by_replay(aggregate, check):
+    with pytest.raises(AssertionError, match=check):
+        assert_private(bound(aggregate), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200)
+
+
+def test_bugs_of_the_noise_are_found_by_the_battery():
+    with pytest.raises(AssertionError, match="Every 7th call"):
+        assert_private(every_seventh_round_without_noise(), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200)
+
+
+def test_an_average_is_compared_with_the_noise_of_as_many_clients():
+    """With 3 clients, noise for 4 is 25% too small: far beyond what an error of one client in the count could hide."""
+    rng = np.random.default_rng(0)
+    with pytest.raises(AssertionError, match=r"0\.7\d|0\.8\d?"):
+        assert_private(
+            lambda updates: sum(map(clipped, updates)) / len(updates) + 0.75 * noise(rng) / len(updates),
+            noise_multiplier=NOISE,
+            dim=DIM,
+            clients=3,
+        )
+
+
+def test_clients_may_be_given_with_weights_and_several_arrays():
+    rng = np.random.default_rng(0)
+
+    def weighted(clients):
+        total = sum(client.examples * clipped(np.concatenate(client.update)) for client in clients)
+        noisy = (total + noise(rng)) / sum(client.examples for client in clients)
+        return [noisy[:150], noisy[150:]]
+
+    clients = [Client([rng.normal(size=150), rng.normal(size=50)], examples=20) for _ in range(5)]
+    with pytest.raises(AssertionError, match="examples"):
+        assert_private(weighted, noise_multiplier=NOISE, clients=clients, calls=100)
+
+
+def test_the_audit_has_the_findings_of_both():
+    rng, scale, rounds = np.random.default_rng(0), sigma_gaussian(2.0, 1e-5), iter(range(10**9))
+
+    def two_bugs(updates):  # no clipping, and no noise in every seventh round
+        return np.sum(updates, axis=0) + 0.5 * scale * rng.standard_normal(DIM) * ((next(rounds) + 1) % 7 > 0)
+
+    result = audit_mechanism(
+        two_bugs, dim=DIM, canaries=20, theory=claimed(2.0, 1e-5), clients=5, clip_norm=0.5, calls=200
+    )
+    assert result.verdict.value == "refuted"
+    assert {"clipping", "noise in every call"} <= {finding.check for finding in result.findings}
+    assert "sensitivity" in result.checks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epsilon": 1.0, "delta": 0.0}, "noise multiplier"),
+        ({"noise_multiplier": 2.0, "clip_norm": 0.0}, "clip_norm"),
+        ({"noise_multiplier": 2.0, "clients": 0}, "clients"),
+    ],
+)
+def test_claims_and_clients_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        assert_private(bound(mean), **{"dim": DIM, "clients": 5, **arguments})
+
+
+def test_a_release_of_another_size_is_refused():
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match="201 numbers"):
+        assert_private(
+            lambda updates: np.append(mean(updates, rng), rng.normal(0, NOISE)),
+            noise_multiplier=NOISE,
+            dim=DIM,
+            clients=5,
+        )
