@@ -24,9 +24,9 @@ from coalmine.results.finding import CHECK_RATE
 from coalmine.results.frames import as_frame
 from coalmine.results.groups import shown_results
 from coalmine.results.manifest import REPORT
-from coalmine.results.result import AuditResult, in_json
+from coalmine.results.result import AuditResult
 from coalmine.results.saved import read_run_directory
-from coalmine.results.tables import Table, epsilons, fixed
+from coalmine.results.tables import Table, epsilons, evidence_in_json, fixed
 from coalmine.runs.parallel import do_all
 from coalmine.runs.running import directory_for, run
 from coalmine.runs.settings import RunSettings, read_run
@@ -60,20 +60,14 @@ class SweptResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row, ready for JSON."""
-        result, best = self.result, self.result.best_guess
-        claim, bound, guess = epsilons(result)
+        result = self.result
         return {
             **{name: as_number(value) for name, value in self.point.items()},
             "method": result.method,
             "view": result.label,
             "unit": result.unit.name,
             "delta": None if result.bound is None else result.bound.delta,
-            "claimed_epsilon": in_json(claim),
-            "lower_bound": in_json(bound),
-            "best_guess": in_json(guess),
-            "best_guess_lower": None if best is None else in_json(best.lower),
-            "best_guess_upper": None if best is None else in_json(best.upper),
-            "verdict": result.verdict.value,
+            **evidence_in_json(result),
             "directory": str(self.directory),
         }
 
