@@ -248,8 +248,9 @@ def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, director
             settings = read_run(file, [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())])
             cells.append(_Cell(point=full, settings=settings, directory=directory / _directory_name(full)))
     names = [cell.directory.name for cell in cells]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    folded = [name.casefold() for name in names]  # one directory on macOS and Windows
+    if len(set(folded)) < len(folded):
+        twice = next(name for name in names if folded.count(name.casefold()) > 1)
         raise InputError(f"two runs would have the directory {twice}: give the values different names")
     return cells
 
@@ -279,7 +280,7 @@ def _seeds(settings: RunSettings) -> dict[str, int]:
 def _directory_name(point: Mapping[str, str]) -> str:
     """Return a run's values as the name of its directory."""
     pairs = (f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
-    return re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", ",".join(pairs))[:_LONGEST_NAME]
+    return re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", ",".join(pairs))[:_LONGEST_NAME].rstrip(".")
 
 
 def _run(cell: _Cell) -> None:
