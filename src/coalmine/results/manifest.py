@@ -26,6 +26,7 @@ RUN, RESULT, PROVENANCE, LOG, REPORT = "run.json", "result.json", "provenance.js
 _ABSENT = "-"  # in place of the digest of a file that is about to be created or removed
 _READ = {".json", ".npz", ".safetensors", ".toml"}  # what coalmine reads; other files in a run are not its business
 _DIGITS = 64
+_LONGEST = 255  # bytes of a file's path in the directory
 _UNPORTABLE = re.compile(r'[<>:"\\|?*\x00-\x1f]|[. ]$|^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)', re.IGNORECASE)
 _TICK = 2 * 10**9  # nanoseconds
 _ATTEMPTS = 20  # to read a directory in which a run is writing
@@ -51,11 +52,13 @@ class Manifest:
         """
         path = root / NAME
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            *lines, end = path.read_bytes().decode("utf-8").split("\n")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}") from None
+        if end:
+            raise InputError(f"{path}, line {len(lines) + 1} is damaged: it does not end, so others may be missing")
         digests: dict[str, list[str]] = {}
         for number, line in enumerate(lines, start=1):
             digest, separator, name = line.partition("  ")
@@ -180,7 +183,7 @@ def check_portable(names: Iterable[str], source: object) -> None:
     """Refuse names of files that Windows or macOS would change, or take for each other.
 
     A run directory is sent to colleagues. There, names that differ in case or Unicode normalization alone are one
-    file, a dot or space at the end is dropped, and some names are devices.
+    file, a dot or space at the end is dropped, some names are devices, and long paths do not exist.
 
     Args:
         names: Paths inside a directory, with slashes.
@@ -191,7 +194,7 @@ def check_portable(names: Iterable[str], source: object) -> None:
     """
     taken: dict[str, str] = {}
     for name in sorted(names):
-        if any(_UNPORTABLE.search(part) for part in name.split("/")):
+        if len(name.encode()) > _LONGEST or any(_UNPORTABLE.search(part) for part in name.split("/")):
             raise InputError(f"{source} has a file {name!r:.100}, a name that Windows does not allow: rename it")
         same = taken.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
         if same != name:
