@@ -1,6 +1,8 @@
 """The pages of the documentation show what their snippets print."""
 
+import ast
 import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -64,3 +66,54 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_has_a_placeholder_left(page):
     assert re.findall(r"^\s*[A-Z]+(?:_[A-Z]+)+\s*$", page.read_text(encoding="utf-8"), re.M) == []
+
+
+PACKAGES = [
+    "coalmine", "coalmine.accounting", "coalmine.integrations.flower", "coalmine.integrations.opacus",
+    "coalmine.integrations.tracking", "coalmine.protocol", "coalmine.replaying", "coalmine.results", "coalmine.runs",
+    "coalmine.simulation.data", "coalmine.simulation.mechanisms", "coalmine.simulation.models", "coalmine.stats",
+    "coalmine.testing",
+]  # fmt: skip
+
+
+def parsed(module):
+    path = ROOT / "src" / Path(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def documented(tree):
+    """Return the classes, functions and constants of a module that have a docstring: the site shows only these."""
+    names = set()
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names |= {node.name} if ast.get_docstring(node) else set()
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            stated = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            names |= {target.id for target in targets if isinstance(target, ast.Name)} if stated else set()
+    return names
+
+
+def names_on_api_pages():
+    """Return the public names that the API pages show."""
+    names = set()
+    for page in (ROOT / "docs" / "api").glob("*.md"):
+        for target in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE):
+            tree = parsed(target)
+            module, _, name = target.rpartition(".")
+            if tree is None:
+                assert name in documented(parsed(module)), target
+                names.add(name)
+            else:  # the page of a package shows what it exports
+                names |= documented(tree) | set(getattr(importlib.import_module(target), "__all__", ()))
+    return names
+
+
+def test_every_public_name_is_on_an_api_page():
+    shown = names_on_api_pages()
+    for package in PACKAGES:
+        public = set(importlib.import_module(package).__all__)
+        modules = {name for name in public if parsed(f"{package}.{name}") is not None and package == "coalmine"}
+        assert public - modules - shown == set(), package
+    assert {"Finding", "Layers", "check_noise", "BuggyMechanism", "InputError"} <= shown

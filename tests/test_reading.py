@@ -213,3 +213,10 @@ def test_long_files_are_packed_while_they_are_read(tmp_path, monkeypatch):
     tracemalloc.stop()
     # Two columns of floats, and their blocks while they are joined. Kept as text, a row takes 74 bytes.
     assert peak < 50 * rows
+
+
+def test_half_of_a_character_is_refused_and_a_whole_one_is_not():
+    for text in ('["\\ud800"]', '{"\\uDFFF": 1}', '["\\udc00\\ud83d"]'):
+        with pytest.raises(InputError, match="surrogate"):
+            parse_json(text, "a.json")
+    assert parse_json('["\\ud83d\\ude00"]', "a.json") == ["😀"]

@@ -37,7 +37,7 @@ def announcing(listener: Listener) -> Iterator[None]:
 
 def temporary_name(path: Path) -> Path:
     """Return where a file is written before it is renamed; a killed process may leave it behind."""
-    return path.with_name(f".{path.name}.new")
+    return path.with_name(f".{path.name}.{os.getpid()}.new")  # two processes may write the same file
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> Path:

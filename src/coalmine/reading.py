@@ -43,6 +43,7 @@ LONGEST_INTEGER = 308
 """Digits of an integer in JSON."""
 
 _MANY_DIGITS = re.compile(f"[0-9]{{{LONGEST_INTEGER}}}")  # in few files, so that others are read at full speed
+_SURROGATE = re.compile(r"\\ud[89a-f]", re.IGNORECASE)  # halves of a character, of which a pair makes a whole one
 _LONGEST_ROW = 1 << 22  # characters in a row of a CSV file
 _LONGEST_SETTING = 4096  # characters in a line of a settings file
 _EXPANSION = 20  # how many times its size a compressed file may contain, if that is more than LARGEST
@@ -105,7 +106,7 @@ def parse_json(text: str, source: object) -> Any:
     """Return the value of a JSON text; ``source`` is named in errors.
 
     Raises:
-        InputError: If it is not JSON, nested too deeply, or has a number of thousands of digits.
+        InputError: If it is not JSON, nested too deeply, or has a number of thousands of digits or half a character.
 
     Example:
         >>> parse_json("[1, 2.5]", "a.json")
@@ -123,6 +124,11 @@ def parse_json(text: str, source: object) -> Any:
     except ValueError as error:  # an integer of too many digits
         raise InputError(f"{source} is not JSON that can be read: {error!s:.100}") from None
     check_depth(content, source)
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(content, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{source} has half of a character, which is no text: a lone surrogate") from None
     return content
 
 

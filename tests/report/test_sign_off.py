@@ -247,6 +247,17 @@ def test_a_report_prints_on_few_pages_and_the_first_one_stands_alone(crowded, tm
     assert pages(printed.read_bytes()) == 1
 
 
+@pytest.mark.parametrize("options", [["--pdf"], ["--pdf", "--by", "Ann Lee"]])
+def test_a_pdf_without_a_file_name_goes_into_the_run_directory(tmp_path, run, monkeypatch, options):
+    write_run(tmp_path, methods=["exposure"])
+    monkeypatch.setattr("coalmine.report.pdf._print", lambda browser, page, path: path.write_bytes(b"%PDF"))
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    code, out, err = run("report", str(tmp_path), *options)
+    assert (code, out.split()[-1]) == (0, str(tmp_path / "report.pdf")), err
+    assert run("check", str(tmp_path))[0] == 0
+    assert (tmp_path / "report.pdf").read_bytes() == b"%PDF"
+
+
 def test_without_a_browser_the_pdf_gets_a_sentence(tmp_path, run, monkeypatch):
     write_run(tmp_path, methods=["exposure"])
     monkeypatch.setenv("PATH", str(tmp_path))

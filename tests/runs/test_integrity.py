@@ -149,10 +149,54 @@ def test_results_that_differ_from_their_scores_are_not_adopted(copy, run):
 
 
 def test_a_damaged_manifest_is_refused(copy, run):
-    for damage in ("x", "0" * 64 + "  ../../etc/passwd\n", "0" * 63 + "  result.json\n"):
+    for damage in ("x", "0" * 64 + "  result.json", "0" * 64 + "  ../../etc/passwd\n", "0" * 63 + "  result.json\n"):
         (copy / NAME).write_text(damage)
         code, _, err = run("check", str(copy))
         assert (code, f"{NAME}, line 1" in err) == (2, True)
+
+
+UNPORTABLE = [
+    "CON.json", "parts/aux", "com1.npz", "a:b.json", "a\\b.json", "a?.json", "dot./a.json", "space ", "a\x07.json",
+    "a" * 256, "a/" * 3000 + "b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNPORTABLE)
+def test_names_that_windows_does_not_allow_are_refused(copy, run, name):
+    with (copy / NAME).open("a") as file:
+        file.write(f"{'0' * 64}  {name}\n")
+    code, _, err = run("check", str(copy))
+    assert (code, "Windows does not allow" in err, err.count("\n")) == (2, True, 1), err
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("a.json", "A.json"), ("\u00e9.json", "e\u0301.json"), ("stra\u00dfe.json", "STRASSE.json")]
+)
+def test_names_that_are_one_file_elsewhere_are_refused(copy, run, first, second):
+    for name in (first, second):
+        (copy / name).write_text("{}")
+    for command in (["verify", "--adopt"], ["check"], ["resume"]):
+        assert run(*command, str(copy))[0] == 2
+    with pytest.raises(InputError, match="one file on macOS and Windows"):
+        Manifest.of_files(copy)
+
+
+def test_a_run_never_writes_such_names(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    with directory.claimed("x = 1"):
+        files.write_text(directory.path / "page.html", "")
+        for name in ("Page.html", "nul.html", "page?.html"):
+            with pytest.raises(InputError, match=r"Windows"):
+                files.write_text(directory.path / name, "")
+    verify(directory.path)
+    assert not list(directory.path.glob("?age?.html"))
+
+
+def test_results_with_one_file_for_their_scores_are_refused_before_anything_is_written(tmp_path):
+    for view in ("final", "Final", "final:"):
+        with pytest.raises(InputError, match=r"scores-.*npz"):
+            save([result(view="final"), result(view=view)], tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_the_manifest_has_the_format_of_sha256sum(finished):

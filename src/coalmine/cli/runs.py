@@ -6,7 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
+from typer.core import TyperCommand
 
 from coalmine.cli import console
 from coalmine.cli.exits import resumable, time_limit
@@ -68,6 +70,16 @@ def resume(directory: Directory, timeout: Timeout = None, quiet: Quiet = False, 
     _run(run_from_text(stopped.config, str(directory / "config.toml")), directory, quiet, as_json, timeout)
 
 
+class Report(TyperCommand):
+    """The command ``report``, whose option ``--pdf`` needs no value."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give ``--pdf`` an empty value where none follows: typer's options have a value always or never."""
+        following = [*args[1:], "-"]
+        alone = [arg == "--pdf" and after.startswith("-") for arg, after in zip(args, following, strict=True)]
+        return super().parse_args(ctx, [f"{arg}=" if a else arg for arg, a in zip(args, alone, strict=True)])
+
+
 def report(
     directory: Directory,
     png: Annotated[
@@ -75,7 +87,13 @@ def report(
         typer.Option("--png", help="Also write every figure as PNG into this directory.", show_default=False),
     ] = None,
     pdf: Annotated[
-        Path | None, typer.Option("--pdf", help="Also print it as PDF; needs Chromium or Chrome.", show_default=False)
+        str | None,
+        typer.Option(
+            "--pdf",
+            metavar="[FILE]",
+            help="Also print it as PDF, by default into the run directory; needs Chromium or Chrome.",
+            show_default=False,
+        ),
     ] = None,
     by: Annotated[str, typer.Option(help="Who made the audit, for the first page.", show_default=False)] = "",
 ) -> None:
@@ -87,7 +105,7 @@ def report(
         if pdf is not None:
             from coalmine.report.pdf import write_pdf
 
-            written.append(write_pdf(written[0], pdf))
+            written.append(write_pdf(written[0], Path(pdf) if pdf else written[0].with_suffix(".pdf")))
     console.say(*written)
 
 

@@ -85,12 +85,11 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: settings, claims, bounds and estimates side by side, and show which differences exceed noise."""
-    from coalmine.results.saved import read_run_directory
     from coalmine.results.tables import Table
     from coalmine.runs.comparison import COLUMNS, SETTINGS_COLUMNS
     from coalmine.runs.comparison import compare as compare_all
 
-    comparison = compare_all([read_run_directory(path, scores=True) for path in directories])
+    comparison = compare_all(directories)
     written = []
     if html is not None:
         from coalmine.files import write_text

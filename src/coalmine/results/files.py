@@ -50,7 +50,8 @@ def save(
         overwrite: Whether to replace the results that an earlier `save` wrote there.
 
     Raises:
-        InputError: If the directory holds a run, or results and ``overwrite`` is False, or if a fact is unknown.
+        InputError: If the directory holds a run, or results and ``overwrite`` is False, if two results have the same
+            method, view and variant, or if a fact is unknown.
 
     Example:
         >>> import tempfile
@@ -65,6 +66,7 @@ def save(
     several = [results] if isinstance(results, AuditResult) else list(results)
     for result in several:
         check_kind("a result", result, AuditResult, "an AuditResult, or a list of them")
+    _check_names(several)
     stated = checked_facts(facts or {})
     directory = Path(directory)
     if (directory / "run.json").exists():
@@ -99,10 +101,23 @@ def checked_facts(facts: Mapping[str, object]) -> dict[str, str]:
 
 def write_method_results(results: MethodResults, directory: Path) -> None:
     """Write a method's scores, arrays and extra documents."""
+    _check_names(results.results)
     for result in results.results:
         write_scores(result, directory)
     for name, document in results.extras.items():
         write_json(directory / f"{name}.json", document)
+
+
+def _check_names(results: Sequence[AuditResult]) -> None:
+    """Refuse results whose scores would be one file, here or where case does not count."""
+    taken: dict[str, AuditResult] = {}
+    for result in results:
+        same = taken.setdefault(result.file_stem.casefold(), result)
+        if same is not result:
+            raise InputError(
+                f"the results {same.label!r:.60} and {result.label!r:.60} of {result.method} would have the same file, "
+                f"{scores_path(result, Path()).name:.100}: give them another view or variant"
+            )
 
 
 def write_content(content: Mapping[str, Any], directory: Path) -> None:

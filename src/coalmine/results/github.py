@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coalmine.errors import InputError
-from coalmine.results.gate import COLUMNS, Gate, Judgment
+from coalmine.results.gate import COLUMNS, Gate
+from coalmine.results.judging import Judgment
 from coalmine.results.tables import Table, inline_markdown
 from coalmine.results.words import plural
 

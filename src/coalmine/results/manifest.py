@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -24,6 +26,8 @@ RUN, RESULT, PROVENANCE, LOG, REPORT = "run.json", "result.json", "provenance.js
 _ABSENT = "-"  # in place of the digest of a file that is about to be created or removed
 _READ = {".json", ".npz", ".safetensors", ".toml"}  # what coalmine reads; other files in a run are not its business
 _DIGITS = 64
+_LONGEST = 255  # bytes of a file's path in the directory
+_UNPORTABLE = re.compile(r'[<>:"\\|?*\x00-\x1f]|[. ]$|^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)', re.IGNORECASE)
 _TICK = 2 * 10**9  # nanoseconds
 _ATTEMPTS = 20  # to read a directory in which a run is writing
 
@@ -48,11 +52,13 @@ class Manifest:
         """
         path = root / NAME
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            *lines, end = path.read_bytes().decode("utf-8").split("\n")
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}") from None
+        if end:
+            raise InputError(f"{path}, line {len(lines) + 1} is damaged: it does not end, so others may be missing")
         digests: dict[str, list[str]] = {}
         for number, line in enumerate(lines, start=1):
             digest, separator, name = line.partition("  ")
@@ -61,12 +67,15 @@ class Manifest:
             if not (separator and inside and (digest == _ABSENT or len(digest) == _DIGITS)):
                 raise InputError(f"{path}, line {number} is damaged: it must hold a digest and the name of a file")
             digests.setdefault(name, []).append(digest)
+        check_portable(digests, path)
         return cls(root, digests)
 
     @classmethod
     def of_files(cls, root: Path) -> Manifest:
         """Return a manifest of the files of a run as they are now."""
-        return cls(root, {name: [file_digest(root / name)] for name in _readable(root)})
+        names = _readable(root)
+        check_portable(names, root)
+        return cls(root, {name: [file_digest(root / name)] for name in names})
 
     @property
     def fingerprint(self) -> str:
@@ -124,6 +133,7 @@ class Manifest:
             return  # not in this directory
         if name == NAME:
             return
+        check_portable(self.digests.keys() | {name}, self.root)
         self._settle()
         before = self.digests.get(name, [_ABSENT])[-1]
         self.digests[name] = [before, _ABSENT if new is None else file_digest(new)]
@@ -167,6 +177,31 @@ def verify(root: Path) -> Manifest:
             break
         manifest = again  # a run has written since: look again
     raise InputError(f"{problem}. Restore it, or run the audit again in another directory")
+
+
+def check_portable(names: Iterable[str], source: object) -> None:
+    """Refuse names of files that Windows or macOS would change, or take for each other.
+
+    A run directory is sent to colleagues. There, names that differ in case or Unicode normalization alone are one
+    file, a dot or space at the end is dropped, some names are devices, and long paths do not exist.
+
+    Args:
+        names: Paths inside a directory, with slashes.
+        source: Where they are from, for the message.
+
+    Raises:
+        InputError: If there is such a name.
+    """
+    taken: dict[str, str] = {}
+    for name in sorted(names):
+        if len(name.encode()) > _LONGEST or any(_UNPORTABLE.search(part) for part in name.split("/")):
+            raise InputError(f"{source} has a file {name!r:.100}, a name that Windows does not allow: rename it")
+        same = taken.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+        if same != name:
+            raise InputError(
+                f"{source} has the files {same!r:.100} and {name!r:.100}, which are one file on macOS and Windows: "
+                "rename one"
+            )
 
 
 def file_digest(path: Path) -> str:

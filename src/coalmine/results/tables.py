@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from coalmine.results import words
 from coalmine.results.groups import shown_results
-from coalmine.results.result import AuditResult
+from coalmine.results.result import AuditResult, in_json
 from coalmine.stats import Estimate
 
 
@@ -85,6 +85,25 @@ def evidence_cells(result: AuditResult) -> list[str]:
     """Return the cells that say what a result shows, under the columns `EVIDENCE`."""
     by = "" if result.best_guess is None else result.best_guess.method
     return [*(fixed(value, 3) for value in epsilons(result)), by, result.verdict.value]
+
+
+def evidence_in_json(result: AuditResult) -> dict[str, Any]:
+    """Return what a result shows, ready for JSON."""
+    numbers = {name: in_json(value) for name, value in evidence_numbers(result).items()}
+    return {**numbers, "verdict": result.verdict.value}
+
+
+def evidence_numbers(result: AuditResult) -> dict[str, float | None]:
+    """Return the claim, the lower bound, and the best guess with its interval, by the names in JSON and trackers."""
+    claim, bound, guess = epsilons(result)
+    best = result.best_guess
+    return {
+        "claimed_epsilon": claim,
+        "lower_bound": bound,
+        "best_guess": guess,
+        "best_guess_lower": None if best is None else best.lower,
+        "best_guess_upper": None if best is None else best.upper,
+    }
 
 
 def epsilons(result: AuditResult) -> tuple[float | None, float | None, float | None]:

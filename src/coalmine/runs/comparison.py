@@ -18,9 +18,9 @@ from coalmine.errors import InputError, check_kind
 from coalmine.reading import parse_toml
 from coalmine.results.frames import as_frame
 from coalmine.results.groups import Group
-from coalmine.results.result import AuditResult, in_json
+from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_run_directory
-from coalmine.results.tables import EVIDENCE, Table, epsilons, evidence_cells
+from coalmine.results.tables import EVIDENCE, Table, evidence_cells, evidence_in_json
 from coalmine.stats import Estimate
 
 SETTINGS_COLUMNS = ["setting"]
@@ -102,18 +102,12 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row, ready for JSON."""
-        result, best = self.result, self.result.best_guess
-        claim, bound, guess = epsilons(result)
+        result = self.result
         return {
             "method": result.method,
             "view": result.label,
             "run": self.run,
-            "claimed_epsilon": in_json(claim),
-            "lower_bound": in_json(bound),
-            "best_guess": in_json(guess),
-            "best_guess_lower": None if best is None else in_json(best.lower),
-            "best_guess_upper": None if best is None else in_json(best.upper),
-            "verdict": result.verdict.value,
+            **evidence_in_json(result),
             "difference": self.difference,
         }
 

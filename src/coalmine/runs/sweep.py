@@ -24,9 +24,9 @@ from coalmine.results.finding import CHECK_RATE
 from coalmine.results.frames import as_frame
 from coalmine.results.groups import shown_results
 from coalmine.results.manifest import REPORT
-from coalmine.results.result import AuditResult, in_json
+from coalmine.results.result import AuditResult
 from coalmine.results.saved import read_run_directory
-from coalmine.results.tables import Table, epsilons, fixed
+from coalmine.results.tables import Table, epsilons, evidence_in_json, fixed
 from coalmine.runs.parallel import do_all
 from coalmine.runs.running import directory_for, run
 from coalmine.runs.settings import RunSettings, read_run
@@ -60,20 +60,14 @@ class SweptResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row, ready for JSON."""
-        result, best = self.result, self.result.best_guess
-        claim, bound, guess = epsilons(result)
+        result = self.result
         return {
             **{name: as_number(value) for name, value in self.point.items()},
             "method": result.method,
             "view": result.label,
             "unit": result.unit.name,
             "delta": None if result.bound is None else result.bound.delta,
-            "claimed_epsilon": in_json(claim),
-            "lower_bound": in_json(bound),
-            "best_guess": in_json(guess),
-            "best_guess_lower": None if best is None else in_json(best.lower),
-            "best_guess_upper": None if best is None else in_json(best.upper),
-            "verdict": result.verdict.value,
+            **evidence_in_json(result),
             "directory": str(self.directory),
         }
 
@@ -254,8 +248,9 @@ def _cells(file: Path, values: Mapping[str, Sequence[str]], seeds: int, director
             settings = read_run(file, [*overrides, *(f"{table}.seed={seed}" for table, seed in seeded.items())])
             cells.append(_Cell(point=full, settings=settings, directory=directory / _directory_name(full)))
     names = [cell.directory.name for cell in cells]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    folded = [name.casefold() for name in names]  # one directory on macOS and Windows
+    if len(set(folded)) < len(folded):
+        twice = next(name for name in names if folded.count(name.casefold()) > 1)
         raise InputError(f"two runs would have the directory {twice}: give the values different names")
     return cells
 
@@ -285,7 +280,7 @@ def _seeds(settings: RunSettings) -> dict[str, int]:
 def _directory_name(point: Mapping[str, str]) -> str:
     """Return a run's values as the name of its directory."""
     pairs = (f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
-    return re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", ",".join(pairs))[:_LONGEST_NAME]
+    return re.sub(r"[^A-Za-z0-9.=+,_-]+", "-", ",".join(pairs))[:_LONGEST_NAME].rstrip(".")
 
 
 def _run(cell: _Cell) -> None:

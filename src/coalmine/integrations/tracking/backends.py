@@ -183,6 +183,8 @@ class WeightsAndBiases(Tracker):
 
 Backend = Literal["mlflow", "tensorboard", "wandb"]
 BACKENDS: tuple[Backend, ...] = ("mlflow", "tensorboard", "wandb")
+"""Names of the trackers."""
+
 _LONGEST = 500  # characters of a parameter that every MLflow server takes
 
 

@@ -18,7 +18,7 @@ from coalmine.results.groups import grouped
 from coalmine.results.manifest import LOG
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import SavedRun, read_run_directory
-from coalmine.results.tables import epsilons, results_markdown
+from coalmine.results.tables import evidence_numbers, results_markdown
 
 
 class Tracker(ABC):
@@ -103,7 +103,8 @@ class Tracker(ABC):
     def _log(self, run: SavedRun, settings: Mapping[str, str]) -> None:
         for result in run.results:
             prefix = f"{result.method}/{result.label}"
-            self.log_round(self.last_round, {f"{prefix}/{name}": value for name, value in _numbers(result).items()})
+            numbers = {f"{prefix}/{name}": value for name, value in evidence_numbers(result).items()}
+            self.log_round(self.last_round, numbers)
         if settings:
             self.settings({_name(name): text for name, text in settings.items()})
         each = {_name(f"{result.method}/{result.label}/verdict"): result.verdict.value for result in run.results}
@@ -161,18 +162,6 @@ def _rounds(log: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 _NOT_NUMBERS = {"time", "event", "what", "round", "rounds", "live", "figures"}
-
-
-def _numbers(result: AuditResult) -> dict[str, float | None]:
-    claim, bound, guess = epsilons(result)
-    best = result.best_guess
-    return {
-        "claimed_epsilon": claim,
-        "lower_bound": bound,
-        "best_guess": guess,
-        "best_guess_lower": None if best is None else best.lower,
-        "best_guess_upper": None if best is None else best.upper,
-    }
 
 
 def _json(run: SavedRun) -> str:

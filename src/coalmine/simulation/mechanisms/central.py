@@ -111,6 +111,7 @@ class AdaptiveClipping:
 
 
 Clipping = NoClipping | FixedClipping | AdaptiveClipping
+"""How updates are clipped."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ class WeightsBySize:
 
 
 Weighting = EqualWeights | WeightsBySize
+"""How updates are weighted."""
 
 
 @dataclass(frozen=True, kw_only=True)
