@@ -131,9 +131,9 @@ def _rounds(name, rng, calls=12, dim=30):
      ("a model that moves", False), ("a momentum", False), ("an adaptive step", False), ("a tree", False)],
 )  # fmt: skip
 def test_noise_in_the_state_is_told_from_what_a_state_does_anyway(name, noisy, dim):
-    """300 cases each; a tree of two numbers has too few of them to show that all rounds are multiples of one."""
+    """100 cases each; a tree of two numbers has too few of them to show that all rounds are multiples of one."""
     rng = np.random.default_rng(4)
-    for _ in range(300):
+    for _ in range(100):
         rounds = _rounds(name, rng, dim=dim)
         if (name, dim) != ("a tree", 2):
             assert has_noise(rounds, rounds, [dim]) == noisy

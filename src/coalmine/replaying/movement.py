@@ -14,7 +14,8 @@ from scipy import special
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
 from coalmine.replaying import atoms
-from coalmine.replaying.noise import Noise, measure
+from coalmine.replaying.limits import lower_limit, lower_projection, ratio_error
+from coalmine.replaying.noise import Noise, draws_for, measure
 from coalmine.replaying.running import Outcome, Runner
 from coalmine.replaying.state import innovations
 from coalmine.results.finding import CHECK_RATE
@@ -201,14 +202,16 @@ class Round:
         if not (movement.excess < self.noise.plain_excess if refuted else unsure):
             return movement
         source = self._like if self._like is not None and self._same_as_like else self
-        more = source._more_noise() if len(self.members) == 1 else None
+        draws = draws_for(movement.excess, _MORE_DRAWS) if refuted else _MORE_DRAWS
+        more = source._more_noise(draws) if len(self.members) == 1 else None
         return movement if more is None else judge(replace(more, even=self.noise.even))
 
-    def _more_noise(self) -> Noise | None:
-        """Return the noise of more draws than usual; None if there is no room for them."""
+    def _more_noise(self, draws: int) -> Noise | None:
+        """Return the noise of at least so many new draws; None if there is no room for more than usual."""
         start, room = self._first_draw, _MOST_NUMBERS // self._matrix(self.outcome(0)).size
-        more = min(_MORE_DRAWS, room, self._runner.most_draws - start - self.draws)
-        if self._more is None and more > self.draws:
+        more = min(max(draws, self.draws + 1), room, self._runner.most_draws - start - self.draws)
+        known = 0 if self._more is None else len(self._more.residuals)
+        if more > max(self.draws, known):
             self._more = self.noise_of(range(start + self.draws, start + self.draws + more))
         return self._more
 
@@ -278,16 +281,18 @@ class Round:
         length, bad = float(np.linalg.norm(mean)), int(np.sum(~finite))
         usable = finite & noisy
         if scale.noise_multiplier == 0 or not usable.any():
-            low = _lower_limit(mean / scale.sensitivity, error / scale.sensitivity) if scale.sensitivity else 0.0
+            # Numbers of few values have no scale: if the claim is about noise, only their probabilities count.
+            size = 0.0 if scale.noise_multiplier or not scale.sensitivity else 1 / scale.sensitivity
+            low = lower_limit(mean * size, error * size, _QUANTILE)
             return Movement(length=length, excess=low, exact=False, not_finite=bad)
         values, vectors = np.linalg.eigh(noise.rounds)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # makes the noise of the rounds independent
         standard = root @ (mean[:, usable] / noise.std[usable])
         errors = np.sqrt(root**2 @ (error[:, usable] / noise.std[usable]) ** 2)
-        low = max(_lower_limit(standard, errors), _lower_projection(standard, errors, hint, usable))
+        low = max(lower_limit(standard, errors, _QUANTILE), lower_projection(standard, errors, _QUANTILE, hint, usable))
         dim = int(usable.sum())
         sides = ((side[:, 0] / np.where(usable, here.std, 1.0))[:, usable] for side in (with_client, without))
-        spread = abs(math.log(ratio)) - _QUANTILE * _ratio_error(*sides, degrees=here.degrees)
+        spread = abs(math.log(ratio)) - _QUANTILE * ratio_error(*sides, degrees=here.degrees)
         # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
         by_scale = 0.0 if scale.size_released else math.sqrt(2 * dim) * max(0.0, spread)
@@ -353,7 +358,7 @@ class Round:
             run, values, (suspects, np.zeros_like(suspects)), noise_multiplier=noise_multiplier, rate=_RATE,
             first_draw=self._first_draw + self.draws, close=close,
         )  # fmt: skip
-        return replace(found, places=found.places.reshape(rounds, -1).any(axis=0))
+        return replace(found, places=np.asarray(found.places.reshape(rounds, -1).any(axis=0)))
 
     def _atoms(
         self, members: Sequence[Sequence[Any]], with_client: Floats, without: Floats, scale: Scale
@@ -415,34 +420,3 @@ class Round:
 
     def _sizes(self) -> list[int]:
         return [size for _, size in self.outcome(0).names]
-
-
-def _ratio_error(with_client: Floats, without: Floats, *, degrees: int) -> float:
-    """Return the standard error of the logarithm of the ratio of two noise levels, from draws (draws, numbers) of both.
-
-    If the two noises are the same up to their scale, as with the same draws, their correlation is 1 and the error
-    almost nothing: the variance of the logarithm is (1 − correlation²) / n.
-    """
-    one, two = (side - side.mean(axis=0) for side in (with_client, without))
-    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(two))
-    correlation = float(np.sum(one * two)) / lengths if lengths else 0.0
-    return math.sqrt(max(1 - correlation**2, 1e-12) / degrees)
-
-
-def _lower_limit(mean: Floats, error: Floats) -> float:
-    """Return a lower limit on the length of a vector, from its estimate and the errors of its entries."""
-    square = float(np.sum(mean**2) - np.sum(error**2))
-    spread = math.sqrt(2 * float(np.sum(error**4)) + 4 * float(np.sum((mean * error) ** 2)))
-    return math.sqrt(max(square - _QUANTILE * spread, 0.0))
-
-
-def _lower_projection(mean: Floats, error: Floats, hint: Floats | None, usable: Bools) -> float:
-    """Return a lower limit on the length of a vector by its length in the direction where it is expected."""
-    if hint is None or hint.size != usable.size or len(mean) > 1:
-        return 0.0
-    direction = np.where(np.isfinite(hint), hint, 0.0)[usable]
-    length = float(np.linalg.norm(direction))
-    if not length:
-        return 0.0
-    along = direction / length
-    return max(0.0, float(mean[0] @ along) - _QUANTILE * math.sqrt(float(along**2 @ error[0] ** 2)))

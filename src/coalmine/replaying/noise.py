@@ -172,17 +172,12 @@ class Noise:
         span, direction = rows[sizes > least], (moved / self.unit)[self.varying]
         outside = float(np.linalg.norm(direction - span.T @ (span @ direction)))
         covered = least / math.sqrt(len(self.vectors)) / noise_multiplier
-        return outside > covered + float(np.linalg.norm((rounding / self.unit)[self.varying]))
+        return outside > float(covered) + float(np.linalg.norm((rounding / self.unit)[self.varying]))
 
     @property
     def plain_excess(self) -> float:
-        """Excess above which a movement is not covered even if the noise depends on other noise in any way.
-
-        A movement is judged by the noise along it where that seems more than _LARGER errors above what its numbers
-        have. Where it does not, the noise along the movement may still be larger by `factors`, at the rate of a test.
-        """
-        degrees = len(self.residuals) - 1
-        return math.sqrt(1 + _LARGER * math.sqrt(2 / degrees)) * float(factors(np.array([degrees]))[0])
+        """Excess above which a movement is not covered, even if the noise depends on other noise in any way."""
+        return _plain_excess(len(self.residuals))
 
     def _heavy(self, share: float) -> float:
         """Return the factor by which heavy tails reduce degrees of freedom, for a sum with this share of the excess."""
@@ -301,6 +296,21 @@ def factors(degrees: Floats, rate: float = _RATE) -> Floats:
     """
     n = np.maximum(degrees, 0.1)
     return np.asarray(1 / np.sqrt(np.maximum(_chi_square_quantile(rate / max(1, n.size), n) / n, 1e-6)))
+
+
+def _plain_excess(runs: int) -> float:
+    """Return the excess above which so many runs decide, whatever the covariance of the noise.
+
+    A movement is judged by the noise along it where that seems more than _LARGER errors above what its numbers have.
+    Where it does not, the noise along the movement may still be larger by `factors`, at the rate of a test.
+    """
+    degrees = runs - 1
+    return math.sqrt(1 + _LARGER * math.sqrt(2 / degrees)) * float(factors(np.array([degrees]))[0])
+
+
+def draws_for(excess: float, most: int) -> int:
+    """Return how many draws decide about a movement of this excess, at most so many."""
+    return next((runs for runs in range(10, most, 10) if _plain_excess(runs) < excess), most)
 
 
 def _excess_kurtosis(standard: Floats) -> float:

@@ -31,8 +31,8 @@ _RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
 
 LEAST_DRAWS = 6
 
-# Rounds that tell whether there is noise in the state. If there is, draws to measure it, and draws at most: draw k takes
-# k more rounds.
+# Rounds that tell whether there is noise in the state. If there is, draws to measure it, and draws at most: draw k
+# takes k more rounds.
 _STATE_ROUNDS, _STATE_DRAWS, _MOST_STATE_DRAWS = 12, 40, 100
 
 # Residuals that a part of an array is judged by, and draws for them at most.
