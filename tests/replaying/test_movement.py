@@ -18,6 +18,8 @@ SHAPES = {
 class Unrepeatable:
     """A sum with noise of unit variance that is new in every run."""
 
+    state_varies = False
+
     def __init__(self, shape, dim, rng):
         self._noise = lambda: SHAPES[shape](rng, dim)
 

@@ -110,11 +110,15 @@ def replay(
     claim = Claim(noise_multiplier=noise, adjacency=adjacency, divisor=divisor, hostile=hostile,
                   size_released=size_released, who=who)  # fmt: skip
     with runner.leaves_no_trace(), shown_if_slow():
-        search = Search(runner, extras, claim, draws=draws, quick=quick)
-        steps = search.steps(_users_own(extra, clients), dropouts=dropouts, rounds=rounds)
-        for step in track(steps, "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
-            step()
-        return search.result(seed)
+        while True:
+            search = Search(runner, extras, claim, draws=draws, quick=quick)
+            steps = search.steps(_users_own(extra, clients), dropouts=dropouts, rounds=rounds)
+            for step in track(steps, "replay", words=lambda: f"{runner.seconds / runner.calls:.2g} s per run"):
+                step()
+            result = search.result(seed)
+            # What is refuted may have noise that other random numbers do not change.
+            if result.ok or runner.state_varies or not search.vary_state(rounds):
+                return result
 
 
 def _number(name: str, value: Any) -> float:

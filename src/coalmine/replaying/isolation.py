@@ -54,6 +54,9 @@ class Isolated:
 
 
 def _in_library(function: types.FunctionType) -> bool:
+    """Whether a function belongs to an installed package, or to this one, whose modules keep no state of the user's."""
+    if (function.__module__ or "").partition(".")[0] == "coalmine":
+        return True
     home = sys.modules.get(function.__module__ or "")
     return "site-packages" in (getattr(home, "__file__", None) or "")
 

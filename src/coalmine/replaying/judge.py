@@ -86,17 +86,18 @@ class Judge:
         self._observations: list[Observation] = []
         self._noise_level = 0.0
 
-    def about_noise(self, noise: Noise, *, outside: bool) -> None:
+    def about_noise(self, noise: Noise, *, none: bool, outside: bool) -> None:
         """Judge the noise by itself.
 
         Args:
             noise: The noise.
+            none: Whether it is certain that there is none.
             outside: Whether a client moved the release to where the noise vectors do not reach.
         """
         self._noise_level = noise.level
         if noise.level and np.ptp(noise.std[~noise.bare]):
             self._unit = ""  # arrays have noise of different sizes, so that no distance means the same in all of them
-        if noise.level == 0:
+        if none:
             sentence = (
                 f"The release carries no noise: it was the same in all runs, and the claim is a noise multiplier of "
                 f"{self._noise_multiplier:g}. Noise from a fixed seed, or from a vector drawn once, counts as none."
@@ -108,6 +109,17 @@ class Judge:
                 f"{plural(noise.rank, 'dimension')}. Whatever is orthogonal to them is released bare."
             )
             self._general.append(Finding(check=Check.INDEPENDENT, sentence=sentence))
+
+    def about_state(self, *, varied: bool) -> None:
+        """Warn that noise comes from the state of the release, and say whether it could be varied."""
+        sentence = (
+            "Noise comes from the state of the release, which replay varied by running more rounds ahead. It protects "
+            "only if nobody knows that state, such as a seed"
+            if varied
+            else "Replay could not vary the noise, which comes from the state of the release, so that only movements "
+            "beyond the clip norm were looked for: check the size of the noise in another way"
+        )
+        self._general.append(Finding(check=Check.SIZE, sentence=sentence, refutes=False))
 
     def about_zero(self, refusal: str) -> None:
         """Judge an aggregation that fails on an update of zero."""
@@ -134,7 +146,7 @@ class Judge:
         findings = [*self._general, *self._movements(example)]
         same = [finding.refutes for finding in findings if finding.check == Check.NOT_FINITE]
         findings += [finding for finding in self._poisoned(example) if not same or finding.refutes > max(same)]
-        return sorted([*findings, *self._refused()], key=lambda finding: not finding.refutes)
+        return sorted([*findings, *self._undecided(), *self._refused()], key=lambda finding: not finding.refutes)
 
     def _movements(self, example: Callable[[Observation], str]) -> list[Finding]:
         """Return findings about movements that the noise does not cover, one per check."""
@@ -179,6 +191,19 @@ class Judge:
             "Reject such updates."
         )
         return [Finding(check=Check.NOT_FINITE, sentence=sentence, refutes=refutes, example=example(first))]
+
+    def _undecided(self) -> list[Finding]:
+        """Return a warning if numbers moved of which replay cannot tell whether they carry noise."""
+        undecided = [o for o in self._observations if o.movement.undecided]
+        if not undecided:
+            return []
+        worst = max(undecided, key=lambda o: o.movement.undecided)
+        sentence = (
+            f"Replay could not vary {plural(worst.movement.undecided, 'coordinate')} that moved when {worst.clause}, "
+            f"and noise of few values may look like that at a noise multiplier of {self._noise_multiplier:g}: check "
+            "that noise is added there"
+        )
+        return [Finding(check=Check.PLACES, sentence=sentence, refutes=False, example=worst.extra.code)]
 
     def _refused(self) -> list[Finding]:
         """Return a warning if the aggregation fails on a client that it should cope with."""

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Bools, Floats
+from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
-from coalmine.replaying.noise import Noise, measure
+from coalmine.replaying import atoms
+from coalmine.replaying.limits import lower_limit, lower_projection, ratio_error
+from coalmine.replaying.noise import Noise, draws_for, measure
 from coalmine.replaying.running import Outcome, Runner
+from coalmine.replaying.state import innovations
 from coalmine.results.finding import CHECK_RATE
 
 # Comparisons by statistics share the other half of the rate; see noise.py for the first half.
@@ -24,12 +27,6 @@ _QUANTILE = float(-special.ndtri(_RATE))
 # Draws that measure the noise again where a few say too little, numbers that they may hold, and the margin below
 # which there are too few.
 _MORE_DRAWS, _MOST_NUMBERS, _UNSURE = 100, 4_000_000, 0.8
-
-# Excess above which a few draws decide: they would show noise that depends so much on other noise.
-_PLAIN = 3.0
-
-# Draws to find out whether a coordinate has noise with and without a client, at most.
-_MOST_DRAWS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +43,7 @@ class Movement:
         by_array: Distance that each array of the release moved, if it is known exactly.
         each_number: Distance that each number moved, if it was the same for nearly all.
         unprotected: Coordinates that carry no noise and moved.
+        undecided: How many coordinates moved of which it is not known whether they carry noise.
         not_finite: Coordinates that became NaN or infinite.
         refusal: What was raised instead of a release.
         p_value: Probability of such a movement if the noise covers it; 0 where that needs no statistics.
@@ -60,6 +58,7 @@ class Movement:
     by_array: tuple[float, ...] = ()
     each_number: float = 0.0
     unprotected: tuple[int, ...] = ()
+    undecided: int = 0
     not_finite: int = 0
     refusal: str = ""
     p_value: float = 0.0
@@ -116,6 +115,8 @@ class Round:
         self._noise: Noise | None = None
         self._more: Noise | None = None
         self._same_as_like = False
+        # Coordinates of which it is known that they carry no noise, or that they do: shared by rounds of like noise.
+        self._known: dict[int, bool] = {} if like is None else like._known
 
     def outcome(self, draw: int) -> Outcome:
         """Return the release without the client, for a random draw."""
@@ -139,11 +140,13 @@ class Round:
 
     def noise_of(self, draws: Sequence[int]) -> Noise:
         """Return the noise of these random draws."""
-        return measure(np.stack([self._matrix(self.outcome(draw)) for draw in draws]), self._sizes())
+        runs = np.stack([self._matrix(self.outcome(draw)) for draw in draws])
+        return measure(innovations(runs, self._sizes()) if self._runner.state_varies else runs, self._sizes())
 
     def compare(
-        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = 1.02, hint: Floats | None = None
-    ) -> Movement:
+        self, members: Sequence[Sequence[Any]], scale: Scale, *, doubt: float = 1.02, hint: Floats | None = None,
+        similar: tuple[Sequence[Any], Sequence[Any]] | None = None,
+    ) -> Movement:  # fmt: skip
         """Return how far the release moves if the round has these members instead.
 
         Args:
@@ -151,6 +154,8 @@ class Round:
             scale: What the claim allows.
             doubt: Movements above this share of the allowed one are checked with other random numbers.
             hint: Direction in which the movement is expected, for releases whose randomness cannot be repeated.
+            similar: Clients of two rounds that differ in one client, whose update is shorter in the second by
+                `atoms.shortened`.
         """
         first = self._runner.run(members, 0)
         if first.vector is None:
@@ -170,15 +175,18 @@ class Round:
         if self.reproducible:
             again = self._runner.run(members, 1)
             if again.vector is not None and self._agree(moved, again, finite, before):
-                return self._surer(movement, partial(self._judged, moved, before, after, finite, scale), scale)
+                movement = self._surer(movement, partial(self._judged, moved, before, after, finite, scale), scale)
+                return self._confirmed(movement, members, scale, similar)
         return self._statistics(members, finite, scale, hint)
 
-    def moved(self, members: Sequence[Sequence[Any]]) -> Floats:
-        """Return how the release of one round moves in the first draw, (dim,); not at all where it is not finite."""
+    def leaves_noise(self, members: Sequence[Sequence[Any]], scale: Scale) -> bool:
+        """Whether the noise vectors span too few dimensions, and these members move a single round out of them."""
         vector, before = self._runner.run(members, 0).vector, self._matrix(self.outcome(0))[0]
-        if vector is None or vector.shape != before.shape:
-            return np.zeros_like(before)
-        return np.asarray(np.nan_to_num(vector - before, posinf=0.0, neginf=0.0))
+        if self.noise.rank is None or vector is None or vector.shape != before.shape:
+            return False
+        moved = np.nan_to_num(vector - before, posinf=0.0, neginf=0.0)
+        rounding = self._rounding(before[None], vector[None], np.isfinite(vector))[0]
+        return self.noise.misses(moved, rounding, scale.noise_multiplier)
 
     def _surer(self, movement: Movement, judge: Callable[[Noise], Movement], scale: Scale) -> Movement:
         """Judge a movement again, by more draws, where the first ones say too little.
@@ -189,16 +197,21 @@ class Round:
         """
         refuted = movement.excess * movement.margin > 1
         unsure = movement.margin < _UNSURE and movement.excess > 1 / _UNSURE
-        if not scale.noise_multiplier or not (movement.excess < _PLAIN if refuted else unsure):
+        if movement.unprotected or not scale.noise_multiplier:
+            return movement
+        if not (movement.excess < self.noise.plain_excess if refuted else unsure):
             return movement
         source = self._like if self._like is not None and self._same_as_like else self
-        more = source._more_noise() if len(self.members) == 1 else None
+        draws = draws_for(movement.excess, _MORE_DRAWS) if refuted else _MORE_DRAWS
+        more = source._more_noise(draws) if len(self.members) == 1 else None
         return movement if more is None else judge(replace(more, even=self.noise.even))
 
-    def _more_noise(self) -> Noise | None:
-        """Return the noise of more draws than usual; None if there is no room for them."""
-        more, start = min(_MORE_DRAWS, _MOST_NUMBERS // self._matrix(self.outcome(0)).size), self._first_draw
-        if self._more is None and more > self.draws:
+    def _more_noise(self, draws: int) -> Noise | None:
+        """Return the noise of at least so many new draws; None if there is no room for more than usual."""
+        start, room = self._first_draw, _MOST_NUMBERS // self._matrix(self.outcome(0)).size
+        more = min(max(draws, self.draws + 1), room, self._runner.most_draws - start - self.draws)
+        known = 0 if self._more is None else len(self._more.residuals)
+        if more > max(self.draws, known):
             self._more = self.noise_of(range(start + self.draws, start + self.draws + more))
         return self._more
 
@@ -211,13 +224,14 @@ class Round:
         beyond = max(0.0, 1 - float(np.linalg.norm(rounding)) / length) if length else 0.0
         bad = int(np.sum(~finite))
         shares: dict[str, Any] = {} if len(moved) > 1 else self._shares(moved[0])
-        if scale.noise_multiplier == 0 or self.noise.level == 0:
+        if scale.noise_multiplier == 0:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
             return Movement(length=length, excess=excess, not_finite=bad, **shares)
         noise = noise or self.noise
         length_in_noise = noise.length(moved)
         deviations = beyond * length_in_noise.measured
         bare = noise.bare & (np.abs(moved) > 8 * rounding + 1e-12).any(axis=0)
+        bare[[place for place, is_bare in self._known.items() if not is_bare]] = False
         excess = math.inf if bare.any() else deviations * scale.noise_multiplier
         return Movement(
             length=length, deviations=deviations, excess=excess,
@@ -251,11 +265,12 @@ class Round:
         finite = finite & np.isfinite(with_client).all(axis=(0, 1))
         with_client = np.where(finite, with_client, 0.0)
         without = np.where(finite, np.stack([self._matrix(self.outcome(draw)) for draw in draws]), 0.0)
-        atoms, p_value = self._atoms(members, with_client, without, scale)
-        if atoms:
+        one_sided = self._atoms(members, with_client, without, scale)
+        if one_sided.places.any():
             return Movement(
-                length=math.inf, deviations=math.inf, excess=math.inf, exact=False, unprotected=atoms, p_value=p_value
-            )
+                length=math.inf, deviations=math.inf, excess=math.inf, exact=False,
+                unprotected=tuple(np.flatnonzero(one_sided.places).tolist()), p_value=one_sided.p_value,
+            )  # fmt: skip
         there, here = measure(with_client, self._sizes()), self.noise
         noisy = ~here.bare & ~there.bare
         # Each number in units of its own noise: arrays may have different units.
@@ -266,16 +281,18 @@ class Round:
         length, bad = float(np.linalg.norm(mean)), int(np.sum(~finite))
         usable = finite & noisy
         if scale.noise_multiplier == 0 or not usable.any():
-            low = _lower_limit(mean / scale.sensitivity, error / scale.sensitivity) if scale.sensitivity else 0.0
+            # Numbers of few values have no scale: if the claim is about noise, only their probabilities count.
+            size = 0.0 if scale.noise_multiplier or not scale.sensitivity else 1 / scale.sensitivity
+            low = lower_limit(mean * size, error * size, _QUANTILE)
             return Movement(length=length, excess=low, exact=False, not_finite=bad)
         values, vectors = np.linalg.eigh(noise.rounds)
         root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T  # makes the noise of the rounds independent
         standard = root @ (mean[:, usable] / noise.std[usable])
         errors = np.sqrt(root**2 @ (error[:, usable] / noise.std[usable]) ** 2)
-        low = max(_lower_limit(standard, errors), _lower_projection(standard, errors, hint, usable))
+        low = max(lower_limit(standard, errors, _QUANTILE), lower_projection(standard, errors, _QUANTILE, hint, usable))
         dim = int(usable.sum())
         sides = ((side[:, 0] / np.where(usable, here.std, 1.0))[:, usable] for side in (with_client, without))
-        spread = abs(math.log(ratio)) - _QUANTILE * _ratio_error(*sides, degrees=here.degrees)
+        spread = abs(math.log(ratio)) - _QUANTILE * ratio_error(*sides, degrees=here.degrees)
         # Two normal distributions of d coordinates whose scales differ by a factor e^s are as far apart as two that are
         # √(2d)·s standard deviations apart, for small s and many coordinates (both log-likelihood ratios are Gaussian).
         by_scale = 0.0 if scale.size_released else math.sqrt(2 * dim) * max(0.0, spread)
@@ -286,34 +303,82 @@ class Round:
             not_finite=bad, p_value=CHECK_RATE if excess > 1 else 1.0,
         )  # fmt: skip
 
+    def _confirmed(
+        self, movement: Movement, members: Sequence[Sequence[Any]], scale: Scale,
+        similar: tuple[Sequence[Any], Sequence[Any]] | None,
+    ) -> Movement:  # fmt: skip
+        """Find out, by new draws, whether coordinates that moved and seem to carry no noise do not.
+
+        Two similar clients show it in few draws if the coordinates tell them apart; otherwise the client in question
+        and its absence must.
+        """
+        suspects, known = movement.unprotected, self._known
+        if not suspects or all(known.get(place) for place in suspects):
+            return movement
+        places, sides, noise_multiplier = np.array(suspects), (members, self.members), scale.noise_multiplier
+        if similar is not None and len(self.members) == 1:
+            shown, other = ([side] for side in similar)
+            outcomes = [self._runner.run(side, 0).vector for side in (shown, other)]
+            if all(vector is not None and vector.size > places.max() for vector in outcomes):
+                before = self._matrix(self.outcome(0))[0][places]
+                moved = [vector[places] - before for vector in outcomes if vector is not None]
+                told_apart = atoms.proportional(moved[0], moved[1], noise_multiplier)
+                if told_apart.any():
+                    places, sides = places[told_apart], (shown, other)
+                    noise_multiplier /= 2 * atoms.shortened(noise_multiplier)
+        found = self._alone(places, sides, noise_multiplier)
+        if found.decided:
+            known.update(zip(places.tolist(), found.places.tolist(), strict=True))
+        bare = tuple(place for place in suspects if known.get(place))
+        undecided = sum(place not in known for place in suspects)
+        if bare:
+            return replace(movement, unprotected=bare, p_value=found.p_value)
+        excess = movement.deviations * scale.noise_multiplier
+        return replace(movement, unprotected=(), undecided=undecided, excess=excess, p_value=float(excess <= 1))
+
+    def _alone(
+        self, places: Ints, sides: tuple[Sequence[Sequence[Any]], Sequence[Sequence[Any]]], noise_multiplier: float
+    ) -> atoms.Alone:
+        """Find out which of these coordinates always differ between two sides, and never vary."""
+
+        rounds = len(self.members)
+
+        def run(draw: int) -> tuple[Floats, Floats] | None:
+            one, two = (self._runner.run(side, draw).vector for side in sides)
+            if one is None or two is None or one.size != two.size or one.size <= places.max():
+                return None
+            return one.reshape(rounds, -1)[:, places].ravel(), two.reshape(rounds, -1)[:, places].ravel()
+
+        values = run(0)
+        if values is None:
+            return atoms.Alone(np.zeros(places.size, dtype=bool), decided=False)
+        close = np.maximum(1e-9 * self.noise.level, 1e-12 * np.abs(values[1]))
+        suspects = np.abs(values[0] - values[1]) > close
+        found = atoms.alone(
+            run, values, (suspects, np.zeros_like(suspects)), noise_multiplier=noise_multiplier, rate=_RATE,
+            first_draw=self._first_draw + self.draws, close=close,
+        )  # fmt: skip
+        return replace(found, places=np.asarray(found.places.reshape(rounds, -1).any(axis=0)))
+
     def _atoms(
         self, members: Sequence[Sequence[Any]], with_client: Floats, without: Floats, scale: Scale
-    ) -> tuple[tuple[int, ...], float]:
-        """Return coordinates that have one value in all draws of one side and in none of the other, with a p-value.
+    ) -> atoms.Alone:
+        """Find out which coordinates have one value in all draws of one side and in none of the other."""
 
-        Let a be the value in the first draw, and p and q its probabilities on the two sides. The claim allows
-        p ≤ Φ(Φ⁻¹(q) + 1/z), so that min(p, 1 − q) ≤ Φ(1/2z): a draw has a on one side only with at most this
-        probability, however the sides depend on each other. All draws but the first count; there are 2d such tests.
-        """
+        def run(draw: int) -> tuple[Floats, Floats] | None:
+            one, two = (self._runner.run(rounds, draw).vector for rounds in (members, self.members))
+            return None if one is None or two is None or one.shape != two.shape else (one, two)
+
+        sides = with_client[:, 0], without[:, 0]
+        first, second = (
+            (one == one[0]).all(axis=0) & (other != one[0]).all(axis=0) for one, other in (sides, sides[::-1])
+        )
         if scale.noise_multiplier == 0 or len(self.members) > 1:
-            return (), 1.0
-        chance, tests = float(special.ndtr(0.5 / scale.noise_multiplier)), 2 * with_client.shape[-1]
-        needed = max(self.draws, 1 + math.ceil(math.log(_RATE / tests) / math.log(chance)))
-        sides = [with_client[:, 0], without[:, 0]]
-        alone = [(one == one[0]).all(axis=0) & (other != one[0]).all(axis=0) for one, other in (sides, sides[::-1])]
-        if needed > _MOST_DRAWS or not np.any(alone):
-            return (), 1.0
-        values = sides[0][0], sides[1][0]
-        for draw in range(self.draws, needed):
-            more = [self._runner.run(rounds, draw).vector for rounds in (members, self.members)]
-            if more[0] is None or more[1] is None or more[0].shape != more[1].shape:
-                return (), 1.0
-            alone[0] &= (more[0] == values[0]) & (more[1] != values[0])
-            alone[1] &= (more[1] == values[1]) & (more[0] != values[1])
-            if not np.any(alone):
-                break
-        places = tuple(int(i) for i in np.flatnonzero(alone[0] | alone[1]))
-        return places, tests * chance ** (needed - 1)
+            return atoms.Alone(first & False)
+        return atoms.alone(
+            run, (sides[0][0], sides[1][0]), (first, second), noise_multiplier=scale.noise_multiplier, rate=_RATE,
+            first_draw=self._first_draw + self.draws,
+        )  # fmt: skip
 
     def _same_noise(self, other: Round) -> Noise | None:
         """Return another round's noise if this one has the same: then both releases differ by the same in each draw."""
@@ -355,34 +420,3 @@ class Round:
 
     def _sizes(self) -> list[int]:
         return [size for _, size in self.outcome(0).names]
-
-
-def _ratio_error(with_client: Floats, without: Floats, *, degrees: int) -> float:
-    """Return the standard error of the logarithm of the ratio of two noise levels, from draws (draws, numbers) of both.
-
-    If the two noises are the same up to their scale, as with the same draws, their correlation is 1 and the error
-    almost nothing: the variance of the logarithm is (1 − correlation²) / n.
-    """
-    one, two = (side - side.mean(axis=0) for side in (with_client, without))
-    lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(two))
-    correlation = float(np.sum(one * two)) / lengths if lengths else 0.0
-    return math.sqrt(max(1 - correlation**2, 1e-12) / degrees)
-
-
-def _lower_limit(mean: Floats, error: Floats) -> float:
-    """Return a lower limit on the length of a vector, from its estimate and the errors of its entries."""
-    square = float(np.sum(mean**2) - np.sum(error**2))
-    spread = math.sqrt(2 * float(np.sum(error**4)) + 4 * float(np.sum((mean * error) ** 2)))
-    return math.sqrt(max(square - _QUANTILE * spread, 0.0))
-
-
-def _lower_projection(mean: Floats, error: Floats, hint: Floats | None, usable: Bools) -> float:
-    """Return a lower limit on the length of a vector by its length in the direction where it is expected."""
-    if hint is None or hint.size != usable.size or len(mean) > 1:
-        return 0.0
-    direction = np.where(np.isfinite(hint), hint, 0.0)[usable]
-    length = float(np.linalg.norm(direction))
-    if not length:
-        return 0.0
-    along = direction / length
-    return max(0.0, float(mean[0] @ along) - _QUANTILE * math.sqrt(float(along**2 @ error[0] ** 2)))

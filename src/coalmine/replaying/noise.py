@@ -33,6 +33,8 @@ _LARGER, _UNEVEN, _DEPENDENT = 3.0, 3.0, 4.0
 
 _NOTHING = 1e-9  # relative to the largest noise: rounding, not noise
 
+_FLAT = 1e-6  # relative to the largest, size of the noise in a direction that does not count as one of its span
+
 # Groups of numbers below this share of an array's numbers and of its squared movement are left out.
 _NEGLIGIBLE = 0.01
 
@@ -91,7 +93,10 @@ class Noise:
         array_degrees: Degrees of freedom of the measured noise of each array.
         degrees: Degrees of freedom of all noise together.
         excess: Kurtosis above that of Gaussian noise, at least 0.
-        rank: Dimension of the space that the noise vectors span, if smaller than their number; otherwise None.
+        varying: Which coordinates vary at all, (dim,).
+        unit: Size of the first round's noise in each coordinate, 1 where there is none, (dim,).
+        vectors: That noise over its size, where it varies, (runs, varying).
+        rank: Dimension of the space that these vectors span, if smaller than their number; otherwise None.
         residuals: The first round's noise in units of ``std``, where there is any, (runs, numbers).
         even: Whether its numbers seem to have the same size within each array.
         independent: Whether its numbers seem to be independent.
@@ -106,6 +111,9 @@ class Noise:
     singular: Floats
     degrees: int
     excess: float
+    varying: Bools
+    unit: Floats
+    vectors: Floats
     rank: int | None
     residuals: Floats
     even: bool
@@ -113,7 +121,11 @@ class Noise:
 
     @property
     def bare(self) -> Bools:
-        """Which coordinates carry no noise, (dim,)."""
+        """Which coordinates have one value in more than half of the runs, (dim,).
+
+        They carry no noise, or noise of few values whose standard deviation says little: that of a sign, or discrete
+        noise on a grid that is coarse for it. `coalmine.replaying.atoms` judges them.
+        """
         return np.asarray(self.std == 0)
 
     @property
@@ -144,14 +156,28 @@ class Noise:
         degrees = self.array_degrees[measurable] / self._heavy(1.0)
         return Length(measured, np.maximum(by_array[measurable], 0.0), degrees)
 
-    def misses(self, moved: Floats) -> bool:
-        """Whether a movement, (dim,), leaves the span of the noise vectors, beyond rounding."""
-        noisy = ~self.bare
-        direction = moved[noisy] / self.std[noisy]
-        _, sizes, rows = np.linalg.svd(self.residuals, full_matrices=False)
-        span = rows[sizes > 1e-6 * sizes.max(initial=0.0)]
-        outside = direction - span.T @ (span @ direction)
-        return bool(np.linalg.norm(outside) > 1e-3 * np.linalg.norm(direction))
+    def misses(self, moved: Floats, rounding: Floats, noise_multiplier: float) -> bool:
+        """Whether a movement leaves the span of the noise vectors by more than the noise may cover there.
+
+        Directions that are not counted as part of the span have noise of at most a millionth of the largest, and the
+        claim lets a client move the release by that over the noise multiplier. More is outside, but for rounding.
+
+        Args:
+            moved: The movement, (dim,).
+            rounding: How far rounding may move each coordinate, (dim,).
+            noise_multiplier: The claimed noise multiplier.
+        """
+        _, sizes, rows = np.linalg.svd(self.vectors, full_matrices=False)
+        least = _FLAT * sizes.max(initial=0.0)
+        span, direction = rows[sizes > least], (moved / self.unit)[self.varying]
+        outside = float(np.linalg.norm(direction - span.T @ (span @ direction)))
+        covered = least / math.sqrt(len(self.vectors)) / noise_multiplier
+        return outside > float(covered) + float(np.linalg.norm((rounding / self.unit)[self.varying]))
+
+    @property
+    def plain_excess(self) -> float:
+        """Excess above which a movement is not covered, even if the noise depends on other noise in any way."""
+        return _plain_excess(len(self.residuals))
 
     def _heavy(self, share: float) -> float:
         """Return the factor by which heavy tails reduce degrees of freedom, for a sum with this share of the excess."""
@@ -211,8 +237,12 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     deviations = np.sqrt(np.mean(first**2, axis=0))
     largest = float(deviations.max(initial=0.0))
     # A coordinate's own scale, since its rounding error is relative to its own size.
-    noisy = deviations > np.maximum(_NOTHING * largest, 1e-12 * np.abs(mean[0]))
-    noisy &= np.ptp(runs[:, 0], axis=0) > 0
+    varying = deviations > np.maximum(_NOTHING * largest, 1e-12 * np.abs(mean[0]))
+    varying &= np.ptp(runs[:, 0], axis=0) > 0
+    unit = np.where(varying, deviations, 1.0)
+    vectors = first[:, varying] / unit[varying]
+    rank = _rank(vectors)
+    noisy = varying & (_most_frequent(runs[:, 0]) <= count / 2)
     places = np.repeat(np.arange(len(sizes)), sizes)
     numbers = np.bincount(places[noisy], minlength=len(sizes))
     if not noisy.any():
@@ -220,7 +250,10 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
         eye, none = np.eye(rounds), np.empty((0, rounds))
         none_left = np.empty((count, 0))
         no_degrees = np.zeros(len(sizes))
-        return Noise(mean, nothing, nothing, places, no_degrees, eye, none, 1, 0.0, None, none_left, True, True)
+        return Noise(
+            mean, nothing, nothing, places, no_degrees, eye, none, 1, 0.0, varying, unit, vectors, rank, none_left,
+            True, True,
+        )  # fmt: skip
     levels = np.sqrt(np.bincount(places[noisy], deviations[noisy] ** 2, minlength=len(sizes)) / np.maximum(numbers, 1))
     array_degrees = np.maximum((count - 1) * numbers - rounds + 1, numbers > 0).astype(float)
     std = np.where(noisy, _pooled(levels, numbers, count)[places], 0.0)
@@ -231,7 +264,7 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     degrees = max(1, samples - rounds + 1)
     return Noise(
         mean, std, np.where(noisy, levels[places], 0.0), places, array_degrees, inverse, singular, degrees, excess,
-        _rank(standard[:, 0]), standard[:, 0], _even(standard[:, 0]), _independent(standard[:, 0]),
+        varying, unit, vectors, rank, standard[:, 0], _even(standard[:, 0]), _independent(standard[:, 0]),
     )  # fmt: skip
 
 
@@ -265,6 +298,21 @@ def factors(degrees: Floats, rate: float = _RATE) -> Floats:
     return np.asarray(1 / np.sqrt(np.maximum(_chi_square_quantile(rate / max(1, n.size), n) / n, 1e-6)))
 
 
+def _plain_excess(runs: int) -> float:
+    """Return the excess above which so many runs decide, whatever the covariance of the noise.
+
+    A movement is judged by the noise along it where that seems more than _LARGER errors above what its numbers have.
+    Where it does not, the noise along the movement may still be larger by `factors`, at the rate of a test.
+    """
+    degrees = runs - 1
+    return math.sqrt(1 + _LARGER * math.sqrt(2 / degrees)) * float(factors(np.array([degrees]))[0])
+
+
+def draws_for(excess: float, most: int) -> int:
+    """Return how many draws decide about a movement of this excess, at most so many."""
+    return next((runs for runs in range(10, most, 10) if _plain_excess(runs) < excess), most)
+
+
 def _excess_kurtosis(standard: Floats) -> float:
     """Return the excess kurtosis of noise, (runs, numbers), from residuals of unit variance; at least 0.
 
@@ -284,11 +332,9 @@ def _inverse(correlation: Floats) -> tuple[Floats, Floats]:
 
 def _rank(standard: Floats) -> int | None:
     """Return how many dimensions noise vectors, (runs, numbers), span, if fewer than as many random vectors would."""
-    ordered = np.sort(standard, axis=0)
-    same = ordered[1:] == ordered[:-1]
-    continuous = standard[:, ~same.any(axis=0)]
+    continuous = standard[:, _most_frequent(standard) == 1]
     if continuous.shape[1] < _LEAST_NUMBERS:
-        return _repeated(standard, same)
+        return _repeated(standard)
     vectors = continuous[: max(2, min(len(standard), continuous.shape[1] // 2))]
     differences = vectors[1:] - vectors[:1]
     values = np.linalg.eigvalsh(differences @ differences.T)
@@ -320,19 +366,25 @@ def _independent(standard: Floats) -> bool:
     return bool(np.mean(squares) < np.mean(expected) * (1 + _DEPENDENT * math.sqrt(2 / len(upper[0]))))
 
 
-def _repeated(standard: Floats, same: Bools) -> int | None:
+def _most_frequent(runs: Floats) -> Floats:
+    """Return how often the most frequent value of each number occurs, for runs (runs, numbers)."""
+    ordered = np.sort(runs, axis=0)
+    count = most = np.ones(runs.shape[1])
+    for equal in ordered[1:] == ordered[:-1]:
+        count = np.where(equal, count + 1, 1)
+        most = np.maximum(most, count)
+    return most
+
+
+def _repeated(standard: Floats) -> int | None:
     """Return the dimension of noise of few values if its vectors repeat, which independent numbers would not do.
 
     Two runs agree in a number with at most the probability of its most frequent value, here its share of the runs.
 
     Args:
         standard: The noise, (runs, numbers).
-        same: Whether neighbors among the sorted values of a number are equal, (runs − 1, numbers).
     """
-    count = most = np.ones(standard.shape[1])
-    for equal in same:
-        count = np.where(equal, count + 1, 1)
-        most = np.maximum(most, count)
+    most = _most_frequent(standard)
     runs, different = len(standard), len(np.unique(standard, axis=0))
     log_chance = math.log(runs**2 / 2) + float(np.sum(np.log(most / runs)))
     return different - 1 if different < runs and log_chance < math.log(_RATE) else None

@@ -13,13 +13,18 @@ import random
 import sys
 import types
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 
+# Objects that are looked into, the nearest first; what they refer to is still seen.
 _MOST_OBJECTS = 20_000
+
+# Nothing that these refer to is a generator.
+_LEAVES = (str, bytes, int, float, complex, type(None), np.generic, types.ModuleType, types.CodeType)
 
 # Packages whose modules keep no generator of the user's.
 _LIBRARIES = {*sys.stdlib_module_names, "numpy", "torch", "scipy", "sklearn", "coalmine", "jax", "jaxlib"}
@@ -31,14 +36,22 @@ def generators(root: object) -> list[Any]:
 
 
 def reachable(root: object) -> Iterator[Any]:
-    """Yield the objects that a callable can reach by closures, defaults, attributes, containers and globals."""
-    seen, queue = {id(root)}, [root]
-    while queue and len(seen) < _MOST_OBJECTS:
-        value = queue.pop()
+    """Yield the objects that a callable can reach by closures, defaults, attributes, containers and globals.
+
+    The nearest come first: a function may refer to objects that lead anywhere, such as a test session or a web
+    framework, and what it draws from is at hand.
+    """
+    seen, queue = {id(root): root}, deque([root])  # kept, so that no other object gets the same id meanwhile
+    looked_into = 0
+    while queue:
+        value = queue.popleft()
         yield value
+        looked_into += 1
+        if looked_into > _MOST_OBJECTS:
+            continue
         for child in _children(value):
-            if id(child) not in seen and not isinstance(child, str | bytes | int | float | complex | type(None)):
-                seen.add(id(child))
+            if id(child) not in seen and not isinstance(child, _LEAVES):
+                seen[id(child)] = child
                 queue.append(child)
 
 
@@ -203,13 +216,17 @@ def _children(value: Any) -> Iterator[Any]:
         case types.MethodType():
             yield value.__self__
             yield value.__func__
+        case types.BuiltinMethodType():
+            yield value.__self__
+        case types.GeneratorType():
+            yield from () if value.gi_frame is None else list(value.gi_frame.f_locals.values())
         case functools.partial():
             yield from (value.func, value.args, value.keywords)
         case dict():
             yield from value.values()
         case list() | tuple() | set() | frozenset():
             yield from value
-        case types.ModuleType() | np.ndarray():
+        case np.ndarray():
             return
         case type():
             if value.__module__.partition(".")[0] not in _LIBRARIES:

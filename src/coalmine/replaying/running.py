@@ -20,6 +20,9 @@ from coalmine.replaying.clients import leaves, numbers_of, precision, words
 from coalmine.replaying.isolation import Isolated
 from coalmine.replaying.randomness import kept, set_to
 
+# Random draws that there are, if they do not take more rounds.
+_MOST_DRAWS = 1 << 30
+
 # Numbers of earlier releases that are kept (32 MB).
 _MOST_REMEMBERED = 1 << 22
 
@@ -58,6 +61,8 @@ class Runner:
         self._isolated, self._seed = Isolated(release), seed
         self._asks = _asks(release)
         self._memory: dict[bytes, Outcome] | None = None
+        self._idle: list[Any] | None = None
+        self.most_draws = _MOST_DRAWS
         self.calls, self.seconds = 0, 0.0
 
     def leaves_no_trace(self) -> AbstractContextManager[None]:
@@ -67,6 +72,38 @@ class Runner:
     def remember(self) -> None:
         """From now on, do not run again what ran before: only if equal randomness gives equal releases."""
         self._memory = {}
+
+    def vary_state(self, idle: Sequence[Any], *, most_draws: int) -> None:
+        """From now on, let draw k begin after k rounds of these clients, for a release with noise in its state.
+
+        Args:
+            idle: The clients.
+            most_draws: How many draws there are.
+        """
+        self._idle, self._memory, self.most_draws = list(idle), None, most_draws
+
+    @property
+    def state_varies(self) -> bool:
+        """Whether draws differ in the state that they begin with."""
+        return self._idle is not None
+
+    def successive(self, members: Sequence[Any], calls: int, draw: int = 0) -> list[Floats]:
+        """Return the releases of successive rounds of the same clients, all with the same random numbers.
+
+        Args:
+            members: The clients of each round.
+            calls: Number of rounds; fewer if one of them fails.
+            draw: Number of the random draw.
+        """
+        vectors: list[Floats] = []
+        with self._isolated.copied() as release:
+            for _ in range(calls):
+                with set_to((self._seed, draw), self._isolated.generators):
+                    outcome = self._call(release, copy.deepcopy(list(members)), self._arguments(draw, 0))
+                if outcome.vector is None or outcome.vector.size != (vectors or [outcome.vector])[0].size:
+                    break
+                vectors.append(outcome.vector)
+        return vectors
 
     def run(self, rounds: Sequence[Sequence[Any]], draw: int = 0) -> Outcome:
         """Run one or more rounds.
@@ -87,28 +124,34 @@ class Runner:
         return self._memory[key]
 
     def _run(self, rounds: Sequence[Sequence[Any]], draw: int) -> Outcome:
+        ahead = 0 if self._idle is None else draw
         with self._isolated.copied() as release:
             # Copied before the generators are set: copying must not draw.
-            clients = [copy.deepcopy(list(members)) for members in rounds]
+            clients = [copy.deepcopy(list(members)) for members in [*[self._idle or []] * ahead, *rounds]]
             with set_to((self._seed, draw), self._isolated.generators):
                 outcomes = []
                 for number, members in enumerate(clients):
-                    self.calls += 1
-                    start = time.perf_counter()
-                    try:
-                        released = release(members, **self._arguments(draw, number))
-                    except (KeyboardInterrupt, SystemExit):
-                        raise
-                    except BaseException as error:
-                        return Outcome(None, refusal=f"{type(error).__name__}: {error}"[:200])
-                    finally:
-                        self.seconds += time.perf_counter() - start
-                    outcomes.append(_outcome(released))
+                    outcomes.append(self._call(release, members, self._arguments(draw, number)))
                     if outcomes[-1].vector is None:
                         return outcomes[-1]
-        vectors = [outcome.vector for outcome in outcomes if outcome.vector is not None]
-        coarsest = max(outcome.precision for outcome in outcomes)
-        return Outcome(np.concatenate(vectors), outcomes[0].names, precision=coarsest)
+        seen = outcomes[ahead:]
+        vectors = [outcome.vector for outcome in seen if outcome.vector is not None]
+        coarsest = max(outcome.precision for outcome in seen)
+        return Outcome(np.concatenate(vectors), seen[0].names, precision=coarsest)
+
+    def _call(self, release: Callable[..., Any], members: list[Any], arguments: dict[str, Any]) -> Outcome:
+        """Run one round."""
+        self.calls += 1
+        start = time.perf_counter()
+        try:
+            released = release(members, **arguments)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            return Outcome(None, refusal=f"{type(error).__name__}: {error}"[:200])
+        finally:
+            self.seconds += time.perf_counter() - start
+        return _outcome(released)
 
     def _arguments(self, draw: int, number: int) -> dict[str, Any]:
         if not self._asks:

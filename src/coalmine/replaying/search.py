@@ -14,6 +14,7 @@ import numpy as np
 from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.layers import Layers
+from coalmine.replaying.atoms import shortened
 from coalmine.replaying.clients import precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.judge import Judge, Observation
@@ -22,12 +23,17 @@ from coalmine.replaying.quiet_places import named, quiet_places
 from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
 from coalmine.replaying.shrinking import shrunk
+from coalmine.replaying.state import has_noise
 from coalmine.results.finding import Check
 
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
 _RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
 
 LEAST_DRAWS = 6
+
+# Rounds that tell whether there is noise in the state. If there is, draws to measure it, and draws at most: draw k
+# takes k more rounds.
+_STATE_ROUNDS, _STATE_DRAWS, _MOST_STATE_DRAWS = 12, 40, 100
 
 # Residuals that a part of an array is judged by, and draws for them at most.
 _PART_RESIDUALS, _PART_DRAWS = 300, 64
@@ -107,6 +113,8 @@ class Search:
         again = runner.run([members]).vector
         self.reproducible = again is not None and np.array_equal(outcome.vector, again)
         self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _FEW_DRAWS, _MOST_DRAWS))
+        if runner.state_varies:
+            self._draws = max(LEAST_DRAWS, min(self._draws, runner.most_draws, _STATE_DRAWS))
         if self.reproducible and not quick:
             runner.remember()
         elif not self.reproducible:
@@ -146,22 +154,76 @@ class Search:
                 steps.append(partial(self.try_presence, probes=3 if exact else 1))
         return steps
 
+    def vary_state(self, rounds: int) -> bool:
+        """If the release keeps noise in its state, let each draw begin with another state; return whether it does.
+
+        Clients whose updates are zero leave a model and a momentum as they are, so that only noise changes them.
+
+        Args:
+            rounds: Number of rounds that later runs take at most.
+        """
+        if not self.reproducible or not self._claim.noise_multiplier:
+            return False
+        for idle in ([self._absent.client] * (len(self.extras.clients) + 1), self._without(self.extras.clients)):
+            releases = [self.runner.successive(idle, _STATE_ROUNDS, draw) for draw in (0, 1)]
+            count = min(len(vectors) for vectors in releases)
+            if count > 1:
+                break
+        one, two = (np.stack(vectors[:count]) for vectors in releases)
+        if count < 2 or one.shape != two.shape or not has_noise(one, two, [size for _, size in self._names]):
+            return False
+        most = len(self.runner.successive(idle, _MOST_STATE_DRAWS + rounds)) - rounds
+        self.runner.vary_state(idle, most_draws=most)
+        return True
+
+    def _steady(self, first: Extra) -> bool:
+        """Whether the state may be varied: it lasts for enough draws, and a client counts the same in all of them."""
+        if self.runner.most_draws < _FEW_DRAWS:
+            return False
+        joined = [*self.extras.clients, first.build(first.magnitude)]
+        moved = []
+        for draw in (0, self._draws - 1):
+            one, two = (self.runner.run([members], draw).vector for members in (joined, *self.base.members))
+            if one is None or two is None or one.shape != two.shape:
+                return False
+            moved.append(one - two)
+        return bool(np.linalg.norm(moved[1] - moved[0]) <= 1e-3 * np.linalg.norm(moved[0]))
+
     def check_noise(self, first: Extra) -> None:
         """Look at the noise itself: is there any, and does it fill the space where a first client moves the release?"""
-        if self.scale.noise_multiplier:
-            noise, members = self.base.noise, [[*self.extras.clients, first.build(first.magnitude)]]
-            outside = noise.rank is not None and noise.misses(self.base.moved(members))
-            self.judge.about_noise(noise, outside=outside)
         if self._absent.refusal:
             self.judge.about_zero(self._absent.refusal)
+        if self.runner.state_varies:
+            steady = self._steady(first)
+            self.judge.about_state(varied=steady)
+            if not steady:
+                self.scale = replace(self.scale, noise_multiplier=0.0)
+        if not self.scale.noise_multiplier:
+            return
+        noise, members = self.base.noise, [[*self.extras.clients, first.build(first.magnitude)]]
+        none = noise.level == 0 and bool(self._compared(first, doubt=0.0).unprotected)
+        self.judge.about_noise(noise, none=none, outside=self.base.leaves_noise(members, self.scale))
+        if none:  # movements are then compared with the clip norm
+            self.scale = replace(self.scale, noise_multiplier=0.0)
 
     def try_extra(self, extra: Extra, doubt: float = 1.02) -> Movement:
         """Let a client join the given ones."""
-        client = extra.build(extra.magnitude)
-        members = [[*self.extras.clients, client]]
-        movement = self.base.compare(members, self.scale, doubt=doubt, hint=self._hint(client))
+        movement = self._compared(extra, doubt)
         self._observe(extra, movement, self.base, self.extras.clients)
         return movement
+
+    def _compared(self, extra: Extra, doubt: float) -> Movement:
+        """Return how far the release moves if a client joins the given ones."""
+        client = extra.build(extra.magnitude)
+        members = [[*self.extras.clients, client]]
+        return self.base.compare(
+            members, self.scale, doubt=doubt, hint=self._hint(client), similar=self._similar(extra, self.extras.clients)
+        )
+
+    def _similar(self, extra: Extra, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return two rounds that differ in a client, whose update is a little shorter in the second."""
+        longer, shorter = min(extra.magnitude, 1.0), 1 - shortened(self.scale.noise_multiplier)
+        return [*others, extra.build(longer)], [*others, extra.build(longer * shorter)]
 
     def try_quiet_places(self) -> None:
         """Let clients join who move only numbers whose noise looks small.
@@ -174,12 +236,16 @@ class Search:
         for places in (places for places in sets if places.size):
             extra = self.extras.at(sources[places], f"in {named(places, self.layers)}")
             draws = int(np.clip(1 + math.ceil(_PART_RESIDUALS / places.size), self._draws - half, _PART_DRAWS))
+            draws = min(draws, self.runner.most_draws - half)
             around = Round(
                 self.runner, self.base.members, draws=draws, first_draw=half, uneven=True,
                 reproducible=self.reproducible, precision=self._precision,
             )  # fmt: skip
-            movement = around.compare([[*self.extras.clients, extra.build(extra.magnitude)]], self.scale)
-            self._observe(extra, movement, around, self.extras.clients)
+            joined = [*self.extras.clients, extra.build(extra.magnitude)]
+            similar = self._similar(extra, self.extras.clients)
+            self._observe(
+                extra, around.compare([joined], self.scale, similar=similar), around, self.extras.clients
+            )  # fmt: skip
 
     def try_setting(self, setting: Setting, probes: int) -> None:
         """Let so many simple clients join a round of other clients."""
@@ -195,7 +261,10 @@ class Search:
             return
         for extra in setting.probes or self.extras.probes()[:probes]:
             client = extra.build(extra.magnitude)
-            movement = around.compare([[*setting.others, client]], self.scale, hint=self._hint(client))
+            movement = around.compare(
+                [[*setting.others, client]], self.scale, hint=self._hint(client),
+                similar=self._similar(extra, setting.others),
+            )  # fmt: skip
             named = replace(
                 extra, check=setting.check, does=setting.does, may_refuse=setting.may_refuse, plain=False
             )  # fmt: skip
@@ -284,7 +353,7 @@ class Search:
         level = 0.0 if noise is None else noise.level
         return Replay(
             findings=tuple(self.judge.findings(self._example)), moved=tuple(self.judge.rows),
-            clip_norm=self.extras.clip, noise_multiplier=self.scale.noise_multiplier, noise=level,
+            clip_norm=self.extras.clip, noise_multiplier=self._claim.noise_multiplier, noise=level,
             noise_error=math.sqrt((2 + noise.excess) / (4 * noise.degrees)) if noise and level else 0.0,
             unit=self.scale.sensitivity, divisor=self.divisor, divisor_given=self._claim.divisor is not None,
             reproducible=self.reproducible, calls=self.runner.calls, seed=seed, who=self._claim.who,
