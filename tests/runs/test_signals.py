@@ -122,6 +122,7 @@ def test_elsewhere_sigterm_stops_at_once_and_is_recorded(tmp_path):
     assert directory.standing() == ("stopped", "stopped by SIGTERM")
 
 
+@pytest.mark.slow
 def test_any_number_of_threads_gives_the_same_scores(tmp_path):
     scores = set()
     for threads in ("1", "2"):
