@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo flower-demo test fuzz lint bench mutants docs gallery dist clean
+.PHONY: help demo flower-demo test test-all fuzz lint bench mutants docs gallery dist clean
 
 help: ## List the targets
 	@grep -hE "^[a-z-]+:.*##" $(MAKEFILE_LIST) | sed -E "s/:[^#]*##/:/" | awk -F: '{printf "  make %-12s%s\n", $$1, $$2}'
@@ -16,15 +16,24 @@ ENGINE ?= deployment
 flower-demo: $(VENV)/.flower ## Audit a Flower deployment on this machine
 	$(BIN)/python examples/flower/demo.py --engine $(ENGINE) --out runs/flower
 
-test: $(VENV)/.test ## Run all tests (under 10 minutes on 2 cores)
-	$(BIN)/python -m pytest -n 2
+# Skipping a test because one of these is not installed is an error. pfl has no release for Python 3.13 yet.
+PFL := $(shell python3 -c "import sys; print(',pfl' * (sys.version_info < (3, 13)))")
+REQUIRE := accelerate,datasets,flower,flwr-datasets,mlflow,nvflare,opacus,tensorboard,wandb$(PFL)
+test test-all: export COALMINE_REQUIRE ?= $(REQUIRE)
+
+# `make test TESTS="tests/integrations -k flower"` for some of them.
+test: $(VENV)/.test ## Run all tests but the slow ones, every integration included (under 10 minutes on 2 cores)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(TESTS)
+
+test-all: $(VENV)/.test ## Run all tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
 
 # `make fuzz MINUTES=15` for less; `make test` tries a few hundred cases.
 MINUTES ?= 60
 fuzz: $(VENV)/.test ## Mutate everything that is read from outside (an hour)
 	$(BIN)/python -W ignore benchmarks/fuzz.py --minutes $(MINUTES)
 
-lint: $(VENV)/.test ## Check style, types and import contracts
+lint: $(VENV)/.lint ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -48,7 +57,7 @@ docs: $(VENV)/.docs ## Build the documentation site and check its links
 	$(BIN)/python -m coalmine.runs.settings_reference > docs/config.md
 	$(BIN)/python -m mkdocs build
 
-# `make gallery NOTEBOOKS=own-loop` for one. The Flower notebook needs flwr, so `make flower-demo` comes first.
+# `make gallery NOTEBOOKS=own-loop` for one.
 gallery: $(VENV)/.test ## Run the notebooks of the gallery again, and store what they show
 	$(BIN)/python docs/building/notebooks.py $(NOTEBOOKS)
 
@@ -65,8 +74,13 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 
-$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.lint: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,integrations]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps flwr-datasets prv-accountant 'pfl; python_version < "3.13"'
 	touch $@
 
 $(VENV)/.flower: $(VENV)/bin/python pyproject.toml constraints.txt

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 
 from coalmine.cli import main as cli
+from skips import pytest_make_collect_report, pytest_runtest_makereport, pytest_terminal_summary  # noqa: F401
 
 # Machines are noisy: nothing is asserted about time. The same examples every time: a red test is red everywhere.
 settings.register_profile("coalmine", deadline=None, derandomize=True, max_examples=60)

@@ -54,8 +54,12 @@ def test_opacus_inside_accelerate():
     assert [updates.refuted, final.refuted] == [False, False]
 
 
-def test_pfl_with_two_postprocessors():
+def test_pfl_with_two_postprocessors(monkeypatch):
     pytest.importorskip("pfl", reason="pfl is not installed: pip install --no-deps pfl")
+    from pfl.internal.ops import pytorch_ops, selector
+
+    # pfl allows one of NumPy and PyTorch in a process; the studies may have used the other one.
+    monkeypatch.setattr(selector, "_framework_module", pytorch_ops)
     loop = asyncio.new_event_loop()  # pfl needs one
     asyncio.set_event_loop(loop)
     try:

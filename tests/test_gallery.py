@@ -15,6 +15,7 @@ import notebooks  # noqa: E402
 import planted_bugs  # noqa: E402
 
 NAMES = sorted(path.stem for path in notebooks.GALLERY.glob("*.ipynb"))
+QUICK = ("flower", "opacus", "own-loop")  # each takes a second or two, and shows another way to be audited
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,9 @@ def kernel():
     manager.shutdown_kernel(now=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
 def test_a_notebook_shows_what_it_prints(name, kernel):
     package = notebooks.NEEDS.get(name)
     if package:

@@ -3,13 +3,14 @@
     python examples/flower/demo.py                        # processes that talk over loopback
     python examples/flower/demo.py --engine simulation    # Ray
 
-All processes are stopped in the end. Nothing is downloaded, installed or reported: Flower's telemetry, update check and
-installation of dependencies are switched off.
+All processes are stopped in the end, also after SIGTERM and Ctrl-C. Nothing is downloaded, installed or reported:
+Flower's telemetry, update check and installation of dependencies are switched off.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import socket
@@ -17,13 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Start the engine, run the app, stop the engine."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=("deployment", "simulation"), default="deployment")
@@ -31,14 +34,30 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--noise", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=Path("runs/flower"))
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stop everything that was started, as after Ctrl-C
+    arguments = parser.parse_args(argv)
+    for number in SIGNALS:
+        signal.signal(number, end)
+    adopt_orphans()
+    if finished(arguments):
+        return 0
+    if arguments.engine == "simulation":
+        # Ray rarely aborts while it starts (SIGABRT), before the app does anything.
+        print("The simulation ended without a result; trying once more with fresh processes.", file=sys.stderr)
+        return int(not finished(arguments))
+    return 1
+
+
+def finished(arguments: argparse.Namespace) -> bool:
+    """Run the app on an engine of its own, and return whether there is a result."""
     simulated = arguments.engine == "simulation"
     nodes = arguments.nodes or (10 if simulated else 2)
     ports = free_ports(1 + nodes)
     address = f"127.0.0.1:{ports[0]}"
-    with ExitStack() as stack:
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flower-")))
+    result = arguments.out / "result.json"
+    result.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="flower-", ignore_cleanup_errors=True) as directory, ExitStack() as stack:
+        home = Path(directory)
+        stack.callback(stop_everything)
         options = f"options.num-supernodes = {nodes}\n" if simulated else ""
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "demo"\n\n[superlink.demo]\naddress = "{address}"\ninsecure = true\n{options}'
@@ -46,22 +65,19 @@ def main() -> int:
         environment = offline(home)
         link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation", "--host", "127.0.0.1"]
         link += ["--port", str(ports[0]), *(["--simulation"] if simulated else [])]
-        stack.enter_context(running(link, environment, home / "link.log"))
+        start(link, environment, home / "link.log")
         wait_for(address)
         if not simulated:
             for i in range(nodes):
                 node = ["flower-supernode", "--insecure", "--superlink", address, "--port", str(ports[1 + i])]
                 node += ["--node-config", f"partition-id={i} num-partitions={nodes}"]
-                stack.enter_context(running(node, environment, home / f"node-{i}.log"))
+                start(node, environment, home / f"node-{i}.log")
         settings = f"num-server-rounds={arguments.rounds} clients={nodes} noise-multiplier={arguments.noise} "
         settings += f'out="{arguments.out.resolve()}"'
-        run = [program("flwr"), "run", str(HERE), "demo", "--stream", "--run-config", settings]
-        done = subprocess.run(run, env=environment, check=False)
-        result = arguments.out / "result.json"
-        if done.returncode or not result.is_file():
+        start(["flwr", "run", str(HERE), "demo", "--stream", "--run-config", settings], environment).wait()
+        if not result.is_file():
             print("\n".join(path.read_text()[-3000:] for path in home.glob("*.log")), file=sys.stderr)
-            return 1
-    return 0
+    return result.is_file()
 
 
 def offline(home: Path) -> dict[str, str]:
@@ -77,23 +93,71 @@ def program(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-@contextmanager
-def running(command: list[str], environment: dict[str, str], log: Path):
-    """Run a process, and stop it and everything it started on exit."""
-    with log.open("w") as file:
+def start(command: list[str], environment: dict[str, str], log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a Flower command in a session of its own, so that Ctrl-C reaches only this process, which stops it."""
+    with ExitStack() as stack:
+        file = stack.enter_context(log.open("w")) if log else None
         process = subprocess.Popen(
             [program(command[0]), *command[1:]], env=environment, stdout=file, stderr=file, start_new_session=True
         )
-        try:
-            yield process
-        finally:
-            # The whole process group, since SuperLink and SuperNodes start further processes for the apps.
-            for how, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 5)):
-                try:
-                    os.killpg(process.pid, how)
-                    process.wait(seconds)
-                except (ProcessLookupError, subprocess.TimeoutExpired):
-                    continue
+    _started.append(process)
+    return process
+
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def end(number: int, frame: object) -> None:
+    """Exit after a signal. Further signals are ignored, so that none interrupts the cleanup."""
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that they are found (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def stop_everything(patience: float = 10.0) -> None:
+    """Stop all processes that were started and all that those started, politely at first.
+
+    Flower starts the processes of apps in sessions of their own, so the process groups of its commands are not enough;
+    where there is no /proc, they are what is stopped.
+    """
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        for process in _started:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, how)
+        for pid in descendants():
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
+        deadline = time.monotonic() + patience
+        while descendants() or any(process.poll() is None for process in _started):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    _started.clear()
+    with suppress(ChildProcessError):  # take notice of the orphans' end, which nobody else does
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def descendants() -> list[int]:
+    """Return the ids of all living processes that descend from this one."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    living, unseen = [], [os.getpid()]
+    while unseen:
+        started = children.get(unseen.pop(), [])
+        living += started
+        unseen += started
+    return living
 
 
 def free_ports(count: int) -> list[int]:

@@ -112,8 +112,8 @@ def _adaptive() -> Outcome:
 def _joint(seeded: bool) -> Outcome:
     both = {str(i): (GaussianMechanism(CLIP, NOISE), [f"part {i}"]) for i in range(2)}
     half = DIM // 2
-    sizes = {"part 0": half, "part 1": half}
-    return private(_noisy(JointMechanism(both), 2, seeded), noise_multiplier=NOISE, dim=DIM, sizes=sizes)
+    layers = {"part 0": half, "part 1": half}
+    return private(_noisy(JointMechanism(both), 2, seeded), noise_multiplier=NOISE, dim=DIM, layers=layers)
 
 
 def _single_iteration() -> Outcome:

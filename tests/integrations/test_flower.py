@@ -181,6 +181,17 @@ def test_only_canaries_that_are_due_are_nodes_and_none_in_evaluation():
     assert audit.result().metrics["inserted"] + audit.result().metrics["held_out"] == 12
 
 
+def test_nodes_have_ids_of_64_bits_as_in_a_deployment(monkeypatch):
+    local = LocalGrid(client_app(), nodes=CLIENTS)
+    ids = [1, 2**63 - 1, 2**63, 2**64 - 100]
+    monkeypatch.setattr(local, "_contexts", dict(zip(ids, local._contexts.values(), strict=True)))
+    audits = [one_shot(), one_shot(participation=ObservedParticipation(size=16, population=16), seed=3)]
+    grid = CanaryGrid(local, audits, clip_norm=CLIP)
+    strategy = server_side(CLIENTS + 24)
+    strategy.start(grid=grid, initial_arrays=first_model(), num_rounds=ROUNDS, evaluate_fn=grid.recorder())
+    assert sorted(audits[0].state()["cohort_ids"].tolist()) == [-(2**63), -100, 1, 2**63 - 1]
+
+
 def test_observed_participation_is_accounted_as_sampling_without_replacement():
     audit = one_shot(participation=ObservedParticipation(size=8, population=CLIENTS + 12))
     strategy = server_side(8, noise=2.0, inner=FedAvg(fraction_train=0.5, fraction_evaluate=0.0))

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'coalmine[flower]'")
 
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

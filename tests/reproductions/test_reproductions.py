@@ -25,7 +25,7 @@ def test_finished_parts_are_not_computed_again(tmp_path):
 
 
 def test_parts_are_the_same_in_several_processes():
-    parts = {str(i): i for i in range(5)}
+    parts = {str(i): i for i in range(3)}
     assert Context(workers=2).parts(doubled, parts) == Context().parts(doubled, parts)
 
 
@@ -35,6 +35,7 @@ def test_names_are_found_however_they_are_written():
     assert find("one-shot-table-9") is None
 
 
+@pytest.mark.slow
 def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, monkeypatch):
     monkeypatch.setitem(one_shot.SIZES, "quick", TINY)
     context = Context(directory=tmp_path)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from coalmine.reproductions import REPRODUCTIONS, Context, find
 from coalmine.reproductions import secret_sharer as reproduction
 from coalmine.reproductions import secret_sharer_rows as rows
@@ -16,6 +18,7 @@ def test_all_rows_of_the_paper_are_there():
     assert find("secret-sharer-table1") == "secret-sharer-table-1"
 
 
+@pytest.mark.slow
 def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
     tiny = reproduction.Size(
         users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},

@@ -40,6 +40,7 @@ def alone(tmp_path_factory):
     return file, root / "run"
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_every_phase_gives_the_same_bytes(alone, tmp_path):
     file, run = alone
     out, rng = tmp_path / "run", np.random.default_rng(5)

@@ -19,7 +19,7 @@ def place(tmp_path_factory):
     return mutations.finished_run(root), root / "damaged"
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9))
 def test_damage_is_refused_with_a_sentence_and_nothing_is_overwritten(place, seed):
     run, damaged = place

@@ -35,6 +35,18 @@ canaries = 200
 view = ["final-change", "updates"]
 """
 
+SMALL = """
+[training]
+partition = "iid:10"
+rounds = 6
+noise_multiplier = 1.0
+model_settings = {hidden = 4}
+client = {epochs = 1, batch_size = "all"}
+[one-shot]
+canaries = 10
+view = ["final-change", "updates"]
+"""
+
 
 def hold(path, pipe):
     with RunDirectory(path).claimed("x = 1"):
@@ -61,8 +73,7 @@ def test_a_lock_ends_with_its_owner_although_forked_workers_live_on(tmp_path):
 
 def test_sigterm_saves_the_round_and_says_so(tmp_path, run, monkeypatch):
     file, out = tmp_path / "audit.toml", tmp_path / "run"
-    text = TEXT.replace("rounds = 2", "rounds = 6")
-    file.write_text(text.replace("canaries = 200", "canaries = 20").replace("units = 96", "units = 8"))
+    file.write_text(SMALL)
     real = RunDirectory.log
 
     def log(self, event, **facts):
@@ -111,13 +122,13 @@ def test_elsewhere_sigterm_stops_at_once_and_is_recorded(tmp_path):
     assert directory.standing() == ("stopped", "stopped by SIGTERM")
 
 
+@pytest.mark.slow
 def test_any_number_of_threads_gives_the_same_scores(tmp_path):
     scores = set()
-    for threads in ("1", "2", None):
+    for threads in ("1", "2"):
         out = tmp_path / f"threads-{threads}"
-        environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-        environment |= {} if threads is None else {"OMP_NUM_THREADS": threads}
-        environment["PYTHONPATH"] = str(Path(__file__).parents[2] / "src")
+        source = str(Path(__file__).parents[2] / "src")
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": source}
         settings = [part for text in ("dim=200000", "canaries=3000", "calls=0") for part in ("--set", text)]
         command = ["audit", "mechanism", "--noise-multiplier", "1", *settings, "--out", str(out), "--json"]
         subprocess.run([sys.executable, "-m", "coalmine", *command], env=environment, check=False, capture_output=True)

@@ -75,13 +75,13 @@ class AuditedRounds:
     def sampled(self, nodes: Sequence[int], clients: int) -> None:
         """Record the nodes that the strategy sampled; canaries' ids are negative, and there are ``clients`` others."""
         current, available = self.plan[self._at], clients + len(self.due())
-        real = [node for node in nodes if node >= 0]
+        real = [_signed(node) for node in nodes if node >= 0]
         for audit in self.audits:
             audit.sampled(current.round, len(nodes), available)
             if current.trial is not None or not real:
                 continue
             if _drawn_by_training(audit):
-                audit.cohort(current.round, nodes, available)
+                audit.cohort(current.round, [_signed(node) for node in nodes], available)
             else:
                 audit.cohort(current.round, real, clients)
 
@@ -198,6 +198,11 @@ class AuditedRounds:
             where = f"frozen round {current.trial} before {where}"
         for i in self._acting(current):
             self.audits[i].note(f"{where}: {sentence}")
+
+
+def _signed(node: int) -> int:
+    """Return the id of a node as a signed number: Flower draws unsigned ones of 64 bits, audits keep signed ones."""
+    return node - 2**64 if node >= 2**63 else node
 
 
 def _drawn_by_training(audit: Audit) -> bool:
