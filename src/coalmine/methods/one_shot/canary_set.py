@@ -10,8 +10,10 @@ import numpy as np
 from coalmine.arrays import Bools, Ints
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.scaled import ScaledCanaries
 from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_strata
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
+from coalmine.protocol import Vector
 from coalmine.stats.rank_tests import Design
 
 
@@ -26,6 +28,7 @@ class CanarySet:
         design: How many are inserted: about half by coin flips, or exactly half.
         layers: The model's tensors, or None if they are unknown and all canaries are dense.
         seed: Seed of the canaries and for which of them are inserted.
+        scale: What each parameter is multiplied by when canaries are inserted, (dim,), or None.
     """
 
     dim: int
@@ -34,6 +37,7 @@ class CanarySet:
     design: Design
     layers: Layers | None
     seed: int
+    scale: Vector | None = None
 
     @property
     def count(self) -> int:
@@ -59,7 +63,8 @@ class CanarySet:
     @cached_property
     def updates(self) -> UpdateCanaries:
         """All canaries as updates."""
-        return StratifiedCanaries(self.dense, self.strata) if self.strata else self.dense
+        updates = StratifiedCanaries(self.dense, self.strata) if self.strata else self.dense
+        return updates if self.scale is None else ScaledCanaries(updates, self.scale)
 
     def planted(self, present: Ints, norm: float, clients: float) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.arrays import Ints
+from coalmine.arrays import Floats, Ints
 from coalmine.protocol import Vector
 
 _BRAIN_STEPS = 1 << 16  # of single precision in one of bfloat16
@@ -24,8 +24,8 @@ _MOST_STEPS = 1e5  # of a grid up to the largest number: a finer one is the prec
 _OFF_GRID = 0.01  # steps
 
 
-def largest_rounding(vector: Vector, starts: Ints) -> float:
-    """Return how far rounding may have moved a number of a release, by the precision that its tensors turn out to have.
+def largest_roundings(vector: Vector, starts: Ints) -> Floats:
+    """Return how far rounding may have moved a number of each tensor, by the precision that it turns out to have.
 
     On a fixed grid that is a whole step, since stochastic rounding may have been used.
 
@@ -33,18 +33,21 @@ def largest_rounding(vector: Vector, starts: Ints) -> float:
         vector: The release, (dim,).
         starts: Where each tensor starts, ascending, from 0 on.
 
+    Returns:
+        One number per tensor, (tensors,).
+
     Example:
         >>> noise = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-        >>> f"{largest_rounding(noise, np.array([0])):.1g}"
+        >>> f"{largest_roundings(noise, np.array([0]))[0]:.1g}"
         '1e-07'
         >>> half = np.concatenate([noise[:500], noise[500:].astype(np.float16)])
-        >>> f"{largest_rounding(half, np.array([0, 500])):.1g}"
-        '0.001'
-        >>> f"{largest_rounding((noise / 0.01).round() * np.float32(0.01), np.array([0])):.1g}"
+        >>> [f"{rounding:.1g}" for rounding in largest_roundings(half, np.array([0, 500]))]
+        ['1e-07', '0.001']
+        >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
         '0.01'
     """
     values = np.asarray(vector)
-    return max(_grid(values), *(_rounding(part) for part in np.split(values, starts[1:])))
+    return np.maximum(_grid(values), [_rounding(part) for part in np.split(values, starts[1:])])
 
 
 def _rounding(values: npt.NDArray[Any]) -> float:
