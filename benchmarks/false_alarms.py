@@ -105,6 +105,8 @@ KINDS = {
     "shares of the noise from clients": Kind(layers=LAYERS, noise=shares),
     "discrete Gaussian, σ = 50 steps": Kind(layers=LAYERS, noise=discrete(0.02), grid=0.02),
     "discrete Gaussian, σ = 10 steps": Kind(layers=LAYERS, noise=discrete(0.1), grid=0.1),
+    "discrete Gaussian, σ = 5 steps": Kind(layers=LAYERS, noise=discrete(0.2), grid=0.2),
+    "discrete Gaussian, σ = 3 steps": Kind(layers=LAYERS, noise=discrete(1 / 3), grid=1 / 3),
     "tree-aggregated, claim (ε, δ)": Kind(layers=LAYERS, noise=tree, claim=claimed(40.0, 1e-5)),
     "server momentum": Kind(layers=LAYERS, server=momentum),
     "server Adam": Kind(layers=LAYERS, server=adam),

@@ -26,7 +26,7 @@ from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
-_MOST_ROUNDING = 0.1
+_MOST_ROUNDING = 0.5
 # Standard errors from 0 within which the canaries' share of the releases is none, and from 1 at which it would show.
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
 _WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
