@@ -453,6 +453,11 @@ class OneShot(Audit):
         return self._record.evidence.history.shared_rounds
 
     @property
+    def is_noiseless(self) -> bool:
+        """Whether a release was nothing but canaries, as far as its precision shows."""
+        return self._record.evidence.is_noiseless
+
+    @property
     def is_silent(self) -> bool:
         """Whether the view has shown no round with canaries."""
         return self._record.evidence.is_silent

@@ -68,9 +68,17 @@ class CanarySet:
 
     def planted(self, present: Ints, norm: float, clients: float) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
-        members = present[self.members[present]]
-        weights = np.zeros(self.count)
-        weights[members] = norm
-        total = self.updates.total(weights) if len(members) else np.zeros(self.dim, dtype=np.float32)
-        indices = tuple(int(i) for i in members)
-        return PlantedCanaries(total, clients, len(members), canaries=self.updates, members=indices, norm=norm)
+        members = tuple(present[self.members[present]].tolist())
+        # Canaries of every round have the same sum each time.
+        if members not in self._sums:
+            weights = np.zeros(self.count)
+            weights[list(members)] = 1.0
+            self._sums.clear()
+            self._sums[members] = self.updates.total(weights) if members else np.zeros(self.dim, dtype=np.float32)
+        total = self._sums[members] * np.float32(norm)
+        return PlantedCanaries(total, clients, len(members), canaries=self.updates, members=members, norm=norm)
+
+    @cached_property
+    def _sums(self) -> dict[tuple[int, ...], Vector]:
+        """The last sum of canaries of length 1, by who they were."""
+        return {}
