@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.evidence import comparable_lengths, cosine_null, vector_norm
+from coalmine.methods.one_shot.evidence import cosine_null, cosines, vector_norm
 from coalmine.methods.one_shot.hadamard import HadamardCanaries, transform, transform_length
 from coalmine.methods.one_shot.updates import draw_members
 from coalmine.stats import ApproximateDP, Scores
@@ -119,8 +119,7 @@ def test_the_exact_null_fits_releases_that_ignore_the_canaries_in_awkward_dimens
         update = RELEASES[shape](draw, dim).astype(np.float32)
         updates = HadamardCanaries(dim=dim, count=2 * canaries, seed=seed)
         members = draw_members(canaries, design="coin-flips" if seed % 2 else "fixed", seed=seed)
-        dots = updates.dots(update)
-        scores = (dots / comparable_lengths(dots, vector_norm(update), orthonormal=updates.orthonormal))[members]
+        scores = cosines(updates, update, vector_norm(update))[members]
         tests = replace(threshold_tests(Scores(scores, null=cosine_null(updates))), floor=0.0)
         alarms += tests.p_values(ApproximateDP(0.0, 1e-5), np.arange(tests.rank.size)).min() <= 0.05 / tests.rank.size
     assert alarms < 42

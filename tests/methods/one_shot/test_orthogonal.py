@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from coalmine.errors import InputError
-from coalmine.methods.one_shot.evidence import comparable_lengths, cosine_null
+from coalmine.methods.one_shot.evidence import cosine_null, cosines
 from coalmine.methods.one_shot.orthogonal import OrthogonalCanaries
 
 LEVEL = 1e-4
@@ -37,8 +37,7 @@ def test_null_scores_follow_their_null_exactly_in_any_dimension(dim, release):
     vector, count, p_values = vector.astype(np.float32), max(1, dim // 2), []
     for seed in range(300):
         canaries = OrthogonalCanaries(dim=dim, count=count, seed=seed)
-        dots = canaries.dots(vector)
-        scores = dots / comparable_lengths(dots, float(np.linalg.norm(vector)), orthonormal=True)
+        scores = cosines(canaries, vector, float(np.linalg.norm(vector)))
         p_values.append(float(np.exp(cosine_null(canaries).log_sf(scores[-1:]))[0]))
     assert stats.kstest(p_values, "uniform").pvalue > LEVEL
 

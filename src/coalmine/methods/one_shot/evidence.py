@@ -135,6 +135,12 @@ def cosine_null(canaries: UpdateCanaries) -> CosineNull:
     return CosineNull(canaries.dim)
 
 
+def cosines(canaries: UpdateCanaries, release: Vector, norm: float) -> Floats:
+    """Return the cosine of each canary with a release of length ``norm``, other canaries removed, (count,)."""
+    dots = canaries.dots(release)
+    return dots / comparable_lengths(dots, norm, orthonormal=canaries.orthonormal)
+
+
 def comparable_lengths(dots: Floats, norm: float, *, orthonormal: bool) -> Floats:
     """Return the length of the release that each canary is compared with, (count,).
 
