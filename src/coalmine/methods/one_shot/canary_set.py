@@ -16,6 +16,8 @@ from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, upda
 from coalmine.protocol import Vector
 from coalmine.stats.rank_tests import Design
 
+_MOST_KEPT = 1 << 20  # numbers of a sum that is kept for the next round (4 MB)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CanarySet:
@@ -70,12 +72,15 @@ class CanarySet:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
         members = tuple(present[self.members[present]].tolist())
         # Canaries of every round have the same sum each time.
-        if members not in self._sums:
+        unit = self._sums.get(members)
+        if unit is None:
             weights = np.zeros(self.count)
             weights[list(members)] = 1.0
+            unit = self.updates.total(weights) if members else np.zeros(self.dim, dtype=np.float32)
             self._sums.clear()
-            self._sums[members] = self.updates.total(weights) if members else np.zeros(self.dim, dtype=np.float32)
-        total = self._sums[members] * np.float32(norm)
+            if self.dim <= _MOST_KEPT:
+                self._sums[members] = unit
+        total = unit * np.float32(norm) if norm != 1 or self._sums else unit
         return PlantedCanaries(total, clients, len(members), canaries=self.updates, members=members, norm=norm)
 
     @cached_property
