@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.arrays import Ints
-from coalmine.errors import InputError, check_count, did_you_mean
+from coalmine.arrays import Floats, Ints
+from coalmine.errors import InputError, check_count, check_positive, did_you_mean
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
+
+_MOST_STRETCHES = 3  # that are named one by one
+_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,88 @@ class Layers:
         index = self.names.index(name)
         return slice(int(self.starts[index]), int(self.ends[index]))
 
-    def called(self, first: int, last: int) -> str | None:
+    def spread(self, values: Mapping[str, float], what: str) -> Floats:
+        """Return the number of its tensor for each parameter, (dim,).
+
+        Args:
+            values: A positive number for each tensor that is not empty, by name.
+            what: What the numbers are, for errors.
+
+        Raises:
+            InputError: If a tensor has no number, a number has no tensor, or a number is not positive.
+        """
+        for name in values:
+            self.slice_of(name)
+        missing = [name for name in self.names if name not in values]
+        if missing:
+            raise InputError(f"{what} must have a number for every tensor, got none for {missing[0]!r}")
+        numbers = [check_positive(f"{what} of {name}", values[name]) for name in self.names]
+        return np.repeat(np.array(numbers), self.sizes)
+
+    def name_of(self, places: Ints, among: Ints | None = None, what: str = "coordinate") -> tuple[str, bool]:
+        """Return what some coordinates of the flat vector are called in a sentence, and whether that is a plural.
+
+        Coordinates inside one tensor are counted from its start.
+
+        Args:
+            places: The coordinates, ascending, at least one.
+            among: The coordinates that were looked at, ascending; neighbors among them make a stretch. All by default.
+            what: What a number of the vector is called.
+
+        Example:
+            >>> layers = Layers.of({"weight": 40, "bias": 10})
+            >>> layers.name_of(np.arange(40, 50)), layers.name_of(np.arange(42, 45))
+            (('bias', False), ('coordinates 2–4 of bias', True))
+            >>> layers.name_of(np.arange(1, 50, 3))[0]
+            'every 3rd coordinate, from coordinate 1 on,'
+            >>> layers.name_of(np.array([1, 7, 34, 45]))[0]
+            '4 coordinates, such as 1, 7 and 34,'
+        """
+        columns = places if among is None else np.searchsorted(among, places)
+        breaks = np.flatnonzero(np.diff(columns) > 1)
+        firsts, lasts = places[np.r_[0, breaks + 1]], places[np.r_[breaks, places.size - 1]]
+        if firsts.size == 1:
+            return self.name_of_stretch(int(firsts[0]), int(lasts[0]), what)
+        tensor, start = self._around(int(places[0]), int(places[-1]))
+        if firsts.size <= _MOST_STRETCHES:
+            ends = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+            names = [self._called(first, last) for first, last in ends]
+            if all(names):
+                return _listed([name for name in names if name]), True
+            parts = [name or _interval(*end, start) for name, end in zip(names, ends, strict=True)]
+            return f"{what}s {_listed(parts)}{tensor}", True
+        steps = np.diff(places)
+        if (steps == steps[0]).all():
+            nth = {2: "second", 3: "3rd"}.get(int(steps[0]), f"{steps[0]}th")
+            return f"every {nth} {what}{tensor}, from {what} {places[0] - start:,} on,", False
+        count = f"{places.size:,}" if among is None else f"{places.size:,} of {among.size:,}"
+        examples = _listed([f"{place - start:,}" for place in places[:_EXAMPLES].tolist()])
+        return f"{count} {what}s{tensor}, such as {examples},", True
+
+    def name_of_stretch(self, first: int, last: int, what: str = "coordinate") -> tuple[str, bool]:
+        """Return what the coordinates from ``first`` to ``last`` are called, as `name_of` does.
+
+        Example:
+            >>> Layers.of({"weight": 40, "bias": 10}).name_of_stretch(0, 39)
+            ('weight', False)
+        """
+        name = self._called(first, last)
+        if name is not None:
+            return name, False
+        tensor, start = self._around(first, last)
+        return f"{what}{'s' if first < last else ''} {_interval(first, last, start)}{tensor}", first < last
+
+    def _called(self, first: int, last: int) -> str | None:
         """Return the name of the tensor from coordinate ``first`` to ``last``, if there is one."""
         spans = zip(self.starts.tolist(), (self.ends - 1).tolist(), strict=True)
         return next((name for name, span in zip(self.names, spans, strict=True) if span == (first, last)), None)
+
+    def _around(self, first: int, last: int) -> tuple[str, int]:
+        """Return " of" the tensor that has both coordinates, and its start; empty and 0 if none of several has."""
+        index = int(np.searchsorted(self.ends, first, side="right"))
+        if len(self.names) < 2 or last >= self.ends[index]:
+            return "", 0
+        return f" of {self.names[index]}", int(self.starts[index])
 
     def check(self, dim: int) -> Layers:
         """Return the layers if they have ``dim`` parameters.
@@ -112,6 +193,14 @@ def _is_counter(value: Any) -> bool:
     if kind is None or not hasattr(value, "shape"):
         return False
     return not (kind.is_floating_point if hasattr(kind, "is_floating_point") else np.dtype(kind).kind == "f")
+
+
+def _interval(first: int, last: int, start: int) -> str:
+    return f"{first - start:,}" if first == last else f"{first - start:,}–{last - start:,}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:

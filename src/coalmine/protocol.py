@@ -170,6 +170,8 @@ class Audit:
         sampling: Sampling | None = None,
         noise_multiplier: float | None = None,
         stratify: bool = True,
+        clip_norms: Mapping[str, float] | None = None,
+        even_noise: bool = False,
     ) -> None:
         """Learn about the training before its first round, for checks.
 
@@ -178,6 +180,10 @@ class Audit:
             sampling: How the training claims to draw its clients.
             noise_multiplier: Noise multiplier of independent Gaussian noise in every round, if that is what it claims.
             stratify: Whether canaries may lie in single tensors.
+            clip_norms: Clip norm of each tensor of ``layers``, where each has its own. ``clip_norm`` of `plant` is then
+                the norm of all of them together.
+            even_noise: Whether the claim states the same noise for all tensors. If not, a clip norm per tensor may be
+                why some have less.
         """
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:

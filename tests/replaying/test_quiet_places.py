@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import coalmine as cm
-from coalmine.layers import Layers
 from coalmine.replaying.clients import Template
 from coalmine.replaying.noise import factors, measure
-from coalmine.replaying.quiet_places import named, quiet_places
+from coalmine.replaying.quiet_places import quiet_places
 from replaying_aggregations import C, Z, clip
 
 DIM = 1000
@@ -110,14 +109,6 @@ def test_a_part_that_is_chosen_for_its_small_noise_is_not_called_too_quiet(shape
         alarms += np.sqrt(np.sum(length.squares / factors(length.degrees, 0.05) ** 2)) > 1
         cases += 1
     assert alarms / cases < 0.05 + 4 * np.sqrt(0.05 * 0.95 / cases)
-
-
-def test_places_have_names():
-    layers = Layers.of({"weight": 40, "bias": 10})
-    assert named(np.arange(40, 50), layers) == "'bias'"
-    assert named(np.arange(42, 45), layers) == "coordinates 2–4 of 'bias'"
-    assert named(np.arange(38, 43), layers) == "coordinates 38–42"
-    assert named(np.array([3]), Layers.of({"output": 9})) == "coordinate 3"
 
 
 def test_numbers_of_a_release_belong_to_those_of_an_update():

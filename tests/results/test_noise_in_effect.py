@@ -35,6 +35,7 @@ class FakeTests:
 
     separation: float = 2.0
     members: int = 50
+    nonmembers: int | None = 50
     dependent: bool = False
     standard_error: float = 0.2
 

@@ -10,7 +10,7 @@ from coalmine.accounting import EveryRound, claimed, compose_rounds, theory
 from coalmine.results.claim_test import check_claim
 from coalmine.stats import NormalNull, Scores, epsilon_gdp, gaussian_shift
 from coalmine.stats.claim_p_value import RANK_SUM_SHARE
-from coalmine.stats.rank_sum import RankSum, _even_ranks
+from coalmine.stats.rank_sum import RankSum, even_ranks
 from coalmine.stats.ranks import member_ranks
 from coalmine.stats.tradeoff import BetaPair, GaussianDP
 
@@ -33,7 +33,7 @@ def refuted(n, share, *, exact_null, seed):
     rng, claim, each = np.random.default_rng(seed), GaussianDP(1.0), min(n, 50)
     members = np.sort(rng.normal(1 / share, 1, (AUDITS, n)), axis=1)
     nonmembers = np.sort(rng.normal(0, 1, (AUDITS, n)), axis=1)
-    ranks, top = _even_ranks(n), member_ranks(n)
+    ranks, top = even_ranks(n), member_ranks(n)
     chosen, thresholds, v = members[:, n - ranks], members[:, n - top], top.astype(float)
     if exact_null:
         statistic = 1 - special.ndtr(-chosen).mean(axis=1)

@@ -9,13 +9,11 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Floats, Ints
-from coalmine.layers import Layers
 from coalmine.replaying.noise import Noise
 
 _RATIOS = (0.01, 0.1, 0.36, 0.7)  # shares of an array's noise variance for which the best stretch is looked for
 _PLAIN = 3.0  # log-likelihood that a set gains beyond the logarithm of the number of sets that it is chosen from
 _MOST_ARRAYS = 4
-_SHOWN = 3
 
 
 def quiet_places(noise: Noise) -> list[Ints]:
@@ -36,30 +34,6 @@ def quiet_places(noise: Noise) -> list[Ints]:
     sets = [numbers[members] for members in chosen if 0 < members.size < numbers.size]
     sets = sorted([*sets, *_arrays(noise)], key=len, reverse=True)
     return [places for i, places in enumerate(sets) if not any(np.array_equal(places, other) for other in sets[:i])]
-
-
-def named(places: Ints, layers: Layers) -> str:
-    """Return how a set of coordinates is called.
-
-    Example:
-        >>> layers = Layers.of({"weight": 40, "bias": 10})
-        >>> named(np.arange(40, 50), layers), named(np.arange(5, 8), layers), named(np.array([1, 7, 44, 45]), layers)
-        ("'bias'", "coordinates 5–7 of 'weight'", '4 coordinates, such as 1, 7 and 44')
-    """
-    first, last = int(places[0]), int(places[-1])
-    name = layers.called(first, last)
-    if name is not None and places.size == last - first + 1:
-        return repr(name)
-    index = int(np.searchsorted(layers.ends, first, side="right"))
-    inside, several = last < layers.ends[index], len(layers.names) > 1
-    start = int(layers.starts[index]) if inside else 0
-    where = f" of {layers.names[index]!r}" if inside and several else ""
-    if places.size == 1:
-        return f"coordinate {first - start:,}{where}"
-    if places.size == last - first + 1:
-        return f"coordinates {first - start:,}–{last - start:,}{where}"
-    examples = [f"{int(place) - start:,}" for place in places[:_SHOWN]]
-    return f"{places.size:,} coordinates{where}, such as {', '.join(examples[:-1])} and {examples[-1]}"
 
 
 def _stretch(power: Floats, degrees: int, ratio: float) -> Ints:

@@ -19,7 +19,7 @@ from coalmine.replaying.clients import precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.judge import Judge, Observation
 from coalmine.replaying.movement import Movement, Round, Scale
-from coalmine.replaying.quiet_places import named, quiet_places
+from coalmine.replaying.quiet_places import quiet_places
 from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
 from coalmine.replaying.shrinking import shrunk
@@ -234,7 +234,7 @@ class Search:
         sources = self.extras.template.positions([size for _, size in self._names])
         sets = [places[sources[places] >= 0] for places in quiet_places(self.base.noise_of(range(half)))]
         for places in (places for places in sets if places.size):
-            extra = self.extras.at(sources[places], f"in {named(places, self.layers)}")
+            extra = self.extras.at(sources[places], f"in {self.layers.name_of(places)[0].rstrip(',')}")
             draws = int(np.clip(1 + math.ceil(_PART_RESIDUALS / places.size), self._draws - half, _PART_DRAWS))
             draws = min(draws, self.runner.most_draws - half)
             around = Round(

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from coalmine.accounting import Theory
 from coalmine.arrays import Floats
@@ -31,7 +30,7 @@ from coalmine.results.noise_shares import (
 )
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
-from coalmine.stats.claim_p_value import ClaimTests
+from coalmine.stats.claim_p_value import ClaimTests, separation
 from coalmine.stats.planned_guesses import most_powerful_guesses
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
@@ -220,17 +219,23 @@ class _Evidence:
         The attack would separate the scores by the same fraction of what the noise allows as it does now, or by so many
         standard errors more: few scores that happen to overlap do not make a weak attack.
         """
-        allowed = _separation(self.curve(0))
+        allowed = self._separation(0)
         observed = self._tests.separation + benefit_of_doubt * self._tests.standard_error
         efficiency = min(1.0, observed / allowed) if allowed > 0 else 0.0
-        truth = GaussianDP(efficiency * _separation(self.curve(exponent)))
+        truth = GaussianDP(efficiency * self._separation(exponent))
         return self._tests.power(self.curve(0), truth, self._alpha, factor)
 
     @cached_property
     def _likeliest(self) -> int:
         observed = self._tests.separation
-        exponent = first_exponent(lambda i: _separation(self.curve(i)) <= observed)
+        exponent = first_exponent(lambda i: self._separation(i) <= observed)
         return MOST if exponent is None else exponent
+
+    def _separation(self, exponent: int) -> float:
+        """Return how far the best attack separates the scores with a share of the noise."""
+        # The same measure as of the scores (`ClaimTests.separation`).
+        counted = self._tests.nonmembers is not None
+        return _separation(self.curve(exponent), _MOST_CANARIES if counted else self._tests.members)
 
 
 def _curve(theory: Theory, share: float, copies: int) -> Curve:
@@ -249,11 +254,10 @@ def _planned_guesses(scores: Scores, theory: Theory, alpha: float, copies: int) 
     return most_powerful_guesses(scores.members.size + scores.observed.size, claim, half, alpha)
 
 
-def _separation(curve: Curve) -> float:
-    """Return the distance in standard deviations of two normal distributions with the same area under the ROC curve."""
-    midpoints = (np.arange(2000) + 0.5) / 2000
-    lost = float(np.mean(curve.fpr(midpoints)))  # one minus the area
-    return float(-math.sqrt(2) * special.ndtri(max(lost, 1e-12)))
+def _separation(curve: Curve, members: int = _MOST_CANARIES) -> float:
+    """Return how far the best attack that a curve allows separates so many members from a known null."""
+    with np.errstate(divide="ignore"):
+        return separation(np.log(curve.fpr((np.arange(2000) + 0.5) / 2000)), members)
 
 
 def _estimate_exceeds(scores: Scores, theory: Theory, confidence: float, copies: int) -> bool:

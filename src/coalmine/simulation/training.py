@@ -114,7 +114,7 @@ class Training(Rounds):
             layers = dict(zip(self._model.names, self._model.shapes, strict=True))
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
-                audit.describe(layers=layers, sampling=self._claimed_sampling())
+                audit.describe(layers=layers, sampling=self._claimed_sampling(), even_noise=True)
         self._weights = self.mechanism.weighting.weights(data.sizes)
         with one_thread():
             kernel = choose_kernel(model, data, self.client)

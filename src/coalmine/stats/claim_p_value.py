@@ -9,18 +9,22 @@ from functools import cached_property
 import numpy as np
 from scipy import special
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.stats.epsilon import COIN_FLIPS, INDEPENDENT
 from coalmine.stats.nulls import DependentNull
 from coalmine.stats.planned_guesses import guess_power, most_powerful_guesses, planned_tests
-from coalmine.stats.rank_sum import RankSum
+from coalmine.stats.rank_sum import RankSum, even_ranks, uniform_order_statistics
 from coalmine.stats.rank_tests import Design, check_coin_flips
+from coalmine.stats.ranks import member_ranks
 from coalmine.stats.scores import Scores
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
 from coalmine.stats.tradeoff import Curve
 
 # The rank-sum test is the sharpest for noise that is too small everywhere, the others see leaks in the tails.
 RANK_SUM_SHARE = 0.5
+_POWER_DRAWS = 1_999
+_FARTHEST = 1e3  # standard deviations: a score that is certain to be a member's counts as so far
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +86,11 @@ class ClaimTests:
     def separation(self) -> float:
         """Distance in standard deviations of two normal distributions that overlap like the scores."""
         if self.scores.null is not None:
-            lost = float(np.mean(np.exp(self.scores.null.log_sf(self.scores.members))))
-            least = 1 / (2 * self.members)
-        else:
-            below = np.searchsorted(self.scores.observed, self.scores.members, side="left")
-            tied = np.searchsorted(self.scores.observed, self.scores.members, side="right") - below
-            lost = 1 - float(np.mean(below + tied / 2)) / self.scores.observed.size
-            least = 1 / (2 * self.members * self.scores.observed.size)
+            return max(0.0, separation(self.scores.null.log_sf(self.scores.members), self.members))
+        below = np.searchsorted(self.scores.observed, self.scores.members, side="left")
+        tied = np.searchsorted(self.scores.observed, self.scores.members, side="right") - below
+        lost = 1 - float(np.mean(below + tied / 2)) / self.scores.observed.size
+        least = 1 / (2 * self.members * self.scores.observed.size)
         return max(0.0, float(-math.sqrt(2) * special.ndtri(max(lost, least))))
 
     @property
@@ -105,7 +107,9 @@ class ClaimTests:
         return max(self._floor, min(1.0, rank_sum, at_ranks))
 
     def power(self, claim: Curve, truth: Curve, alpha: float, factor: float = 1.0) -> float:
-        """Return a lower limit on the probability to reject ``claim`` if the scores overlap like ``truth``.
+        """Return the probability to reject ``claim`` if the scores overlap like ``truth``.
+
+        Where non-members are counted, it is that of the rank-sum test alone: a lower limit.
 
         Args:
             claim: The claim.
@@ -121,6 +125,8 @@ class ClaimTests:
         test = self._rank_sum
         if factor != 1:
             test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
+        if self.nonmembers is None:
+            return known_null_power(test, claim, truth, alpha)
         return test.power(claim, truth, alpha * RANK_SUM_SHARE)
 
     @cached_property
@@ -136,3 +142,52 @@ class ClaimTests:
     @property
     def _guesses(self) -> int:
         return (self.members + (self.nonmembers or 0)) // 2 if self.guesses is None else self.guesses
+
+
+def known_null_power(rank_sum: RankSum, claim: Curve, truth: Curve, alpha: float) -> float:
+    """Return the probability that one of the tests rejects a claim if ``truth`` holds and the null is known.
+
+    Args:
+        rank_sum: The rank-sum test, for a number of members and a known null.
+        claim: The claim.
+        truth: The curve that the attack really reaches.
+        alpha: Significance of all tests together.
+
+    Example:
+        >>> from coalmine.stats.tradeoff import GaussianDP
+        >>> test = RankSum(25, None, np.random.default_rng(0), draws=999)
+        >>> known_null_power(test, GaussianDP(10.0), GaussianDP(20.0), 0.05)  # claims of ε = 96 and ε = 292 at δ = 1e-5
+        1.0
+    """
+    members, even, top = rank_sum.members, even_ranks(rank_sum.members), member_ranks(rank_sum.members)
+    ranks = np.union1d(even, top)
+    fpr = truth.fpr(uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS))
+    level = alpha * RANK_SUM_SHARE
+    rejected = 1 - fpr[:, np.searchsorted(ranks, even)].mean(axis=1) > rank_sum.critical(claim, level)
+    at_top = fpr[:, np.searchsorted(ranks, top)]
+    with np.errstate(divide="ignore"):
+        allowed = claim.tpr_at_tails(np.log(at_top), np.log1p(-at_top))
+    p_values = special.betainc(top, members - top + 1, allowed)
+    return float(np.mean(rejected | (p_values <= (alpha - level) / top.size).any(axis=1)))
+
+
+def separation(log_fpr: Floats, members: int) -> float:
+    """Return the distance in standard deviations of two normal distributions that overlap like the members' FPRs.
+
+    It is that of the same area under the ROC curve. Where less overlaps than so many members show, it is their mean
+    distance in standard deviations from non-members, which is the same for normal distributions.
+
+    Args:
+        log_fpr: ln FPR at the score of each member, or at evenly spread quantiles of members' scores.
+        members: Number of members.
+
+    Example:
+        >>> from coalmine.stats.nulls import NormalNull
+        >>> quantiles = special.ndtri((np.arange(1000) + 0.5) / 1000)
+        >>> [round(separation(NormalNull().log_sf(mu + quantiles), members=25), 2) for mu in (1, 5, 30)]
+        [1.0, 5.0, 30.0]
+    """
+    lost = float(np.mean(np.exp(log_fpr)))
+    if lost >= 1 / (2 * members):
+        return float(-math.sqrt(2) * special.ndtri(lost))
+    return float(np.mean(np.minimum(-special.ndtri_exp(log_fpr), _FARTHEST)))

@@ -72,12 +72,12 @@ class RankSum:
         members = self._at_even_ranks(scores)
         if scores.null is not None:
             return 1 - float(np.mean(np.exp(scores.null.log_sf(members))))
-        nonmembers = scores.observed[scores.observed.size - _even_ranks(scores.observed.size)]
+        nonmembers = scores.observed[scores.observed.size - even_ranks(scores.observed.size)]
         return float(np.mean(members[:, None] > nonmembers))
 
     def _at_even_ranks(self, scores: Scores) -> Floats:
         """Return the members' scores that are compared."""
-        return scores.members[self.members - _even_ranks(self.members)]
+        return scores.members[self.members - even_ranks(self.members)]
 
     def drawn(self, curve: Curve) -> Floats:
         """Return the statistic of every draw from the least favorable pair of a curve, shape (draws,)."""
@@ -101,11 +101,13 @@ class RankSum:
 
         For the attack with the highest power that ``truth`` allows.
         """
+        return float(np.mean(self.drawn(truth) > self.critical(claim, level)))
+
+    def critical(self, claim: Curve, level: float) -> float:
+        """Return the statistic above which the test rejects ``claim`` at significance ``level``."""
         # The p-value is at most `level` if at most this many of the draws reach the statistic.
         allowed = int(np.floor(level * (1 + self.draws) + 1e-9)) - 1
-        if allowed < 0:
-            return 0.0
-        return float(np.mean(self.drawn(truth) > self._sorted(claim)[-1 - allowed] + 1e-12))
+        return float(self._sorted(claim)[-1 - allowed]) + 1e-12 if allowed >= 0 else np.inf
 
     def _sorted(self, claim: Curve) -> Floats:
         """Return the sorted statistics of the draws; kept, since a claim is asked for many times."""
@@ -119,23 +121,24 @@ class RankSum:
 
     @cached_property
     def _members_tail(self) -> Floats:
-        return _uniform_order_statistics(self.members, self.rng, self.draws)
+        return uniform_order_statistics(self.members, even_ranks(self.members), self.rng, self.draws)
 
     @cached_property
     def _nonmembers_tail(self) -> Floats | None:
         _ = self._members_tail  # drawn first, whatever is asked for first
-        return None if self.nonmembers is None else _uniform_order_statistics(self.nonmembers, self.rng, self.draws)
+        if self.nonmembers is None:
+            return None
+        return uniform_order_statistics(self.nonmembers, even_ranks(self.nonmembers), self.rng, self.draws)
 
 
-def _even_ranks(count: int) -> Ints:
+def even_ranks(count: int) -> Ints:
     """Return at most `_RANKS` evenly spaced ranks from the top, 1 being the highest score."""
     ranks = np.ceil((np.arange(min(count, _RANKS)) + 0.5) * count / min(count, _RANKS))
     return ranks.astype(np.int64)
 
 
-def _uniform_order_statistics(count: int, rng: np.random.Generator, draws: int) -> Floats:
-    """Return draws of the order statistics of ``count`` uniform numbers at the even ranks, smallest first."""
-    ranks = _even_ranks(count)
+def uniform_order_statistics(count: int, ranks: Ints, rng: np.random.Generator, draws: int) -> Floats:
+    """Return draws of the order statistics of ``count`` uniform numbers at ascending ranks, smallest first."""
     # Gaps between order statistics are gamma variables over their sum.
     shapes = np.diff(np.concatenate([[0], ranks, [count + 1]]))
     gaps = rng.standard_gamma(shapes, (draws, shapes.size))

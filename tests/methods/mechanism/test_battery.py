@@ -12,7 +12,6 @@ from coalmine.methods.mechanism import calls as calls_module
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noise
 from coalmine.methods.mechanism.calls import canaries_to_guess, default_calls, make_calls
-from coalmine.methods.mechanism.places import describe
 from coalmine.methods.mechanism.power import _simulated, weakness
 from coalmine.methods.mechanism.twins import _Twins, copy_attack
 from coalmine.stats import sigma_gaussian
@@ -234,11 +233,7 @@ def test_the_gain_is_found(scale, gain):
     assert record.size == pytest.approx(1.0, rel=0.05)
 
 
-def test_places_are_described_in_words():
-    kept = np.arange(1000)
-    scattered = np.isin(kept, [3, 10, 400, 401, 900])
-    assert describe(kept, scattered) == ("5 of 1,000 coordinates, such as 3, 10, 400,", True)
-    assert describe(kept, kept < 20, Layers.of({"a": 20, "b": 980})) == ("a", False)
+def test_large_mechanisms_are_called_less_often():
     assert default_calls(10**6) == 30
 
 

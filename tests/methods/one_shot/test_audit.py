@@ -8,6 +8,7 @@ from coalmine import OneShot, ScheduledParticipation
 from coalmine.accounting import claimed
 from coalmine.accounting.sampling import AtMost, EveryRound, Poisson
 from coalmine.errors import InputError
+from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.protocol import Release
 from coalmine.results.result import AuditResult
 from coalmine.results.units import USER
@@ -133,16 +134,17 @@ def test_sums_and_likelihood_ratios_follow_their_definitions(participation):
             np.testing.assert_allclose(side, scores, atol=1e-6)
 
 
-def test_for_shared_rounds_the_ratio_ranks_canaries_as_the_sum_of_their_log_ratios():
-    audit = OneShot(
-        dim=5000, rounds=ROUNDS, canaries=50, view="updates", score="likelihood-ratio", participation="every-round",
-        family="gaussian",
-    )  # fmt: skip
-    run([audit], noise=0.5)
-    members, nonmembers = audit.scores()
-    summed = audit._record.evidence._score.ratio
-    order = np.argsort(np.concatenate([summed[audit.members], summed[~audit.members]]))
-    assert scipy_stats.spearmanr(order, np.argsort(np.concatenate([members, nonmembers]))).statistic > 0.999
+def test_for_shared_rounds_the_ratio_ranks_canaries_as_the_sum_of_their_log_ratios(monkeypatch):
+    orders = []
+    for uses_direction in (True, False):
+        monkeypatch.setattr(LikelihoodRatio, "uses_direction", uses_direction)
+        audit = OneShot(
+            dim=5000, rounds=ROUNDS, canaries=50, view="updates", score="likelihood-ratio",
+            participation="every-round", family="gaussian",
+        )  # fmt: skip
+        run([audit], noise=0.5)
+        orders.append(np.concatenate(audit.scores()))
+    assert scipy_stats.spearmanr(*orders).statistic > 0.999
 
 
 @pytest.mark.parametrize(("score", "participation"), [("max", "epochs:1"), ("sum", "epochs:1"), ("sum", "every-round")])

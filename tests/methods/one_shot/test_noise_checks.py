@@ -9,6 +9,7 @@ import pytest
 from coalmine import OneShot, Release
 from coalmine.accounting import EveryRound, claimed
 from coalmine.accounting import theory as accounting_theory
+from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
 from coalmine.methods.one_shot.inspection import Inspection
@@ -158,7 +159,7 @@ def test_noise_that_is_too_small_is_the_only_cause_however_the_signal_repeats():
     signal = 0.3 * np.random.default_rng(1).normal(size=LAYERS.dim)
     signal[part("fc2.weight")] = np.repeat(np.random.default_rng(2).normal(size=320), 2)
     causes = sentences(lambda *a: signal + 0.1 * fresh(*a), signal=0.0)
-    assert "fc1.weight has at most 0.32 of the claimed noise, if one clip norm covers all tensors" in causes
+    assert any("fc1.weight has at most 0.32 of the claimed noise, if one clip norm" in cause for cause in causes)
     assert all(re.search(r"ha(s|ve) at most 0\.\d+ of the claimed noise(, if one|$)", cause) for cause in causes)
 
 
@@ -330,13 +331,24 @@ def test_a_tensor_of_zeros_is_not_taken_for_half_precision():
     assert [sentence[:4] for sentence in sentences] == ["bias"]
 
 
-@pytest.mark.parametrize(("step", "is_fine"), [(0.001, True), (0.01, True), (0.04, True), (0.2, False)])
-def test_a_fine_grid_is_recognized_and_a_coarse_one_is_a_finding(step, is_fine):
+@pytest.mark.parametrize("step", [0.001, 0.01, 0.04, 0.2, 0.3])
+def test_a_grid_of_all_numbers_is_recognized_and_hides_no_missing_noise(step):
+    """Rounding after the noise does no harm, and discrete noise on rounded updates is as good."""
+
     def rounded(noise):
         return (np.round(noise / (step / 30)) * (step / 30)).astype(np.float32)
 
-    causes = observed(rounded, layers={"fc": 20_000, "norm": 200}, divisor=30.0, clip_norm=1.0, rounds=30)
-    assert (causes == []) == is_fine
+    settings = {"layers": {"fc": 20_000, "norm": 200}, "divisor": 30.0, "clip_norm": 1.0, "rounds": 10}
+    assert observed(rounded, **settings) == []
+    assert observed(lambda noise: rounded(0.5 * noise), **settings)
+
+
+def test_coarse_noise_on_updates_that_were_not_rounded_is_a_finding():
+    signal = np.random.default_rng(1).normal(0, 0.01 / 30, 20_000)
+    assert observed(
+        lambda noise: (np.round(noise / (0.2 / 30)) * (0.2 / 30) + signal).astype(np.float32),
+        layers={"fc": 20_000}, divisor=30.0, clip_norm=1.0, rounds=10,
+    )  # fmt: skip
 
 
 def test_noise_in_proportion_to_clip_norms_of_tensors_is_a_bug_only_with_one_clip_norm_for_all():
@@ -347,7 +359,7 @@ def test_noise_in_proportion_to_clip_norms_of_tensors_is_a_bug_only_with_one_cli
     settings = {"layers": layers, "divisor": 30.0, "clip_norm": clip_norm}
     sentences = observed(lambda noise: (shares * noise).astype(np.float32), **settings)
     assert [sentence.split()[0] for sentence in sentences] == ["fc", "bias"]
-    assert all(sentence.endswith(", if one clip norm covers all tensors") for sentence in sentences)
+    assert all("if one clip norm covers all tensors; otherwise pass noise_per_layer" in s for s in sentences)
     # All tensors together need no such condition, nor does a part of a tensor.
     (everywhere,) = observed(lambda noise: (0.5 * noise).astype(np.float32), **settings)
     (part,) = observed(lambda noise: np.where(np.arange(2640) < 500, 0, noise).astype(np.float32), **settings)
@@ -381,27 +393,83 @@ def test_an_audit_refutes_the_claim_for_a_bias_without_noise():
     assert not audit_loop(fresh).findings  # false-alarm probability 1e-3
 
 
-def test_a_clip_norm_per_tensor_is_audited_in_coordinates_where_the_noise_is_the_same():
-    """As docs/checks.md says: canaries are scaled with the noise, and the release is scaled back; z = 2."""
-    layers, clip_norms = {"conv": 2000, "fc": 600, "bias": 40}, np.array([1.0, 0.3, 0.1])
-    noise, clip_norm = 2.0 * math.sqrt(3) * clip_norms, float(np.linalg.norm(clip_norms))
-    sizes = list(layers.values())
-    scale = np.repeat(noise / (2.0 * clip_norm), sizes)
-    audit = OneShot(dim=2640, rounds=6, canaries=20, view="updates", participation="every-round", layers=layers)
-    rng = np.random.default_rng(0)
+PER_TENSOR = {"conv": 2000, "fc": 600, "bias": 40}
+CLIP_NORMS = np.array([1.0, 0.3, 0.1])
+CLIP_NORM = float(np.linalg.norm(CLIP_NORMS))
+SHARES = math.sqrt(3) * CLIP_NORMS / CLIP_NORM  # with z = 2 and σ = z·√3·C, Σ(C/σ)² = 1/z²
+
+
+def audit_per_tensor(noise_shares, *, view="updates", by_hand=False, canaries=60, **settings):
+    """A training with noise z·C·share on each tensor, audited by the option, or rescaled by hand."""
+    sizes = list(PER_TENSOR.values())
+    noise, scale = np.repeat(2.0 * CLIP_NORM * noise_shares, sizes), np.repeat(SHARES, sizes).astype(np.float32)
+    option = {} if by_hand else {"noise_per_layer": dict(zip(PER_TENSOR, SHARES, strict=True))}
+    start = np.random.default_rng(1).normal(size=2640).astype(np.float32)
+    initial = None if view == "updates" else start / scale if by_hand else start
+    audit = OneShot(
+        dim=2640, rounds=6, canaries=canaries, view=view, participation="every-round", layers=PER_TENSOR,
+        initial=initial, family="gaussian", **option, **settings,
+    )  # fmt: skip
+    rng, model = np.random.default_rng(0), start
     for t in range(6):
-        planted = audit.plant(t, clip_norm=clip_norm)
-        total = scale * planted.total + rng.normal(0, np.repeat(noise, sizes))
-        update = (total / planted.clients / scale).astype(np.float32)
-        audit.observe(Release(round=t, kind="update", vector=update, divisor=planted.clients))
+        planted = audit.plant(t, clip_norm=CLIP_NORM)
+        total = (scale if by_hand else 1) * planted.total + rng.normal(0, noise)
+        update = (total / planted.clients).astype(np.float32)
+        model = model + update
+        back = scale if by_hand else 1
+        audit.observe(Release(round=t, kind="update", vector=update / back, divisor=planted.clients))
+        if view != "updates" and t == 5:
+            audit.observe(Release(round=t, kind="model", vector=model / back))
+    return audit
+
+
+@pytest.mark.parametrize("view", ["updates", "final-change"])
+def test_noise_per_layer_audits_in_coordinates_where_the_noise_is_the_same(view):
+    audit, by_hand = (audit_per_tensor(SHARES, view=view, by_hand=by_hand) for by_hand in (False, True))
+    for side, side_by_hand in zip(audit.scores(), by_hand.scores(), strict=True):
+        assert np.allclose(side, side_by_hand, atol=1e-5)
     result = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
     assert not result.findings  # false-alarm probability 1e-3
     assert not result.refuted
+    assert {"noise on every tensor", "canaries in each tensor"} <= set(result.checks)
+
+
+def test_noise_below_that_of_noise_per_layer_is_named_without_an_if():
+    audit = audit_per_tensor(SHARES * [1, 1, 0.3], canaries=20)
+    (bug,) = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).bugs
+    assert re.fullmatch(r"bias has at most 0\.\d+ of the claimed noise", bug.sentence)
+
+
+def test_canaries_that_are_taken_one_by_one_are_scaled_too():
+    audit = OneShot(
+        dim=2640, rounds=1, canaries=60, participation="every-round", layers=PER_TENSOR,
+        noise_per_layer={"conv": 1.5, "fc": 0.5, "bias": 0.1},
+    )  # fmt: skip
+    planted = audit.plant(0, clip_norm=2.0)
+    assert np.allclose(sum(planted.each()), planted.total, atol=1e-4)
+    canaries = planted.canaries
+    vector = np.random.default_rng(0).normal(size=2640).astype(np.float32)
+    assert np.allclose(canaries.dots(vector)[[3, 119]], [canaries.canary(3) @ vector, canaries.canary(119) @ vector])
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        ({"conv": 0.9, "fc": 0.5, "bias": 0.1}, "0.9"),
+        ({"conv": 1.0, "fc": 0.5}, "bias"),
+        ({"conv": 1.0, "fc": -0.5, "bias": 0.1}, "-0.5"),
+    ],
+)
+def test_noise_per_layer_that_no_clip_norms_explain_is_refused(noise, words):
+    with pytest.raises(InputError, match=words):
+        OneShot(dim=2640, rounds=1, canaries=5, layers=PER_TENSOR, noise_per_layer=noise)
+    with pytest.raises(InputError, match="layers="):
+        OneShot(dim=2640, rounds=1, canaries=5, noise_per_layer=noise)
 
 
 def test_checks_do_not_need_the_names_of_layers():
     result = audit_loop(first_half, layers=None)
-    assert "of the update have at most" in result.bugs[0].sentence
+    assert "Coordinates 4,453–8,906 have at most" in result.bugs[0].sentence
 
 
 def test_the_final_view_is_checked_too():

@@ -81,9 +81,11 @@ def test_the_power_of_secret_rounds_is_that_of_simulated_audits():
 
 
 def test_a_true_claim_is_hardly_ever_refuted(every_round):
-    # 1,999 simulated audits at a level of 2.5%: the estimate exceeds 4% with probability below 1e-4.
+    # 1,999 simulated audits at a level of 5%, or of 2.5% for the rank-sum alone: the estimates exceed 7% and 4% with
+    # probability below 1e-4.
     for power in (every_round, power_of(2.0, Poisson(0.5), 40), power_of(2.0, Poisson(0.5), 40, "final-change")):
-        assert max(power.exact_null(1.0, 100), power.counted(1.0, 100)) < 0.04
+        assert power.exact_null(1.0, 100) < 0.07
+        assert power.counted(1.0, 100) < 0.04
 
 
 def test_the_attack_on_secret_rounds_comes_close_to_what_the_accountant_allows_and_not_above():

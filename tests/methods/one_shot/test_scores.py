@@ -69,3 +69,20 @@ def test_a_new_score_needs_nothing_but_its_class(monkeypatch):
     result = resumed.result()
     assert (result.score_name, result.null) == ("last", "cosine:300")
     assert result.estimates[0].method == "exact-null"
+
+
+@pytest.mark.parametrize(("dim", "family"), [(100, "orthogonal"), (5_000, "hadamard"), (100_000, "hadamard")])
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 0.1])
+def test_a_release_of_canaries_alone_shows_what_its_precision_can(dim, family, noise):
+    """Of m canaries, remainders² ≥ 1e-6: tan² of a cosine ≤ 1e6/m, and ε is near 1e6 · dim/(2m)."""
+    audit = OneShot(dim=dim, rounds=1, canaries=10, view="updates", participation="every-round", family=family)
+    planted = audit.plant(0, clip_norm=1.0)
+    total = planted.total + np.random.default_rng(0).normal(0, noise / dim**0.5, dim)
+    audit.observe(Release(round=0, kind="update", vector=total.astype(np.float32), divisor=1.0))
+    result = audit.result(delta=1e-5)
+    members, limit = len(planted.members), 1e6 * dim / 2
+    said = any("no noise detected" in warning for warning in result.warnings)
+    assert said == (noise < 1e-3)
+    bound = result.estimates[0].lower
+    assert bound <= limit / members
+    assert bound >= 0.1 * limit / members if said else bound < 1e-2 * limit

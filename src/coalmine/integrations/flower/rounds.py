@@ -124,6 +124,7 @@ class AuditedRounds:
                 sampling=None if _drawn_by_training(audit) else EveryRound(),
                 noise_multiplier=noise_multiplier,
                 stratify=stratify,
+                even_noise=noise_multiplier is not None,
             )
         self._before = self.layout.vector(arrays)
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from coalmine.errors import InputError
 from coalmine.integrations.opacus.claim import Claim, Loading, claim_of, note_on_claim
-from coalmine.integrations.opacus.steps import AuditedSteps, canary_coordinates, clips_by_layer, dim_of
+from coalmine.integrations.opacus.steps import AuditedSteps, clips_by_layer, dim_of, first_model
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.samples.audit import Losses, Samples
@@ -190,8 +190,8 @@ def audit_opacus(
     if canaries is not None:
         if not views:
             raise InputError('views must name at least one view, such as "updates"')
-        first_model = canary_coordinates(optimizer)
-        initial = {view: None if view in ("final", "updates") else first_model for view in views}
+        before = first_model(optimizer)
+        initial = {view: None if view in ("final", "updates") else before for view in views}
         planting = OneShot(
             dim=dim_of(optimizer),
             rounds=steps,

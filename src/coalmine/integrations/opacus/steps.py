@@ -81,13 +81,17 @@ class AuditedSteps:
         self.length = check_positive("length", (1.0 if ghost else _LENGTH) if length is None else length)
         self.optimizer, self.steps, self.taken = optimizer, check_count("steps", steps), 0
         self.params: list[Any] = list(optimizer.params)  # Opacus adds attributes to parameters, hence Any
-        self._layer_scale = _layer_scale(optimizer)
         self.audits, self._stepped = tuple(audits), stepped
         self._check_audits()
         for audit in self.audits:
             audit.joins(clients=None, noise_multiplier=float(optimizer.noise_multiplier))
             # Canaries that are rescaled layer by layer must not lie in a single one.
-            audit.describe(layers=_shapes(optimizer), stratify=self._layer_scale is None)
+            audit.describe(
+                layers=_shapes(optimizer),
+                stratify=not clips_by_layer(optimizer),
+                clip_norms=_clip_norms(optimizer),
+                even_noise=True,
+            )
         self._extra_steps, self._finished = 0, False
         self._population, self._examples = population, 0
         self._directions: dict[tuple[int, int], Vector] = {}
@@ -148,7 +152,7 @@ class AuditedSteps:
 
     def _plant(self) -> None:
         clip_norm = float(self.optimizer.max_grad_norm)
-        one_by_one = self.length != 1 or self._layer_scale is not None
+        one_by_one = self.length != 1 or clips_by_layer(self.optimizer)
         for i, audit in enumerate(self.audits):
             planted = audit.plant(self.taken, clip_norm=clip_norm)
             if planted is None:
@@ -164,10 +168,9 @@ class AuditedSteps:
         # Canaries must not influence an adaptive clip norm, which follows the number of clipped gradients.
         counts = {name: getattr(self.optimizer, name) for name in _CLIP_COUNTS if hasattr(self.optimizer, name)}
         sizes, factor = [p.numel() for p in self.params], np.float32(-self.length * planted.norm)
-        scale = factor if self._layer_scale is None else factor * self._layer_scale
         try:
             for rows in self._direction_batches(audit, planted):
-                gradients = torch.from_numpy(rows * scale)
+                gradients = torch.from_numpy(rows * factor)
                 for p, piece in zip(self.params, gradients.split(sizes, 1), strict=True):
                     p.grad_sample = piece.reshape(len(rows), *p.shape).to(p)
                 self.optimizer.clip_and_accumulate()
@@ -225,10 +228,6 @@ class AuditedSteps:
     def _observe(
         self, audit: Audit, kind: Kind, round: int, vector: Vector, divisor: float | None, rounding: float = 0.0
     ) -> None:
-        # Gaussian canaries were rescaled layer by layer before they were inserted; the release is projected alike.
-        scale = None if audit.family is None else self._layer_scale
-        if scale is not None:
-            vector, rounding = vector * scale, math.inf  # noise of different sizes, which checks cannot compare
         audit.observe(Release(round=round, kind=kind, vector=np.array(vector), divisor=divisor, rounding=rounding))
 
     def finish(self) -> None:
@@ -278,7 +277,7 @@ class AuditedSteps:
                 raise InputError(f"an audit was made for {dim} parameters, but the optimizer trains {self.dim}")
             if audit.frozen_rounds(0):
                 raise InputError('Opacus cannot repeat a step on a frozen model: use Canife(mode="running")')
-            if self._layer_scale is not None and audit.family not in (None, "gaussian"):
+            if clips_by_layer(self.optimizer) and audit.family not in (None, "gaussian"):
                 # Rescaling layer by layer keeps independent directions independent, but not orthogonal ones orthogonal.
                 raise InputError(
                     f'per-layer clipping needs canaries that may be rescaled: use OneShot(family="gaussian"), got the '
@@ -303,10 +302,9 @@ def _shapes(optimizer: DPOptimizer) -> dict[str, tuple[int, ...]]:
     return {f"parameter {number}": tuple(p.shape) for number, p in enumerate(optimizer.params)}
 
 
-def canary_coordinates(optimizer: DPOptimizer) -> Vector:
-    """Return the parameters as gradient canaries see them: rescaled where each layer has a clip norm of its own."""
-    scale, model = _layer_scale(optimizer), _flat(optimizer.params)
-    return model if scale is None else model * scale
+def first_model(optimizer: DPOptimizer) -> Vector:
+    """Return the parameters as one vector."""
+    return _flat(optimizer.params)
 
 
 def clips_by_layer(optimizer: DPOptimizer) -> bool:
@@ -314,18 +312,11 @@ def clips_by_layer(optimizer: DPOptimizer) -> bool:
     return isinstance(optimizer, DPPerLayerOptimizer)
 
 
-def _layer_scale(optimizer: DPOptimizer) -> Vector | None:
-    """Return the factors (dim,) that give a canary each layer's clip norm; None with one clip norm for all.
-
-    Layer l with dₗ of d parameters has clip norm Cₗ, and C² = Σ Cₗ². A random direction of norm C has norm C √(dₗ/d)
-    there, so the factor is (Cₗ/C) √(d/dₗ).
-    """
+def _clip_norms(optimizer: DPOptimizer) -> dict[str, float] | None:
+    """Return the clip norm of each tensor of `_shapes`; None with one clip norm for all."""
     if not clips_by_layer(optimizer):
         return None
-    sizes = np.array([p.numel() for p in optimizer.params])
-    clip_norms = np.array([float(clip_norm) for clip_norm in optimizer.max_grad_norms])
-    factors = clip_norms / float(optimizer.max_grad_norm) * np.sqrt(sizes.sum() / sizes)
-    return np.repeat(factors, sizes).astype(np.float32)
+    return dict(zip(_shapes(optimizer), map(float, optimizer.max_grad_norms), strict=True))
 
 
 def check_optimizer(optimizer: DPOptimizer) -> None:

@@ -24,7 +24,6 @@ from coalmine.methods.mechanism.attacks import (
     scale_gain,
 )
 from coalmine.methods.mechanism.calls import Calls
-from coalmine.results import words
 from coalmine.results.finding import Check
 from coalmine.stats.noise_tests import energy_p_value
 
@@ -32,7 +31,6 @@ _BLOCKS = (8, 64, 512, 4096, 32_768, 262_144)
 _STRIDES = (*range(2, 17), 32, 64, 128, 256)
 _WEAKEST = (1, 4, 16, 64, 256, 1024)
 _SHARES = (0.03, 0.3, 0.7)  # of the average noise; members that had less in what they were picked by
-_MOST_RANGES = 3
 _BY_CHANCE = 1e-6
 _MORE, _MORE_SURE = 1.5, 6.0  # how many times as much updates count where they count for more, and standard errors
 _LOCAL = 64  # coordinates that share a local estimate of the noise
@@ -197,7 +195,9 @@ class WeakSet:
         ratio = self.scale / self.usual if self.usual > 0 else 1.0
         if ratio >= WEAK or self.gain <= PLAIN:
             return ""
-        where, several = describe(self.noise.numbers, self._exact(ratio), self.noise.layers, self.noise.what)
+        where, several = self.noise.layers.name_of(
+            self.noise.numbers[self._exact(ratio)], self.noise.numbers, self.noise.what
+        )
         amount = "no noise" if ratio < 1e-3 else f"{ratio:.2g} of the noise of the others"
         if where.startswith((self.noise.what, "every")):  # but not the name of a tensor
             where = f"{where[:1].upper()}{where[1:]}"
@@ -269,7 +269,7 @@ def gain_attack(calls: Calls, layers: Layers) -> Attack | None:
     shift = gain[column] * calls.values[call, column]
     size = np.maximum(scale[column], max(1e-6 * calls.size, calls.tolerance, 1e-12))
     scores = shift * (calls.released[call, column] - shift / 2) / size**2
-    where, _ = describe(calls.coordinates, plain, layers)
+    where, _ = layers.name_of(calls.coordinates[plain], calls.coordinates)
     times = float(np.sum(gain[plain] * power[plain]) / np.sum(power[plain]))
     sentence = (
         f"Updates count about {times:.2g} times as much as on the whole at {where.rstrip(',')}, and the noise does not."
@@ -340,34 +340,3 @@ def _parts(kept: Ints, chosen: Bools) -> int:
     """Return the number of stretches of coordinates; 1 for every k-th coordinate too."""
     steps = np.diff(kept[chosen])
     return 1 if np.unique(steps).size == 1 else 1 + int(np.sum(steps > 1))
-
-
-def describe(kept: Ints, chosen: Bools, layers: Layers = _NO_LAYERS, what: str = "coordinate") -> tuple[str, bool]:
-    """Return a description of coordinates in words, and whether it is a plural.
-
-    Example:
-        >>> kept = np.arange(100)
-        >>> describe(kept, (kept >= 64) & (kept < 80))[0]
-        'coordinates 64–79'
-        >>> describe(kept, kept % 3 == 1)[0]
-        'every 3rd coordinate, from coordinate 1 on,'
-    """
-    columns = np.flatnonzero(chosen)
-    breaks = np.flatnonzero(np.diff(columns) > 1)
-    firsts, lasts = kept[columns[np.r_[0, breaks + 1]]], kept[columns[np.r_[breaks, columns.size - 1]]]
-    if columns.size == 1:
-        name = layers.called(int(firsts[0]), int(firsts[0]))
-        return name or f"{what} {firsts[0]:,}", False
-    steps = np.unique(np.diff(kept[columns]))
-    if firsts.size <= _MOST_RANGES:
-        names = [layers.called(int(a), int(b)) for a, b in zip(firsts, lasts, strict=True)]
-        if all(names):
-            return words.listed([name for name in names if name]), len(names) > 1
-        ranges = [f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in zip(firsts, lasts, strict=True)]
-        parts = [name or part for name, part in zip(names, ranges, strict=True)]
-        return f"{what}s {' and '.join(parts)}", True
-    if steps.size == 1:
-        nth = {2: "second", 3: "3rd"}.get(int(steps[0]), f"{steps[0]}th")
-        return f"every {nth} {what}, from {what} {firsts[0]:,} on,", False
-    examples = ", ".join(f"{j:,}" for j in kept[columns[:3]])
-    return f"{columns.size:,} of {kept.size:,} {what}s, such as {examples},", True

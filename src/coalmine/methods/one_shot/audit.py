@@ -27,6 +27,7 @@ from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.scaled import clip_scale, matched_filter, noise_scale
 from coalmine.methods.one_shot.updates import check_room, family_for
 from coalmine.methods.one_shot.view_record import ViewRecord
 from coalmine.methods.one_shot.views import adversary
@@ -68,6 +69,10 @@ class OneShot(Audit):
         layers: Sizes or shapes of the model's tensors by name, in the order of the vector; a list of sizes; the module;
             or its state dict. A fifth of the canaries then point into single tensors, and checks name tensors. The
             simulator and the integrations fill it in.
+        noise_per_layer: Only where tensors have different noise, each with a clip norm of its own: the noise's standard
+            deviation on each tensor of ``layers``, divided by noise multiplier × ``clip_norm``, where ``clip_norm`` is
+            the norm of all clip norms together. Canaries and releases are rescaled so that it is the same for all
+            (docs/checks.md).
         seed: Seed for the canaries and for which of them are inserted.
 
     Raises:
@@ -102,6 +107,7 @@ class OneShot(Audit):
         initial: npt.ArrayLike | None = None,
         norm: float | None = None,
         layers: LayerSpec | None = None,
+        noise_per_layer: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
         self.dim, self.rounds = check_count("dim", dim, least=2), check_count("rounds", rounds)
@@ -116,13 +122,17 @@ class OneShot(Audit):
         self.participation.check(self._count, self.rounds)
         self.family: str = family or family_for(self.dim, self._count)
         check_room(self.family, self.dim, self._count)
+        known_layers = None if layers is None else Layers.of(layers).check(self.dim)
+        self.noise_per_layer = None if noise_per_layer is None else dict(noise_per_layer)
+        self._noise_scale = noise_scale(noise_per_layer, known_layers)
         self._canaries = CanarySet(
             dim=self.dim,
             canaries=self.canaries,
             family=self.family,
             design=design,
-            layers=None if layers is None else Layers.of(layers).check(self.dim),
+            layers=known_layers,
             seed=self.seed,
+            scale=self._noise_scale,
         )
         self.members = self._canaries.members
         self._plants = True
@@ -132,12 +142,18 @@ class OneShot(Audit):
     def _watch(self, view: str, score: str | None, initial: npt.ArrayLike | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
         self._record = ViewRecord(
-            view, self._canaries, self.participation, rounds=self.rounds, score=score, initial=initial
+            view,
+            self._canaries,
+            self.participation,
+            rounds=self.rounds,
+            score=score,
+            initial=initial,
+            weights=matched_filter(self._canaries.scale, self._noise_scale),
         )
         self.view, self.views, self.score = view, (self._record.view,), self._record.score
         if self._plants and self._record.view.kind != "update":
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
-        self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers)
+        self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
         self._seconds, self._finished = 0.0, False
         self._inserted: tuple[int, Vector] | None = None  # round and sum of the canaries planted last
 
@@ -194,14 +210,20 @@ class OneShot(Audit):
         sampling: Sampling | None = None,
         noise_multiplier: float | None = None,
         stratify: bool = True,
+        clip_norms: Mapping[str, float] | None = None,
+        even_noise: bool = False,
     ) -> None:
         """Learn about the training, for the checks: names and shapes of its tensors, sampling of clients, noise."""
+        if layers is not None and clip_norms is not None:
+            self._canaries = replace(self._canaries, scale=clip_scale(clip_norms, Layers.of(layers).check(self.dim)))
+            self._watch(self.view, self.score, self._record.initial)
         if layers is not None and self._canaries.layers is None:
             named = Layers.of(layers).check(self.dim)
             if stratify and not self._record.log.planted.any():
                 self._canaries = replace(self._canaries, layers=named)
                 self._watch(self.view, self.score, self._record.initial)
             self._inspection.layers = named
+        self._inspection.even_noise |= even_noise
         self._inspection.sampling = sampling or self._inspection.sampling
         self._inspection.noise_multiplier = noise_multiplier or self._inspection.noise_multiplier
 
@@ -431,6 +453,11 @@ class OneShot(Audit):
         return self._record.evidence.history.shared_rounds
 
     @property
+    def is_noiseless(self) -> bool:
+        """Whether a release was nothing but canaries, as far as its precision shows."""
+        return self._record.evidence.is_noiseless
+
+    @property
     def is_silent(self) -> bool:
         """Whether the view has shown no round with canaries."""
         return self._record.evidence.is_silent
@@ -482,4 +509,5 @@ class OneShot(Audit):
 
     def _config(self) -> dict[str, Any]:
         names = ("dim", "rounds", "canaries", "view", "score", "design", "family", "norm", "seed")
-        return {name: getattr(self, name) for name in names} | {"participation": str(self.participation)}
+        uneven = {} if self.noise_per_layer is None else {"noise_per_layer": self.noise_per_layer}
+        return {name: getattr(self, name) for name in names} | {"participation": str(self.participation)} | uneven

@@ -15,7 +15,7 @@ import numpy as np
 from coalmine.accounting import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling, Theory, parse_sampling
 from coalmine.arrays import Floats
 from coalmine.errors import check_confidence, check_probability
-from coalmine.stats.claim_p_value import RANK_SUM_SHARE
+from coalmine.stats.claim_p_value import RANK_SUM_SHARE, known_null_power
 from coalmine.stats.rank_sum import RankSum
 from coalmine.stats.tradeoff import Curve, GaussianDP
 
@@ -130,8 +130,7 @@ class AuditPower:
         return _TRIED[high]
 
     def _exact_null(self, noise: float, canaries: int) -> float:
-        test = self._rank_sum(canaries, None)
-        return test.power(self._curve(1.0), self.truth(noise), self._alpha * RANK_SUM_SHARE)
+        return known_null_power(self._rank_sum(canaries, None), self._curve(1.0), self.truth(noise), self._alpha)
 
     def _counted(self, noise: float, canaries: int) -> float:
         test = self._rank_sum(canaries, canaries)

@@ -10,9 +10,13 @@ import numpy as np
 from coalmine.arrays import Bools, Ints
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.scaled import ScaledCanaries
 from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_strata
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
+from coalmine.protocol import Vector
 from coalmine.stats.rank_tests import Design
+
+_MOST_KEPT = 1 << 20  # numbers of a sum that is kept for the next round (4 MB)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,7 @@ class CanarySet:
         design: How many are inserted: about half by coin flips, or exactly half.
         layers: The model's tensors, or None if they are unknown and all canaries are dense.
         seed: Seed of the canaries and for which of them are inserted.
+        scale: What each parameter is multiplied by when canaries are inserted, (dim,), or None.
     """
 
     dim: int
@@ -34,6 +39,7 @@ class CanarySet:
     design: Design
     layers: Layers | None
     seed: int
+    scale: Vector | None = None
 
     @property
     def count(self) -> int:
@@ -59,13 +65,25 @@ class CanarySet:
     @cached_property
     def updates(self) -> UpdateCanaries:
         """All canaries as updates."""
-        return StratifiedCanaries(self.dense, self.strata) if self.strata else self.dense
+        updates = StratifiedCanaries(self.dense, self.strata) if self.strata else self.dense
+        return updates if self.scale is None else ScaledCanaries(updates, self.scale)
 
     def planted(self, present: Ints, norm: float, clients: float) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
-        members = present[self.members[present]]
-        weights = np.zeros(self.count)
-        weights[members] = norm
-        total = self.updates.total(weights) if len(members) else np.zeros(self.dim, dtype=np.float32)
-        indices = tuple(int(i) for i in members)
-        return PlantedCanaries(total, clients, len(members), canaries=self.updates, members=indices, norm=norm)
+        members = tuple(present[self.members[present]].tolist())
+        # Canaries of every round have the same sum each time.
+        unit = self._sums.get(members)
+        if unit is None:
+            weights = np.zeros(self.count)
+            weights[list(members)] = 1.0
+            unit = self.updates.total(weights) if members else np.zeros(self.dim, dtype=np.float32)
+            self._sums.clear()
+            if self.dim <= _MOST_KEPT:
+                self._sums[members] = unit
+        total = unit * np.float32(norm) if norm != 1 or self._sums else unit
+        return PlantedCanaries(total, clients, len(members), canaries=self.updates, members=members, norm=norm)
+
+    @cached_property
+    def _sums(self) -> dict[tuple[int, ...], Vector]:
+        """The last sum of canaries of length 1, by who they were."""
+        return {}

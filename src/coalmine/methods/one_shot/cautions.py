@@ -15,12 +15,27 @@ if TYPE_CHECKING:
 
 def cautions(audit: OneShot, theory: Theory | None) -> list[str]:
     """Return warnings about an audit and the claim that it is compared with."""
-    return [*_about_silence(audit), *_about_secret_rounds(audit, theory), *_about_crowding(audit, theory)]
+    return [
+        *_about_silence(audit),
+        *_about_precision(audit),
+        *_about_secret_rounds(audit, theory),
+        *_about_crowding(audit, theory),
+    ]
 
 
 def _about_silence(audit: OneShot) -> list[str]:
     """Warn if there is no evidence at all."""
     return ["no canary took part in a round that the view shows, so there is no evidence"] if audit.is_silent else []
+
+
+def _about_precision(audit: OneShot) -> list[str]:
+    """Say that there is no noise where the bound is what the precision of the scores can show."""
+    if not audit.is_noiseless:
+        return []
+    return [
+        "no noise detected: beside canaries, a release contains only rounding errors, and the lower bound is the "
+        "largest that scores of this precision can show"
+    ]
 
 
 def _about_secret_rounds(audit: OneShot, theory: Theory | None) -> list[str]:

@@ -24,12 +24,14 @@ class ClaimedNoise:
         noise_multipliers: Claimed noise multiplier of each round, (rounds,).
         level: Significance of each of the checks.
         canaries_share: How much of the canaries' sum the releases contain, and its standard error, if that is known.
+        even_noise: Whether the claim states the noise of every tensor, so that none may have less.
     """
 
     record: NoiseRecord
     noise_multipliers: Floats
     level: float
     canaries_share: tuple[float, float] | None = None
+    even_noise: bool = False
 
     @property
     def is_low_everywhere(self) -> bool:

@@ -22,9 +22,10 @@ from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Vector
 from coalmine.stats import CosineNull, Null, OrthogonalCosineNull
 
-# Smallest squared remainder relative to the release: float32 dot products are good to about 1e-6 of its length, and a
-# remainder below their error must not be divided by.
-_SMALLEST_REMAINDER = 1e-8
+# Smallest squared remainder relative to the release. The error e of all dot products in float32 has a length of up to
+# about 4e-7 of the release's, so the sum of their squares is off by 2⟨dots, e⟩, up to 1e-6 of its square. A smaller
+# remainder may be nothing but rounding. It also limits the ε that scores can show, to about 1e6 · dim / (2 · canaries).
+_SMALLEST_REMAINDER = 1e-6
 
 
 class Evidence:
@@ -53,10 +54,16 @@ class Evidence:
             shared_rounds=shared_rounds,
         )
         self._score = score(self.history)
+        self.least_noise = math.inf  # smallest squared share of a release that no canary explains
         # For canaries with the same rounds the sum of their log-likelihood ratios is a dot product with one vector, the
         # matched filter Σ shift · u / |u|². Its weights depend on the releases alone, so its cosine with a held-out
         # canary has the null distribution of any cosine.
         self.direction = np.zeros(canaries.dim if shared_rounds else 0, dtype=np.float32)
+
+    @property
+    def is_noiseless(self) -> bool:
+        """Whether a release was nothing but canaries, as far as its precision shows."""
+        return self.least_noise < _SMALLEST_REMAINDER
 
     @property
     def is_silent(self) -> bool:
@@ -67,16 +74,24 @@ class Evidence:
         self, change: Vector, norm: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
     ) -> None:
         """Process a release of length ``norm``; see `Observation` for the other arguments."""
-        dots = self._canaries.dots(change)
-        lengths = comparable_lengths(dots, norm, orthonormal=self._canaries.orthonormal)
-        observation = Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
         self.history.releases += 1
-        self._score.add(observation)
+        if not self._score.uses_direction:  # which is compared with the canaries once, at the end
+            dots, lengths = self._compared(change, norm)
+            self._score.add(
+                Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
+            )
         self.history.times += due > 0
         if self.history.shared_rounds and due.any():
             # If the shift is unknown, all releases get the same weight.
             weight = norm if shift is None else shift
             self.direction += np.float32(weight / norm**2) * change
+
+    def _compared(self, release: Vector, norm: float) -> tuple[Floats, Floats]:
+        """Return the dot product of each canary with a release, and the length to compare it with."""
+        dots = self._canaries.dots(release)
+        own = np.sum(dots**2) if self._canaries.orthonormal else np.max(dots**2)
+        self.least_noise = min(self.least_noise, 1 - float(own) / norm**2)
+        return dots, comparable_lengths(dots, norm, orthonormal=self._canaries.orthonormal)
 
     def add_nothing(self, *, ends_epoch: bool) -> None:
         """Process a release that did not change, after rounds without canaries."""
@@ -88,7 +103,8 @@ class Evidence:
         if self.is_silent:
             return np.zeros(self.history.count)
         if self._score.uses_direction:
-            return cosines(self._canaries, self.direction, vector_norm(self.direction))
+            dots, lengths = self._compared(self.direction, vector_norm(self.direction))
+            return dots / lengths
         return self._score.values()
 
     def null(self) -> Null | None:
@@ -97,13 +113,18 @@ class Evidence:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return what a checkpoint keeps."""
-        arrays = {"releases": self.history.releases, "times": self.history.times, "direction": self.direction}
+        arrays = {
+            "releases": self.history.releases,
+            "times": self.history.times,
+            "direction": self.direction,
+            "least_noise": self.least_noise,
+        }
         return {name: np.array(value) for name, value in arrays.items()} | self._score.state()
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore a saved state."""
         self.history.releases, self.history.times = int(state["releases"]), np.array(state["times"])
-        self.direction = np.array(state["direction"])
+        self.direction, self.least_noise = np.array(state["direction"]), float(state["least_noise"])
         self._score.restore(state)
 
 
@@ -132,9 +153,9 @@ def comparable_lengths(dots: Floats, norm: float, *, orthonormal: bool) -> Float
     squares = np.full(dots.shape, norm**2)
     if orthonormal:
         squares += dots**2 - float(np.sum(dots**2))
-    # A remainder below the rounding error is replaced by a larger one, and a canary's own component is never longer
-    # than the remainder it belongs to: cosines stay within [-1, 1].
-    lengths: Floats = np.sqrt(np.maximum(np.maximum(squares, _SMALLEST_REMAINDER * norm**2), dots**2))
+    # What is left beside a canary's own component counts as no smaller than the rounding error: cosines stay within
+    # (-1, 1).
+    lengths: Floats = np.sqrt(np.maximum(squares, dots**2 + _SMALLEST_REMAINDER * norm**2))
     return lengths
 
 

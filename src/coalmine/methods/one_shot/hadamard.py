@@ -66,9 +66,11 @@ class HadamardCanaries:
         mixed *= self._signs(1)
         mixed[-self._length :] = transform(mixed[-self._length :])
         mixed *= self._signs(2)
-        folded = mixed[: self._whole].reshape(-1, self._rows).sum(axis=0)
+        # In float64: thousands of float32 numbers, added up in order, would lose digits that scores without noise need.
+        folded = mixed[: self._whole].reshape(-1, self._rows).sum(axis=0, dtype=np.float64)
         folded[: self.dim - self._whole] += mixed[self._whole :]
-        return (transform(folded * self._scale)[: self.count] * self._flips).astype(np.float64)
+        rows = transform((folded * self._scale).astype(np.float32))
+        return (rows[: self.count] * self._flips).astype(np.float64)
 
     def total(self, weights: npt.ArrayLike) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""

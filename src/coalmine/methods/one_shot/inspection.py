@@ -20,13 +20,13 @@ from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, noise_findings
 from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
-from coalmine.methods.one_shot.precision import largest_rounding
+from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
-_MOST_ROUNDING = 0.1
+_MOST_ROUNDING = 0.5
 # Standard errors from 0 within which the canaries' share of the releases is none, and from 1 at which it would show.
 _LOOKS_LIKE_NOTHING, _WOULD_SHOW = 3.0, 6.0
 _WRONG_UNITS = 0.25  # difference of their share from 1 that a wrong divisor makes, but rounding and the like do not
@@ -40,10 +40,14 @@ class Inspection:
         rounds: Number of rounds.
         seed: Seed of the coordinates that are sampled.
         layers: The model's tensors, if known.
+        noise_scale: Noise of each parameter, relative to the claimed one, (dim,); None if it is the same for all.
     """
 
-    def __init__(self, dim: int, rounds: int, seed: int, layers: Layers | None) -> None:
+    def __init__(
+        self, dim: int, rounds: int, seed: int, layers: Layers | None, noise_scale: Vector | None = None
+    ) -> None:
         self.dim, self.rounds, self.seed, self.layers = dim, rounds, seed, layers
+        self._noise_scale, self.even_noise = noise_scale, noise_scale is not None
         self.sampling: Sampling | None = None
         self.noise_multiplier: float | None = None
         self.noise_schedule: Sequence[tuple[float, int]] = ()
@@ -68,8 +72,14 @@ class Inspection:
             return
         if math.isfinite(release.rounding):
             update = np.asarray(release.vector, dtype=np.float32)
-            rounding = max(release.rounding, largest_rounding(release.vector, self._record.layers.starts))
-            self._record.add(release.round, update, clip_norm / release.divisor, rounding, release.divisor)
+            roundings = np.maximum(release.rounding, largest_roundings(release.vector, self._record.layers.starts))
+            if self._noise_scale is not None:
+                # In units of its own noise, each parameter has the claimed noise.
+                update = update / self._noise_scale
+                inserted = None if inserted is None else inserted / self._noise_scale
+                roundings = roundings / self._noise_scale[self._record.layers.starts]
+            unit, rounding = clip_norm / release.divisor, float(roundings.max())
+            self._record.add(release.round, update, unit, rounding, release.divisor)
             if inserted is not None:
                 self._look_for(inserted, update, release.divisor)
 
@@ -117,7 +127,7 @@ class Inspection:
         findings: list[Finding] = []
         low_everywhere = False
         if noise is not None and self._noise is not None:
-            claimed_noise = ClaimedNoise(self._noise, noise, level, self._canaries_share())
+            claimed_noise = ClaimedNoise(self._noise, noise, level, self._canaries_share(), self.even_noise)
             findings += noise_findings(claimed_noise)
             low_everywhere = claimed_noise.is_low_everywhere
         # If all noise is too small, the divisor is in doubt already, and with it the share of the canaries.

@@ -15,6 +15,7 @@ from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_
 # Numbers within this many standard deviations of the claimed noise count as near zero.
 _WIDTHS = (0.1, 0.001)
 _LISTED = 3
+_ONE_CLIP_NORM = ", if one clip norm covers all tensors; otherwise pass noise_per_layer"
 _ALIKE = 0.15  # relative difference up to which factors count as the same
 _LEAST_FACTOR = 3.0  # by which everything is smaller if it was divided by a number of clients
 _TOLD_APART = 6  # standard errors
@@ -41,7 +42,7 @@ def size_findings(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
             # Any of blocks² runs of blocks might have been picked, so the bound holds for all of them together.
             sentence=f"{name} "
             + _less(noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2))
-            + (_same_factor(claim, energies, dimensions) or _assumption(record, low_blocks, a, b)),
+            + (_same_factor(claim, energies, dimensions) or _assumption(claim, low_blocks, a, b)),
             p_value=float(by_block[a:b].max()),
         )
         for name, a, b in _ranges(record, low_blocks)
@@ -71,12 +72,13 @@ def size_findings(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
     return findings if low_rounds.any() or not fresh else findings + _near_zero(claim)
 
 
-def _assumption(record: NoiseRecord, low: Bools, first: int, last: int) -> str:
+def _assumption(claim: ClaimedNoise, low: Bools, first: int, last: int) -> str:
     """Return on what condition a whole tensor, but not all of them, with little noise is a bug; empty for others.
 
     With a clip norm per tensor, noise in proportion to it keeps the claim (docs/checks.md).
     """
-    return "" if low.all() or not _block_name(record, first, last)[1] else ", if one clip norm covers all tensors"
+    is_part = _name(claim.record, first, last)[1]
+    return "" if claim.even_noise or low.all() or is_part else _ONE_CLIP_NORM
 
 
 def _same_factor(claim: ClaimedNoise, energies: Floats, dimensions: Floats) -> str:
@@ -165,8 +167,7 @@ def _single_numbers(claim: ClaimedNoise, known: Bools) -> list[Finding]:
     if not low.any():
         return []
     first = int(np.argmax(low))
-    number = int(coordinates[first] - record.layers.starts[tensors[first]])
-    where = f"coordinate {number:,} of {record.layers.names[tensors[first]]}"
+    where, _ = record.layers.name_of_stretch(int(coordinates[first]), int(coordinates[first]))
     lack = "coordinates lacks" if low.sum() == 1 else "coordinates lack"
     sentence = (
         f"{int(low.sum()):,} of {low.size:,} {lack} the claimed noise in all rounds"
@@ -198,22 +199,18 @@ def _ranges(record: NoiseRecord, low: Bools) -> list[tuple[str, int, int]]:
         else:
             runs.append((block, block + 1))
     for first, last in runs:
-        name, whole = _block_name(record, first, last)
-        names.append((f"{_subject(name)} {'has' if whole else 'have'}", first, last))
+        name, several = _name(record, first, last)
+        names.append((f"{name} {'have' if several else 'has'}", first, last))
     return names
+
+
+def _name(record: NoiseRecord, first: int, last: int) -> tuple[str, bool]:
+    """Return what a run of blocks is called at the start of a sentence, and whether that is a plural."""
+    start = int(record.edges[first])
+    name, several = record.layers.name_of_stretch(start, start + int(record.block_sizes[first:last].sum()) - 1)
+    return (name[:1].upper() + name[1:] if several else _subject(name)), several
 
 
 def _subject(name: str) -> str:
     """Return a name as a sentence starts with it; names of tensors keep their letters."""
     return THE_UPDATE.capitalize() if name == THE_UPDATE else name
-
-
-def _block_name(record: NoiseRecord, first: int, last: int) -> tuple[str, bool]:
-    """Return blocks of one tensor in words, and whether they are all of it."""
-    tensor = int(record.tensor_of_block[first])
-    low = int(record.edges[first] - record.layers.starts[tensor])
-    high = low + int(record.block_sizes[first:last].sum())
-    name = record.layers.names[tensor]
-    if high - low == record.layers.sizes[tensor]:
-        return name, True
-    return f"Coordinates {low:,}–{high - 1:,} of {name}", False

@@ -12,20 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coalmine.arrays import Ints
+from coalmine.arrays import Floats, Ints
 from coalmine.protocol import Vector
 
 _BRAIN_STEPS = 1 << 16  # of single precision in one of bfloat16
 _FEW, _SEVERAL = 64, 256
 _LEAST_NUMBERS = 8  # other than 0: fewer may have few digits by chance
-_LEAST_VALUES = 16  # that differ, to recognize a grid
-_COARSE = 0.05  # of their size: a coarser grid hides less than noise does, and is a finding
+_LEAST_VALUES = 8  # that differ, to recognize a grid: fewer are hardly noise
 _MOST_STEPS = 1e5  # of a grid up to the largest number: a finer one is the precision of the numbers themselves
 _OFF_GRID = 0.01  # steps
 
 
-def largest_rounding(vector: Vector, starts: Ints) -> float:
-    """Return how far rounding may have moved a number of a release, by the precision that its tensors turn out to have.
+def largest_roundings(vector: Vector, starts: Ints) -> Floats:
+    """Return how far rounding may have moved a number of each tensor, by the precision that it turns out to have.
 
     On a fixed grid that is a whole step, since stochastic rounding may have been used.
 
@@ -33,18 +32,21 @@ def largest_rounding(vector: Vector, starts: Ints) -> float:
         vector: The release, (dim,).
         starts: Where each tensor starts, ascending, from 0 on.
 
+    Returns:
+        One number per tensor, (tensors,).
+
     Example:
         >>> noise = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-        >>> f"{largest_rounding(noise, np.array([0])):.1g}"
+        >>> f"{largest_roundings(noise, np.array([0]))[0]:.1g}"
         '1e-07'
         >>> half = np.concatenate([noise[:500], noise[500:].astype(np.float16)])
-        >>> f"{largest_rounding(half, np.array([0, 500])):.1g}"
-        '0.001'
-        >>> f"{largest_rounding((noise / 0.01).round() * np.float32(0.01), np.array([0])):.1g}"
+        >>> [f"{rounding:.1g}" for rounding in largest_roundings(half, np.array([0, 500]))]
+        ['1e-07', '0.001']
+        >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
         '0.01'
     """
     values = np.asarray(vector)
-    return max(_grid(values), *(_rounding(part) for part in np.split(values, starts[1:])))
+    return np.maximum(_grid(values), [_rounding(part) for part in np.split(values, starts[1:])])
 
 
 def _rounding(values: npt.NDArray[Any]) -> float:
@@ -74,14 +76,16 @@ def _is_brain(values: npt.NDArray[Any]) -> bool:
 
 
 def _grid(values: npt.NDArray[Any]) -> float:
-    """Return the step of a grid that all numbers lie on, if it is finer than they are large; otherwise 0."""
+    """Return the step of a grid that all numbers lie on; 0 if there is none.
+
+    Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse noise
+    on updates that were not rounded does not.
+    """
     several = np.unique(np.abs(values[:_SEVERAL].astype(np.float64)))
     if several.size < _LEAST_VALUES:
         return 0.0
     gaps = np.diff(several)
     step = float(gaps.min(initial=np.inf, where=gaps > several[-1] / _MOST_STEPS))
-    if step > _COARSE * float(np.sqrt(np.mean(several**2))):
-        return 0.0
     step = float(several[-1]) / round(float(several[-1]) / step)  # a gap of large numbers has a larger relative error
     is_on_grid = all(_steps_off(part, step) < _OFF_GRID for part in _first_and_all(values))
     return step if is_on_grid else 0.0

@@ -17,7 +17,7 @@ from coalmine.methods.one_shot.round_log import RoundLog
 from coalmine.methods.one_shot.scores import SCORES, find_score
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.views import parse_view, shows_one_release
-from coalmine.protocol import Release
+from coalmine.protocol import Release, Vector
 from coalmine.stats import Null
 
 
@@ -31,6 +31,7 @@ class ViewRecord:
         rounds: Number of rounds of the training.
         score: Name of the score; the view's default if None.
         initial: The model before the first round, (dim,), for views that compare models.
+        weights: What releases are multiplied by before canaries are compared with them, (dim,); None for 1.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ViewRecord:
         rounds: int,
         score: str | None,
         initial: npt.ArrayLike | None,
+        weights: Vector | None = None,
     ) -> None:
         self.name, self.view = name, parse_view(name)
         check_view(name, self.view, rounds)
@@ -49,6 +51,7 @@ class ViewRecord:
         self.initial = check_initial(initial, name, canaries.dim)
         self.log = RoundLog(rounds)
         self._canaries, self._participation, self._rounds = canaries, participation, rounds
+        self._weights = weights
         self._previous = self.initial  # the model that the next release is compared with
         self._due = np.zeros(canaries.count, dtype=np.int64)  # how often each canary was due since the last release
         shared = self._all_share_rounds()
@@ -94,6 +97,7 @@ class ViewRecord:
         vector = np.asarray(release.vector, dtype=np.float32)
         check_vector(vector, f"the release of round {round}", self._canaries.dim)
         change = vector if self._previous is None else vector - self._previous
+        change = change if self._weights is None else change * self._weights
         norm, ends_epoch = vector_norm(change), self._participation.ends_epoch(self._rounds, round)
         if norm > 0:
             rate, shift, dense = self.rate(round), self._shift(release), self._due[: self._canaries.dense.count]

@@ -1,0 +1,111 @@
+"""Canaries for tensors with noise or a clip norm of their own: random directions, scaled tensor by tensor.
+
+A canary a·c, with c a uniform direction, shifts the release u; on parameters with noise in proportion to r the best
+score for it is ⟨a·c/r, u/r⟩ = ⟨c, a·u/r²⟩. So releases are multiplied by a/r² and compared with c, whose null
+distribution is exact whatever the factors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coalmine.arrays import Floats
+from coalmine.errors import InputError
+from coalmine.layers import Layers
+from coalmine.methods.one_shot.updates import UpdateCanaries
+from coalmine.protocol import Vector
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledCanaries:
+    """Canaries whose parameters are multiplied by a factor each (see `UpdateCanaries`).
+
+    Args:
+        canaries: The canaries before that.
+        scale: The factors, (dim,).
+    """
+
+    canaries: UpdateCanaries
+    scale: Vector
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return self.canaries.dim
+
+    @property
+    def count(self) -> int:
+        """Number of canaries."""
+        return self.canaries.count
+
+    @property
+    def seed(self) -> int:
+        """Seed of the canaries."""
+        return self.canaries.seed
+
+    @property
+    def orthonormal(self) -> bool:
+        """Factors that differ do not keep directions orthogonal."""
+        return False
+
+    def dots(self, vector: Vector) -> Floats:
+        """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
+        return self.canaries.dots(vector * self.scale)
+
+    def total(self, weights: npt.ArrayLike) -> Vector:
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
+        total: Vector = self.canaries.total(weights) * self.scale
+        return total
+
+    def canary(self, index: int) -> Vector:
+        """Return one canary, (dim,)."""
+        canary: Vector = self.canaries.canary(index) * self.scale
+        return canary
+
+    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+        """Yield these canaries one by one."""
+        return (canary * self.scale for canary in self.canaries.each(indices))
+
+
+def noise_scale(noise_per_layer: Mapping[str, float] | None, layers: Layers | None) -> Vector | None:
+    """Return the noise of each parameter as a share of the claimed one, (dim,), or None if it is the same for all."""
+    if noise_per_layer is None:
+        return None
+    if layers is None:
+        raise InputError("noise_per_layer names tensors: pass layers= too, such as the module")
+    scale = layers.spread(noise_per_layer, "noise_per_layer")
+    if scale.max() < 1:
+        # Σ(Cₗ/rₗ)² = ΣCₗ² has no solution with all rₗ < 1: a client would be longer than the noise covers.
+        raise InputError(
+            f"noise_per_layer must be 1 or more for at least one tensor, got at most {scale.max():g}: no clip norms "
+            "per tensor would keep the claim"
+        )
+    return scale.astype(np.float32)
+
+
+def clip_scale(clip_norms: Mapping[str, float], layers: Layers) -> Vector:
+    """Return the factors (dim,) that give a canary each tensor's clip norm.
+
+    A random direction of norm C, where C² = Σ Cₗ², has norm C √(dₗ/d) in tensor l with dₗ of d parameters.
+    """
+    norms = layers.spread(clip_norms, "clip_norms")
+    sizes = np.repeat(layers.sizes, layers.sizes)
+    together = np.sqrt(np.sum(norms**2 / sizes))
+    scale: Vector = (norms / together * np.sqrt(layers.dim / sizes)).astype(np.float32)
+    return scale
+
+
+def matched_filter(scale: Vector | None, noise: Vector | None) -> Vector | None:
+    """Return what to multiply releases by before they are compared with unscaled canaries, (dim,); None for 1.
+
+    Args:
+        scale: Factors of the canaries, (dim,), or None for 1.
+        noise: Noise of each parameter, relative to the claimed one, (dim,), or None for 1.
+    """
+    if scale is None or noise is None:
+        return scale if noise is None else noise**-2
+    return scale / noise**2
