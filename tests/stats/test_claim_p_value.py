@@ -288,7 +288,7 @@ def test_the_rank_sum_is_the_share_of_comparisons_won():
     assert known.statistic(Scores(members, null=NormalNull(1.0, 2.0))) == pytest.approx(expected, rel=1e-12)
 
 
-def test_more_scores_are_compared_at_fiftyeven_ranks():
+def test_more_scores_are_compared_at_fifty_even_ranks():
     # The middle of each of 50 equal blocks of 3, from the top.
     members, nonmembers = np.arange(150.0), np.arange(150.0) + 0.5
     picked_members, picked_nonmembers = members[1::3], nonmembers[1::3]
