@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if finished(arguments):
         return 0
     if arguments.engine == "simulation":
-        # Ray rarely aborts while it starts (SIGABRT), before the app does anything.
+        # Ray was seen to abort once (SIGABRT), for a reason we do not know: try a simulation once more.
         print("The simulation ended without a result; trying once more with fresh processes.", file=sys.stderr)
         return int(not finished(arguments))
     return 1
