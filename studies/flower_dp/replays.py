@@ -167,7 +167,7 @@ REPLAYS: dict[str, Path] = {
     "FedAdagrad": _path(f"{FIXED}FedAdagrad", _plain(FedAdagrad), "clipping"),
     "FedMedian": _path(f"{FIXED}FedMedian", _plain(FedMedian, nodes=5), "other clients"),
     "FedTrimmedAvg": _path(f"{FIXED}FedTrimmedAvg", _plain(FedTrimmedAvg, nodes=5, beta=0.4), "other clients"),
-    "Krum": _path(f"{FIXED}Krum", _plain(Krum, nodes=5, num_malicious_nodes=1), "other clients"),
+    "Krum": _path(f"{FIXED}Krum", _plain(Krum, nodes=5, num_malicious_nodes=1, quick=False), "other clients"),
     "server-adaptive": _path(
         "server-side adaptive (clip_norm_lr=1, target_clipped_quantile=0.1)",
         _adaptive(DifferentialPrivacyServerSideAdaptiveClipping, clip_norm_lr=1.0, target_clipped_quantile=0.1),

@@ -45,8 +45,8 @@ def largest_chance(noise_multiplier: float) -> float:
     """Return how often a number may have one value with a client and another without it, at most.
 
     Let a value have the probabilities p and q with and without the client. Gaussian noise, and discrete Gaussian noise,
-    of noise multiplier z has a Kullback–Leibler divergence of at most 1/(2z²) in both directions, whatever is done
-    after it (Bun and Steinke, 2016, Lemma 2.3; Canonne, Kamath and Steinke, 2020, Theorem 4). Let m = min(p, 1 − q) > ½.
+    of noise multiplier z has a Kullback–Leibler divergence of at most 1/(2z²) in both directions, whatever follows
+    (Bun and Steinke, 2016, Lemma 2.4; Canonne, Kamath and Steinke, 2020, Theorem 4). Let m = min(p, 1 − q) > ½.
     Then (2m − 1) log(m / (1 − m)) ≤ kl(p, q) ≤ 1/(2z²). A draw has the value on one side only with at most the
     probability m, however the two sides depend on each other.
 
