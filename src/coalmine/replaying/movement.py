@@ -314,7 +314,7 @@ class Round:
         """
         suspects, known = movement.unprotected, self._known
         if not suspects or all(known.get(place) for place in suspects):
-            return movement
+            return replace(movement, p_value=_RATE) if suspects else movement
         places, sides, noise_multiplier = np.array(suspects), (members, self.members), scale.noise_multiplier
         if similar is not None and len(self.members) == 1:
             shown, other = ([side] for side in similar)
@@ -332,7 +332,7 @@ class Round:
         bare = tuple(place for place in suspects if known.get(place))
         undecided = sum(place not in known for place in suspects)
         if bare:
-            return replace(movement, unprotected=bare, p_value=found.p_value)
+            return replace(movement, unprotected=bare, p_value=_RATE)  # at most, also for those known before
         excess = movement.deviations * scale.noise_multiplier
         return replace(movement, unprotected=(), undecided=undecided, excess=excess, p_value=float(excess <= 1))
 
