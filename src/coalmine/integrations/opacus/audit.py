@@ -38,8 +38,6 @@ class OpacusAudit:
         loader: The loader that ``make_private`` returned and that the training iterates over.
         audits: Audits that insert updates or look for samples. Steps are their rounds.
         steps: Number of optimizer steps of the training.
-        length: Norm of inserted gradients before the optimizer clips them, in clip norms. 5 by default, so that missing
-            clipping is detected; 1 adds their sum directly, which is faster and leaves clipping untested.
 
     Raises:
         InputError: If the audits do not fit the optimizer, or the optimizer cannot be audited (several processes).
@@ -53,14 +51,12 @@ class OpacusAudit:
         *,
         audits: Sequence[Audit],
         steps: int,
-        length: float | None = None,
     ) -> None:
         self.engine, self.loading = engine, Loading.of(loader)
         self.steps = AuditedSteps(
             optimizer,
             audits,
             steps=steps,
-            length=length,
             stepped=self.loading.stepped,
             population=_population(loader),
         )
@@ -132,8 +128,7 @@ def audit_opacus(
     steps: int,
     canaries: int | None = 200,
     views: Sequence[str] = ("updates", "final-change"),
-    participation: str | Participation | None = None,
-    length: float | None = None,
+    participation: str | Participation | None = "every-round",
     samples: SampleCanaries | None = None,
     sample_views: Sequence[str] = ("final-change", "updates"),
     model: nn.Module | None = None,
@@ -152,9 +147,9 @@ def audit_opacus(
         steps: Number of optimizer steps of the training, usually ``epochs * len(loader)``.
         canaries: Expected number of inserted gradients, or None for samples only.
         views: What adversaries see, as in `OneShot`; one result for each.
-        participation: When gradients take part. By default like the loader's examples; ``"every-round"`` is the worst
-            case, which detects bugs best and has a claim without amplification by sampling.
-        length: Norm of inserted gradients before clipping, in clip norms; see `OpacusAudit`.
+        participation: When gradients take part. In every step by default: the worst case, which detects bugs best, and
+            whose claim is the training's without amplification by sampling. None draws them like the loader's
+            examples. Their claim is Opacus's own, but secret sampling hides them so well that little is detected.
         samples: Canaries that are in the data, inserted by `SampleCanaries.insert_into`.
         sample_views: Views of `Samples`; one result for each.
         model: The module, before or after ``make_private``. Needed for samples.
@@ -212,7 +207,7 @@ def audit_opacus(
             Samples(canaries=samples, model=module, rounds=steps, view=view, rate=loading.share, losses=losses)
             for view in sample_views
         ]
-    return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps, length=length)
+    return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps)
 
 
 def _population(loader: DataLoader[Any]) -> int | None:
