@@ -148,7 +148,7 @@ def bugs(seeds: int) -> None:
 
 
 def cost() -> None:
-    """Print the CPU time of a training loop, the best of eight; the cases take turns, since other work comes and goes."""
+    """Print the CPU time of a training loop, the best of eight. Cases take turns, since other work comes and goes."""
     cases = {
         "none": {"audited": False},
         "200 canaries in every step": {"canaries": 200},
@@ -159,9 +159,8 @@ def cost() -> None:
     print("| audit | 9,610 parameters | overhead | 26,010 parameters | overhead |\n|---|---|---|---|---|")
     best = {(name, images): math.inf for name in cases for images in (False, True)}
     for _ in range(8):
-        for name, images in best:
-            seconds = trained(seed=0, images=images, **cases[name])[1]
-            best[name, images] = min(best[name, images], seconds)
+        for (name, images), seconds in best.items():
+            best[name, images] = min(seconds, trained(seed=0, images=images, **cases[name])[1])
     for name in cases:
         columns = [f"{best[name, i]:.2f} s | {best[name, i] / best['none', i] - 1:+.0%}" for i in (False, True)]
         print(f"| {name} | {' | '.join(columns)} |")

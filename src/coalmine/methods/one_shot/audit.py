@@ -321,12 +321,19 @@ class OneShot(Audit):
             self.participation.record_aborted(round)
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
-        """Return the canaries of a round, inserted and held out; all of them if the training draws."""
+        """Return the canaries of a round, inserted and held out; all of them if the training draws.
+
+        With a fixed number of inserted canaries, all of which are in every round, the number of nodes is known anyway,
+        so held-out ones need none.
+        """
         if trial is not None or not self._plants:
             return ()
         if self.participation.drawn_by_training:
             return range(self._count)
-        return tuple(self._record.present(round).tolist())
+        present = self._record.present(round)
+        if self.design == "fixed" and len(present) == self._count:
+            present = present[self.members[present]]
+        return tuple(present.tolist())
 
     def sampled(self, round: int, nodes: int, available: int) -> None:
         """Record how many nodes the training drew, and warn if that is a larger share than declared."""
