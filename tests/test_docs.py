@@ -66,7 +66,9 @@ def test_the_readmes_own_loop_prints_what_the_readme_says_and_saves_a_report(cap
     assert (tmp_path / "runs/mine/report.html").stat().st_size > 0
 
 
-@pytest.mark.parametrize(("page", "sentence"), [("flower", "five lines are new and\ntwo change"), ("nvflare", "Two lines")])
+@pytest.mark.parametrize(
+    ("page", "sentence"), [("flower", "five lines are new and\ntwo change"), ("nvflare", "Two lines")]
+)
 def test_pages_count_the_lines_of_an_audit(page, sentence):
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     counts = {marker: len(re.findall(rf"^(?:>>>|\.\.\.) .*# {marker}$", text, re.M)) for marker in ("new", "changed")}

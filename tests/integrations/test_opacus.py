@@ -227,6 +227,16 @@ def test_a_note_tells_the_claim_for_canaries_from_that_of_opacus():
     assert "unit" not in result.config
 
 
+def test_long_trainings_have_canaries_in_their_last_steps_only():
+    private = Private()
+    audit = private.audit(4 * BATCHES, canaries=10, views=["updates"])
+    private.train(4)
+    (result,) = audit.results(delta=1e-5)
+    expected = theory(noise_multiplier=NOISE, sampling=EveryRound(), rounds=25, delta=1e-5)
+    assert result.theory.epsilon == pytest.approx(expected.epsilon)
+    assert f"takes part in 25 known steps, so their claim is ε = {expected.epsilon:.4g}" in result.details["note"]
+
+
 def test_accountants_that_differ_give_a_warning():
     private = Private()
     audit = private.audit(BATCHES, canaries=50, views=["updates"])

@@ -202,7 +202,7 @@ class CanaryGrid(Grid):
         """Warn before the first round if most nodes are canaries: held-out ones count in the average as well."""
         if not self._balance_checked:
             # Not a larger server learning rate: Flower's DP wrappers scale their noise to the plain average.
-            advice = f"use at most {clients} canaries and design=\"fixed\", with which held-out canaries need no nodes"
+            advice = f'use at most {clients} canaries and design="fixed", with which held-out canaries need no nodes'
             warn_if_crowded(canaries, clients, advice=advice)
         self._balance_checked = True
 

@@ -133,7 +133,7 @@ class AuditedSteps:
             self._extra_steps += 1
             return original()
         try:
-            # Every kind of gradient once, and then one now and then: clipping that works in one step mostly does in all.
+            # Every kind of gradient once, and one now and then later: clipping rarely changes along a training.
             if not self._ghost and (self.taken <= len(self.params) or self.taken % _CLIP_TESTS_EVERY == 0):
                 self._test_clipping()
             self._plant()
