@@ -26,8 +26,8 @@ from coalmine.protocol import Audit
 from coalmine.results.result import AuditResult
 from coalmine.results.units import EXAMPLE, USER
 
-# Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim is
-# so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33, as 100 with 2 do.
+# Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
+# is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.
 _STEPS = 25
 
 
