@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import logging
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from coalmine.cli.main import app
 
 ROOT = Path(__file__).parents[1]
+NEEDS = {"opacus": "opacus", "replay": "opacus", "flower": "flwr", "nvflare": "nvflare"}
 
 
 @pytest.mark.parametrize(
@@ -33,11 +35,15 @@ ROOT = Path(__file__).parents[1]
         ("replay", 16),
         ("mechanism", 5),
         ("opacus", 12),
+        ("flower", 30),
+        ("nvflare", 8),
     ],
 )
 def test_pages_show_real_output(page, least, tmp_path, monkeypatch):
-    if page in ("opacus", "replay"):
-        pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page], reason=f"{NEEDS[page]} is not installed")
+    monkeypatch.syspath_prepend(ROOT / "examples" / "nvflare")
+    monkeypatch.setattr(logging.root.manager, "_disable", logging.root.manager.disable)  # Flower's page turns logs off
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(str(ROOT / "docs" / f"{page}.md"), module_relative=False, encoding="utf-8")
     assert found.attempted > least
@@ -58,6 +64,16 @@ def test_the_readmes_own_loop_prints_what_the_readme_says_and_saves_a_report(cap
     assert printed.startswith(promised.rstrip().removesuffix(" …"))
     assert CliRunner().invoke(app, ["report", "runs/mine"]).exit_code == 0
     assert (tmp_path / "runs/mine/report.html").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"), [("flower", "five lines are new and\ntwo change"), ("nvflare", "Two lines")]
+)
+def test_pages_count_the_lines_of_an_audit(page, sentence):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    counts = {marker: len(re.findall(rf"^(?:>>>|\.\.\.) .*# {marker}$", text, re.M)) for marker in ("new", "changed")}
+    assert sentence in text
+    assert counts == {"flower": {"new": 5, "changed": 2}, "nvflare": {"new": 2, "changed": 0}}[page]
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -37,7 +37,7 @@ def test_the_plain_loop_makes_three_calls():
 def test_the_opacus_script(tmp_path, monkeypatch, capsys):
     pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
     out = tmp_path / "run"
-    command = ["train.py", "--epochs", "1", "--every-step", "--bug", "half-noise", "--out", str(out)]
+    command = ["train.py", "--epochs", "1", "--bug", "half-noise", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", command)
     example("opacus/train.py").main()
     verdicts = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("one-shot")]

@@ -1,9 +1,9 @@
 """Audit DP-SGD with Opacus: an ordinary training script, in which the lines of the audit are marked.
 
-    python examples/opacus/train.py                         # scikit-learn's digits; canaries sampled like examples
-    python examples/opacus/train.py --every-step            # the worst case: canaries in every step
+    python examples/opacus/train.py                         # scikit-learn's digits; canaries in the last 25 steps
+    python examples/opacus/train.py --like-examples         # canaries drawn like examples
     python examples/opacus/train.py --samples crafted       # examples in the data, crafted as CANIFE does
-    python examples/opacus/train.py --every-step --bug half-noise       # or no-noise, no-clipping: refuted
+    python examples/opacus/train.py --bug half-noise        # or no-noise, no-clipping: refuted
     COALMINE_DATA=DIR python examples/opacus/train.py --data mnist      # with mnist.npz in DIR
 
 Results go to runs/opacus: coalmine report runs/opacus, coalmine check runs/opacus --max-epsilon 8.
@@ -55,8 +55,8 @@ def main() -> None:
     if arguments.bug:
         optimizer.__class__ = BUGS[arguments.bug]
     audit = audit_opacus(  # audit
-        engine, optimizer, loader, steps=arguments.epochs * len(loader), canaries=500, samples=samples, model=model,
-        participation="every-round" if arguments.every_step else None, seed=arguments.seed,
+        engine, optimizer, loader, steps=arguments.epochs * len(loader), samples=samples, model=model,
+        participation=None if arguments.like_examples else "last:25", seed=arguments.seed,
     )  # fmt: skip
 
     for _ in range(arguments.epochs):
@@ -138,7 +138,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=("digits", "mnist"), default="digits")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--every-step", action="store_true", help="insert canaries in every step")
+    parser.add_argument("--like-examples", action="store_true", help="draw canaries like examples")
     parser.add_argument("--samples", choices=("mislabeled", "crafted"), default="mislabeled", help="in the data")
     parser.add_argument("--bug", choices=tuple(BUGS))
     parser.add_argument("--seed", type=int, default=0)

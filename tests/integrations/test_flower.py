@@ -117,9 +117,12 @@ def plain_loop(audit, noise=1.0):
     return model
 
 
-def test_flower_gives_the_scores_of_a_plain_loop():
-    flower, plain = one_shot(), one_shot()
-    result, _ = train(server_side(CLIENTS + 12), flower)
+# Of a fixed number of canaries, only the inserted ones are nodes.
+@pytest.mark.parametrize(("design", "nodes"), [("coin-flips", 12), ("fixed", 6)])
+def test_flower_gives_the_scores_of_a_plain_loop(design, nodes):
+    flower, plain = one_shot(design=design), one_shot(design=design)
+    result, _ = train(server_side(CLIENTS + nodes), flower)
+    assert len(flower.seats(0)) == nodes
     np.random.seed(0)
     model = plain_loop(plain)
     for ours, theirs in zip(plain.scores(), flower.scores(), strict=True):
@@ -134,7 +137,7 @@ def test_more_canary_nodes_than_clients_cause_one_warning():
     assert len([warning for warning in caught if warning.category is CanaryWarning]) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error", CanaryWarning)
-        train(server_side(CLIENTS + 4), one_shot(canaries=2))
+        train(server_side(CLIENTS + 4), one_shot(canaries=4, design="fixed"))
 
 
 def test_long_canaries_are_clipped_like_any_update():

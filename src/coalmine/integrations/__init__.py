@@ -1,1 +1,1 @@
-"""The same audits on trainings of other frameworks: `flower` and `opacus`. docs/bring-your-own.md has the overview."""
+"""The same audits on trainings of other frameworks: `flower`, `nvflare`, `opacus`. Overview: docs/bring-your-own.md."""

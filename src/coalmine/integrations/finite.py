@@ -1,4 +1,4 @@
-"""Releases with NaN or infinity, which both integrations may meet."""
+"""Releases with NaN or infinity, which all integrations may meet."""
 
 from __future__ import annotations
 

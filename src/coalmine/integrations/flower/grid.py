@@ -39,7 +39,8 @@ class CanaryGrid(Grid):
     Any strategy that is given this grid samples the canaries' nodes, sends them messages and receives replies: the
     global model plus the canary's update, with the record names and mean metrics of the real replies. Held-out canaries
     are nodes too, and reply with the model they received (plus a step of 1e-6 clip norms), so that neither the number
-    of nodes nor the divisor depends on which canaries are inserted. Canaries are never asked to evaluate.
+    of nodes nor the divisor depends on which canaries are inserted. With ``design="fixed"`` and canaries in every
+    round, that number is fixed anyway, and only inserted canaries are nodes. Canaries are never asked to evaluate.
 
     When a round is configured, the grid lists the canaries that are due by the audit's participation, and the strategy
     must sample all of them (``fraction_train=1.0``). With `ObservedParticipation` all canaries are listed, and the
@@ -200,7 +201,9 @@ class CanaryGrid(Grid):
     def _check_balance(self, canaries: int, clients: int) -> None:
         """Warn before the first round if most nodes are canaries: held-out ones count in the average as well."""
         if not self._balance_checked:
-            warn_if_crowded(canaries, clients)
+            # Not a larger server learning rate: Flower's DP wrappers scale their noise to the plain average.
+            advice = f'use at most {clients} canaries and design="fixed", with which held-out canaries need no nodes'
+            warn_if_crowded(canaries, clients, advice=advice)
         self._balance_checked = True
 
     def _node_id(self, audit: int, seat: int) -> int:

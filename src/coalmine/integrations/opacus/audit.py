@@ -26,6 +26,10 @@ from coalmine.protocol import Audit
 from coalmine.results.result import AuditResult
 from coalmine.results.units import EXAMPLE, USER
 
+# Steps with canaries. The claim without amplification grows with them, and the power of its test falls once the claim
+# is so large that canaries are noise to each other; 25 steps with noise multiplier 1 claim ε = 33.
+_STEPS = 25
+
 
 class OpacusAudit:
     """Audits of one Opacus training. Train as usual, then call `results`.
@@ -38,8 +42,6 @@ class OpacusAudit:
         loader: The loader that ``make_private`` returned and that the training iterates over.
         audits: Audits that insert updates or look for samples. Steps are their rounds.
         steps: Number of optimizer steps of the training.
-        length: Norm of inserted gradients before the optimizer clips them, in clip norms. 5 by default, so that missing
-            clipping is detected; 1 adds their sum directly, which is faster and leaves clipping untested.
 
     Raises:
         InputError: If the audits do not fit the optimizer, or the optimizer cannot be audited (several processes).
@@ -53,14 +55,12 @@ class OpacusAudit:
         *,
         audits: Sequence[Audit],
         steps: int,
-        length: float | None = None,
     ) -> None:
         self.engine, self.loading = engine, Loading.of(loader)
         self.steps = AuditedSteps(
             optimizer,
             audits,
             steps=steps,
-            length=length,
             stepped=self.loading.stepped,
             population=_population(loader),
         )
@@ -132,8 +132,7 @@ def audit_opacus(
     steps: int,
     canaries: int | None = 200,
     views: Sequence[str] = ("updates", "final-change"),
-    participation: str | Participation | None = None,
-    length: float | None = None,
+    participation: str | Participation | None = f"last:{_STEPS}",
     samples: SampleCanaries | None = None,
     sample_views: Sequence[str] = ("final-change", "updates"),
     model: nn.Module | None = None,
@@ -152,9 +151,10 @@ def audit_opacus(
         steps: Number of optimizer steps of the training, usually ``epochs * len(loader)``.
         canaries: Expected number of inserted gradients, or None for samples only.
         views: What adversaries see, as in `OneShot`; one result for each.
-        participation: When gradients take part. By default like the loader's examples; ``"every-round"`` is the worst
-            case, which detects bugs best and has a claim without amplification by sampling.
-        length: Norm of inserted gradients before clipping, in clip norms; see `OpacusAudit`.
+        participation: When gradients take part. In each of the last 25 steps by default (in all, if there are no
+            more): the worst case, which detects bugs best, and whose claim is the training's without amplification by
+            sampling. None draws them like the loader's examples. Their claim is Opacus's own, but secret sampling
+            hides them so well that little is detected.
         samples: Canaries that are in the data, inserted by `SampleCanaries.insert_into`.
         sample_views: Views of `Samples`; one result for each.
         model: The module, before or after ``make_private``. Needed for samples.
@@ -187,6 +187,10 @@ def audit_opacus(
         'one example, whole training'
     """
     loading, audits = Loading.of(loader), list[Audit]()
+    if participation is None:
+        participation = loading.participation(steps)
+    elif participation == f"last:{_STEPS}" and steps <= _STEPS:
+        participation = "every-round"
     if canaries is not None:
         if not views:
             raise InputError('views must name at least one view, such as "updates"')
@@ -197,7 +201,7 @@ def audit_opacus(
             rounds=steps,
             canaries=canaries,
             view=views[0],
-            participation=loading.participation(steps) if participation is None else participation,
+            participation=participation,
             family="gaussian" if clips_by_layer(optimizer) else None,
             initial=initial[views[0]],
             seed=seed,
@@ -212,7 +216,7 @@ def audit_opacus(
             Samples(canaries=samples, model=module, rounds=steps, view=view, rate=loading.share, losses=losses)
             for view in sample_views
         ]
-    return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps, length=length)
+    return OpacusAudit(engine, optimizer, loader, audits=audits, steps=steps)
 
 
 def _population(loader: DataLoader[Any]) -> int | None:

@@ -162,6 +162,8 @@ def note_on_claim(opacus: Theory, theory: Theory | None) -> str | None:
         canaries = f"this result is about a single step with a canary in it, so the claim is ε = {theory.epsilon:.4g}"
     elif theory.sampling == EveryRound.name:
         canaries = f"the canaries take part in every step, so {claim}"
+    elif theory.sampling.startswith("at-most:"):
+        canaries = f"each canary takes part in {theory.sampling.removeprefix('at-most:')} known steps, so {claim}"
     else:
         canaries = f"the canaries take part differently ({theory.sampling}), so {claim}"
     return f"Opacus reports ε = {opacus.epsilon:.4g} for an example drawn at random; {canaries}."

@@ -21,10 +21,11 @@ from opacus.optimizers import (
 )
 from opacus.optimizers.ddp_perlayeroptimizer import DistributedPerLayerOptimizer
 
-from coalmine.errors import InputError, check_count, check_kind, check_positive
+from coalmine.errors import InputError, check_count, check_kind
 from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits, checked_contribution
+from coalmine.results.finding import Check, Finding
 
 _DISTRIBUTED = (
     DistributedDPOptimizer,
@@ -40,23 +41,27 @@ _BATCH_NUMBERS = 1 << 24
 # Attributes in which an optimizer with adaptive clipping counts clipped gradients.
 _CLIP_COUNTS = ("sample_size", "unclipped_num")
 
-# Norm of canaries in clip norms, where the optimizer clips them: a training that forgets to clip leaks five times more.
-_LENGTH = 5.0
+# Norm, in clip norms, of gradients that the optimizer has to clip. A short one would not show a small tensor left out.
+_TOO_LONG = 5.0
+_CLIP_TOLERANCE = 0.05  # far beyond the rounding of half precision
+_CLIP_TESTS_EVERY = 20  # steps, once all kinds were tested
 
 
 class AuditedSteps:
     """Leads audits through the steps of an optimizer, by wrapping ``pre_step`` and ``step`` of this one object.
 
-    An update is minus a gradient, so that an inserted update moves the model in its own direction. Canaries are handed
-    to the optimizer's own clipping as one more physical batch; with ``length=1`` their sum is added directly. The
-    divisor is the optimizer's expected batch size, which does not count canaries. With the virtual steps of
-    BatchMemoryManager, canaries are inserted once per logical step.
+    An update is minus a gradient, so that an inserted update moves the model in its own direction. The sum of the
+    canaries is added to the sum of the clipped gradients. The divisor is the optimizer's expected batch size, which
+    does not count canaries. With the virtual steps of BatchMemoryManager, canaries are inserted once per logical step.
+    With per-layer clipping the optimizer clips canaries like gradients of a batch.
+
+    In the first steps, and now and then later, the optimizer also clips a gradient that is too long, which is taken out
+    again.
 
     Args:
         optimizer: The optimizer to wrap.
         audits: The audits, whose rounds are steps.
         steps: Number of steps of the training.
-        length: Norm of canaries before clipping, in clip norms.
         stepped: Called after each step with the number of batches it used.
         population: Number of examples that batches are drawn from, if known.
     """
@@ -67,18 +72,10 @@ class AuditedSteps:
         audits: Sequence[Audit],
         *,
         steps: int,
-        length: float | None = None,
         stepped: Callable[[int], None] = lambda batches: None,
         population: int | None = None,
     ) -> None:
         check_optimizer(optimizer)
-        ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        if ghost and length not in (None, 1):
-            raise InputError(
-                f"length must be 1 with ghost clipping, which clips in the backward pass and so never sees canaries, "
-                f"got {length}"
-            )
-        self.length = check_positive("length", (1.0 if ghost else _LENGTH) if length is None else length)
         self.optimizer, self.steps, self.taken = optimizer, check_count("steps", steps), 0
         self.params: list[Any] = list(optimizer.params)  # Opacus adds attributes to parameters, hence Any
         self.audits, self._stepped = tuple(audits), stepped
@@ -95,8 +92,10 @@ class AuditedSteps:
         self._extra_steps, self._finished = 0, False
         self._population, self._examples = population, 0
         self._directions: dict[tuple[int, int], Vector] = {}
-        if ghost:
-            self._note("ghost clipping happens in the backward pass, so canaries do not test clipping")
+        self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        self._unclipped = False
+        if self._ghost:
+            self._note("ghost clipping happens in the backward pass, so clipping is not tested")
         self._wrap()
 
     @property
@@ -134,6 +133,9 @@ class AuditedSteps:
             self._extra_steps += 1
             return original()
         try:
+            # Every kind of gradient once, and one now and then later: clipping rarely changes along a training.
+            if not self._ghost and (self.taken <= len(self.params) or self.taken % _CLIP_TESTS_EVERY == 0):
+                self._test_clipping()
             self._plant()
             done = original()
         except BaseException:
@@ -152,28 +154,57 @@ class AuditedSteps:
 
     def _plant(self) -> None:
         clip_norm = float(self.optimizer.max_grad_norm)
-        one_by_one = self.length != 1 or clips_by_layer(self.optimizer)
         for i, audit in enumerate(self.audits):
             planted = audit.plant(self.taken, clip_norm=clip_norm)
-            if planted is None:
-                continue
-            if one_by_one and isinstance(planted, PlantedCanaries):
-                self._clip(i, planted)
-            else:
+            if isinstance(planted, PlantedCanaries) and clips_by_layer(self.optimizer):
+                for rows in self._direction_batches(i, planted):
+                    self._clip(torch.from_numpy(rows * np.float32(-_TOO_LONG * planted.norm)))
+            elif planted is not None:
                 self._add(checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken))
 
-    def _clip(self, audit: int, planted: PlantedCanaries) -> None:
-        """Let the optimizer clip the canaries and add them up, as it does with the gradients of a batch."""
+    def _test_clipping(self) -> None:
+        """Let the optimizer clip a gradient that is too long, see how long it still is, and take it out again.
+
+        The gradient uses all coordinates in one step and those of a single tensor in others, in turn.
+        """
+        clip_norm = float(self.optimizer.max_grad_norm)
+        kinds = len(self.params) + 1
+        number = (self.taken if self.taken < kinds else self.taken // _CLIP_TESTS_EVERY) % kinds - 1
+        used = [number in (-1, i) for i in range(len(self.params))]
+        size = sum(p.numel() for p, is_used in zip(self.params, used, strict=True) if is_used)
+        value = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
+        before = [p.summed_grad for p in self.params]
+        try:
+            for p in self.params:
+                p.summed_grad = None
+            self._clip(
+                torch.cat([torch.full((1, p.numel()), value * u) for p, u in zip(self.params, used, strict=True)], 1)
+            )
+            norm = math.hypot(*(float(p.summed_grad.float().norm()) for p in self.params)) / clip_norm
+        finally:
+            for p, earlier in zip(self.params, before, strict=True):
+                p.summed_grad = earlier
+        findings = []
+        if norm > 1 + _CLIP_TOLERANCE and not self._unclipped:
+            self._unclipped = True
+            where = "" if number < 0 else f" in parameter {number}"
+            sentence = (
+                f"The optimizer does not clip to max_grad_norm = {clip_norm:g}: a gradient of {_TOO_LONG:g} clip "
+                f"norms{where} still had {norm:.3g} in step {self.taken}."
+            )
+            findings.append(Finding(check=Check.CLIPPING, sentence=sentence))
+        for audit in self.audits:
+            audit.add_findings(Check.CLIPPING, findings)
+
+    def _clip(self, gradients: torch.Tensor) -> None:
+        """Let the optimizer clip gradients (count, dim) and add them up, as it does with those of a batch."""
         grad_samples = [p.grad_sample for p in self.params]
         # Canaries must not influence an adaptive clip norm, which follows the number of clipped gradients.
         counts = {name: getattr(self.optimizer, name) for name in _CLIP_COUNTS if hasattr(self.optimizer, name)}
-        sizes, factor = [p.numel() for p in self.params], np.float32(-self.length * planted.norm)
         try:
-            for rows in self._direction_batches(audit, planted):
-                gradients = torch.from_numpy(rows * factor)
-                for p, piece in zip(self.params, gradients.split(sizes, 1), strict=True):
-                    p.grad_sample = piece.reshape(len(rows), *p.shape).to(p)
-                self.optimizer.clip_and_accumulate()
+            for p, piece in zip(self.params, gradients.split([p.numel() for p in self.params], 1), strict=True):
+                p.grad_sample = piece.reshape(len(gradients), *p.shape).to(p)
+            self.optimizer.clip_and_accumulate()
         finally:
             for p, before in zip(self.params, grad_samples, strict=True):
                 p.grad_sample = before

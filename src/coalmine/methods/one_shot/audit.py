@@ -32,7 +32,7 @@ from coalmine.methods.one_shot.updates import check_room, family_for
 from coalmine.methods.one_shot.view_record import ViewRecord
 from coalmine.methods.one_shot.views import adversary
 from coalmine.protocol import Audit, Release, Vector, View
-from coalmine.results.finding import Finding
+from coalmine.results.finding import Check, Finding
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import USER
 from coalmine.stats import CosineNull, Null
@@ -321,12 +321,19 @@ class OneShot(Audit):
             self.participation.record_aborted(round)
 
     def seats(self, round: int, trial: int | None = None) -> Sequence[int]:
-        """Return the canaries of a round, inserted and held out; all of them if the training draws."""
+        """Return the canaries of a round, inserted and held out; all of them if the training draws.
+
+        With a fixed number of inserted canaries, all of which are in every round, the number of nodes is known anyway,
+        so held-out ones need none.
+        """
         if trial is not None or not self._plants:
             return ()
         if self.participation.drawn_by_training:
             return range(self._count)
-        return tuple(self._record.present(round).tolist())
+        present = self._record.present(round)
+        if self.design == "fixed" and len(present) == self._count:
+            present = present[self.members[present]]
+        return tuple(present.tolist())
 
     def sampled(self, round: int, nodes: int, available: int) -> None:
         """Record how many nodes the training drew, and warn if that is a larger share than declared."""
@@ -435,10 +442,17 @@ class OneShot(Audit):
             theory = claim.theory
         else:
             theory = claim.for_sampling(self.sampling)
-        # Canaries that take part in another way have a claim of their own, which is not about how members are drawn.
-        self._inspection.sampling = None if like_members else EveryRound()
+        # How members are drawn is part of their claim. Canaries that take part in another way have a claim of their
+        # own, which other draws do not refute.
+        self._inspection.sampling = None
+        if not like_members:
+            self._inspection.sampling = self._inspection.claimed_sampling(claim.theory) or EveryRound()
         self._inspection.noise_schedule = claim.noise_schedule
-        return self.result(confidence=confidence, theory=theory, metrics=metrics)
+        result = self.result(confidence=confidence, theory=theory, metrics=metrics)
+        if like_members:
+            return result
+        findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in result.findings]
+        return replace(result, findings=findings)
 
     # The claim
 

@@ -51,18 +51,20 @@ def extra_noise(canaries: float, *, dim: int, noise_multiplier: float) -> float:
     return math.sqrt(1 + canaries / (dim * noise_multiplier**2)) - 1
 
 
-def warn_if_crowded(canaries: float, clients: float) -> None:
+def warn_if_crowded(canaries: float, clients: float, *, advice: str | None = None) -> None:
     """Warn before a training if a round has more canaries than clients.
 
     Args:
         canaries: Expected number of canaries that a round's average counts.
         clients: Expected number of clients in a round.
+        advice: What to do about it; fewer canaries, more clients or larger steps of the server if None.
     """
     if canaries <= clients:
         return
-    advice = "use fewer canaries or more clients per round"
-    if clients > 0:
-        advice += f", or multiply the server's learning rate by {1 / step_left(canaries, clients):.2g}"
+    if advice is None:
+        advice = "use fewer canaries or more clients per round"
+        if clients > 0:
+            advice += f", or multiply the server's learning rate by {1 / step_left(canaries, clients):.2g}"
     share = step_left(canaries, clients) if clients > 0 else 0.0
     warnings.warn(
         f"{canaries:,.4g} canaries beside {clients:,.4g} clients in a round: it moves the model only {share:.2g} times "

@@ -115,7 +115,7 @@ class Inspection:
 
         All statistical checks together have the false-alarm rate `CHECK_RATE`, of which each gets an equal share.
         """
-        made, noise, sampling = list(self._looked_at), self._claimed_noise(theory), self._claimed_sampling(theory)
+        made, noise, sampling = list(self._looked_at), self._claimed_noise(theory), self.claimed_sampling(theory)
         if noise is not None and self._noise is not None:
             made += NOISE_CHECKS
         if self._cohorts.rounds:
@@ -190,7 +190,7 @@ class Inspection:
             return None
         return noise
 
-    def _claimed_sampling(self, theory: Theory | None) -> Sampling | None:
+    def claimed_sampling(self, theory: Theory | None) -> Sampling | None:
         """Return the sampling of clients that the claim assumes, as far as it is known to be about clients."""
         if self.sampling is not None or theory is None:
             return self.sampling
