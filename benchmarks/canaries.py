@@ -27,12 +27,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from coalmine.methods.one_shot.evidence import cosine_null, cosines, vector_norm
+from coalmine.methods.one_shot.evidence import cosine_null, cosines
 from coalmine.methods.one_shot.gaussian import GaussianCanaries
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.methods.one_shot.updates import draw_members
 from coalmine.stats import ApproximateDP, Scores
 from coalmine.stats.rank_tests import threshold_tests
+from coalmine.vectors import norm
 
 DIM, NAIVE, SEED = 10**6, 50, 0
 
@@ -181,7 +182,7 @@ def false_alarms(dim: int, canaries: int, audits: int, release: str) -> np.ndarr
     for seed in range(audits):
         update = RELEASES[release](np.random.default_rng([seed, dim]), dim).astype(np.float32)
         updates = HadamardCanaries(dim=dim, count=2 * canaries, seed=seed)
-        scores, null = cosines(updates, update, vector_norm(update)), cosine_null(updates)
+        scores, null = cosines(updates, update, norm(update)), cosine_null(updates)
         for i, design in enumerate(("fixed", "coin-flips")):
             members = draw_members(canaries, design=design, seed=seed)
             tests = threshold_tests(Scores(scores[members], null=null))

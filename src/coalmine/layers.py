@@ -11,6 +11,7 @@ import numpy as np
 
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_positive, did_you_mean
+from coalmine.vectors import is_float
 
 LayerSpec = Mapping[str, Any] | Sequence[int] | Any
 """What `Layers.of` accepts: sizes or shapes by name, a list of sizes, a module, or a state dict."""
@@ -189,10 +190,7 @@ class Layers:
 
 def _is_counter(value: Any) -> bool:
     """Return whether an entry of a state dict holds no parameters, such as BatchNorm's number of batches."""
-    kind = getattr(value, "dtype", None)
-    if kind is None or not hasattr(value, "shape"):
-        return False
-    return not (kind.is_floating_point if hasattr(kind, "is_floating_point") else np.dtype(kind).kind == "f")
+    return hasattr(value, "dtype") and hasattr(value, "shape") and not is_float(value)
 
 
 def _interval(first: int, last: int, start: int) -> str:

@@ -1,7 +1,8 @@
 """What a training and an audit say to each other.
 
 A training (coalmine's simulator, Flower, Opacus or your own loop) makes three calls: `Audit.plant` for what to add to a
-round's sum, `Audit.observe` with what the audit's views release, and finally the audit's ``result``. NumPy only.
+round's sum, `Audit.observe` with what the audit's views release, and finally the audit's ``result``. Vectors may be
+NumPy arrays or torch tensors of any device and float type (`coalmine.vectors`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
 import numpy.typing as npt
 
 from coalmine.arrays import Vector
 from coalmine.errors import InputError, check_count, check_kind, check_positive
+from coalmine.vectors import AnyVector, flat, norm
 
 if TYPE_CHECKING:
     from coalmine.accounting.claims import TrainingClaim
@@ -34,23 +35,25 @@ class Contribution:
     """What an audit adds to a round's sum.
 
     Args:
-        total: Sum of the canaries' updates, shape ``(dim,)``. Each update has at most the clip norm.
+        total: Sum of the canaries' updates, shape ``(dim,)``: a NumPy array or a tensor, or a list of them that has as
+            many numbers together. Each update has at most the clip norm.
         clients: How many clients the canaries count as in the average. It is the same whether a canary is inserted or
             not, where the number itself would give that away.
         updates: How many updates were summed, if that differs from ``clients``.
 
     Example:
+        >>> import numpy as np
         >>> updates = np.eye(2, 5, dtype=np.float32)  # two canaries of norm 1
         >>> contribution = Contribution(updates.sum(axis=0), clients=2.0)
         >>> contribution.total
         array([1., 1., 0., 0., 0.], dtype=float32)
     """
 
-    total: Vector
+    total: AnyVector
     clients: float = 1.0
     updates: int | None = None
 
-    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
+    def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
         """Yield each canary's update with its seat (see `Audit.seats`), for trainings that clip and sum themselves."""
         raise InputError("this audit contributes a sum and cannot list single updates")
 
@@ -63,7 +66,8 @@ class Release:
         round: Number of the round, from 0.
         kind: ``"model"`` for the global model after the round, ``"update"`` for the round's noisy average before the
             server's optimizer.
-        vector: The parameters or the update, shape ``(dim,)``.
+        vector: The parameters or the update, shape ``(dim,)``: a NumPy array, a tensor of any device and float type, or
+            a list or state dict of them in the order of the parameters.
         trial: Number of a frozen round held before round ``round``, or None for a round of the training itself.
         divisor: What the round's sum was divided by, if that is public.
         rounding: How far rounding may have moved each number of the vector, where that is not negligible beside the
@@ -74,6 +78,7 @@ class Release:
         InputError: If the kind is unknown, the round is not a whole number of at least 0, or the divisor not positive.
 
     Example:
+        >>> import numpy as np
         >>> release = Release(round=3, kind="update", vector=np.zeros(10, dtype=np.float32), divisor=50.0)
         >>> View("update").shows(release.round, rounds=5)
         True
@@ -81,7 +86,7 @@ class Release:
 
     round: int
     kind: Kind
-    vector: Vector
+    vector: AnyVector
     trial: int | None = None
     divisor: float | None = None
     rounding: float = 0.0
@@ -132,6 +137,7 @@ class Audit:
     """Base class of audits: everything a training may call, with defaults for an audit that inserts and sees nothing.
 
     Example:
+        >>> import numpy as np
         >>> class LargestUpdate(Audit):
         ...     views = (View("update"),)
         ...     largest = 0.0
@@ -297,19 +303,21 @@ def checked_contribution(contribution: Contribution, *, dim: int, clip_norm: flo
         InputError: If it is not.
     """
     check_kind("a contribution", contribution, Contribution, "a Contribution or None")
-    total, clients = contribution.total, contribution.clients
-    if total.shape != (dim,):
-        raise InputError(f"an audit contributed shape {total.shape} in round {round}, but the model has shape ({dim},)")
+    total, clients = flat(contribution.total), contribution.clients
+    if tuple(total.shape) != (dim,):
+        raise InputError(
+            f"an audit contributed shape {tuple(total.shape)} in round {round}, but the model has shape ({dim},)"
+        )
     if not (clients >= 0 and math.isfinite(clients)):
         raise InputError(f"a contribution must count as 0 or more clients, got {clients} in round {round}")
-    norm = float(np.linalg.norm(total.astype(np.float64)))
-    if not math.isfinite(norm):
+    length = norm(total)
+    if not math.isfinite(length):
         raise InputError(f"an audit contributed NaN or infinity in round {round}")
     updates = clients if contribution.updates is None else contribution.updates
     bound = clip_norm * max(1.0, updates)
-    if norm > bound * (1 + 1e-5):
+    if length > bound * (1 + 1e-5):
         raise InputError(
-            f"an audit contributed a sum of norm {norm:.6g} in round {round}, but {updates:g} clients can reach only "
+            f"an audit contributed a sum of norm {length:.6g} in round {round}, but {updates:g} clients can reach only "
             f"{bound:.6g}"
         )
     return contribution

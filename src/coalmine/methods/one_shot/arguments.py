@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
+from copy import deepcopy
+from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from coalmine.errors import InputError
+from coalmine.errors import InputError, check_count
+from coalmine.layers import Layers
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Vector, View
 from coalmine.stats.rank_tests import Design
+from coalmine.vectors import AnyVector, VectorKind, check_flat, flat, is_tensor
+
+_Dim = tuple[int, VectorKind, Layers | None]
 
 _MOST_CANARIES = 1_000_000  # as many as scores can be kept for
+
+
+def parsed_dim(dim: Any) -> _Dim:
+    """Return the number of parameters, what vectors to give, and the tensors of the model if they are known.
+
+    Args:
+        dim: A number, or what has tensors: a module, a state dict, a list of parameters, or one flat tensor.
+    """
+    if isinstance(dim, int | float | str | np.generic):
+        number: Any = dim
+        return check_count("dim", number, least=2), VectorKind(), None
+    if is_tensor(dim) or hasattr(dim, "__array__"):
+        return check_count("dim", int(math.prod(dim.shape)), least=2), VectorKind.of(dim), None
+    layers = Layers.of(dim)
+    return check_count("dim", layers.dim, least=2), VectorKind.of(dim), layers
 
 
 def check_canaries(canaries: int, design: str) -> None:
@@ -33,7 +52,7 @@ def check_view(name: str, view: View, rounds: int) -> None:
             raise InputError(f"the view {name} includes round {round}, but rounds run from 0 to {rounds - 1}")
 
 
-def check_initial(initial: npt.ArrayLike | None, view: str, dim: int) -> Vector | None:
+def check_initial(initial: AnyVector | None, view: str, dim: int) -> Vector | None:
     """Return the initial model as a vector if the view compares with it, or None."""
     if initial is None:
         if needs_initial(view):
@@ -41,17 +60,7 @@ def check_initial(initial: npt.ArrayLike | None, view: str, dim: int) -> Vector 
         return None
     if not needs_initial(view):
         raise InputError(f"the view {view} does not compare models: leave out initial=")
-    return check_vector(np.array(initial, dtype=np.float32), "the initial model", dim)
-
-
-def check_vector(vector: Vector, name: str, dim: int) -> Vector:
-    """Return the vector if it has ``dim`` finite numbers."""
-    if vector.shape != (dim,):
-        raise InputError(f"{name} must have shape ({dim},), got {vector.shape}")
-    # The sum comes first because it needs no array of booleans; it is rarely infinite while all numbers are finite.
-    if not math.isfinite(float(vector.sum(dtype=np.float64))) and not np.isfinite(vector).all():
-        raise InputError(f"{name} must be finite, got NaN or infinity")
-    return vector
+    return deepcopy(check_flat(flat(initial), "the initial model", dim))
 
 
 def canary_norm(round: int, clip_norm: float, norm: float | None) -> float:

@@ -19,7 +19,7 @@ from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.layers import Layers, LayerSpec
 from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
-from coalmine.methods.one_shot.arguments import canary_norm, check_canaries, check_vector
+from coalmine.methods.one_shot.arguments import canary_norm, check_canaries, parsed_dim
 from coalmine.methods.one_shot.canary_claim import sampling_of_known_rounds, tightest_theory
 from coalmine.methods.one_shot.canary_set import CanarySet
 from coalmine.methods.one_shot.cautions import cautions
@@ -31,12 +31,13 @@ from coalmine.methods.one_shot.scaled import clip_scale, matched_filter, noise_s
 from coalmine.methods.one_shot.updates import check_room, family_for
 from coalmine.methods.one_shot.view_record import ViewRecord
 from coalmine.methods.one_shot.views import adversary
-from coalmine.protocol import Audit, Release, Vector, View
+from coalmine.protocol import Audit, Release, View
 from coalmine.results.finding import Check, Finding
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import USER
 from coalmine.stats import CosineNull, Null
 from coalmine.stats.rank_tests import Design
+from coalmine.vectors import AnyVector, check_flat, flat, to_numpy
 
 
 class OneShot(Audit):
@@ -51,7 +52,9 @@ class OneShot(Audit):
     round, and who took part (docs/checks.md). The ``findings`` of the result name what is wrong.
 
     Args:
-        dim: Number of trainable parameters.
+        dim: The module, its state dict or a list of its parameters; or the number of trainable parameters. With
+            tensors, canaries have their device and float type, and ``layers`` are theirs. With a number, they
+            are NumPy arrays, which add to tensors too.
         rounds: Number of training rounds.
         canaries: Expected number of inserted canaries. The same number is held out. `coalmine.plan` shows how
             many detect missing noise, and what they cost.
@@ -96,7 +99,7 @@ class OneShot(Audit):
     def __init__(
         self,
         *,
-        dim: int,
+        dim: int | LayerSpec,
         rounds: int,
         canaries: int = 1000,
         view: str = "final",
@@ -104,13 +107,14 @@ class OneShot(Audit):
         score: str | None = None,
         design: Design = "coin-flips",
         family: str | None = None,
-        initial: npt.ArrayLike | None = None,
+        initial: AnyVector | None = None,
         norm: float | None = None,
         layers: LayerSpec | None = None,
         noise_per_layer: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        self.dim, self.rounds = check_count("dim", dim, least=2), check_count("rounds", rounds)
+        self.dim, self._kind, tensors = parsed_dim(dim)
+        self.rounds = check_count("rounds", rounds)
         self.canaries = check_count("canaries", canaries)
         self.seed = check_count("seed", seed, least=0)
         self.design: Design = design
@@ -122,7 +126,7 @@ class OneShot(Audit):
         self.participation.check(self._count, self.rounds)
         self.family: str = family or family_for(self.dim, self._count)
         check_room(self.family, self.dim, self._count)
-        known_layers = None if layers is None else Layers.of(layers).check(self.dim)
+        known_layers = tensors if layers is None else Layers.of(layers).check(self.dim)
         self.noise_per_layer = None if noise_per_layer is None else dict(noise_per_layer)
         self._noise_scale = noise_scale(noise_per_layer, known_layers)
         self._canaries = CanarySet(
@@ -139,7 +143,7 @@ class OneShot(Audit):
         self.plants_as = f"{self.family} canaries of seed {self.seed}"
         self._watch(view, score, initial)
 
-    def _watch(self, view: str, score: str | None, initial: npt.ArrayLike | None) -> None:
+    def _watch(self, view: str, score: str | None, initial: AnyVector | None) -> None:
         """Start with an empty record of what this view shows, and of the training."""
         self._record = ViewRecord(
             view,
@@ -155,9 +159,9 @@ class OneShot(Audit):
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
         self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
         self._seconds, self._finished = 0.0, False
-        self._inserted: tuple[int, Vector] | None = None  # round and sum of the canaries planted last
+        self._inserted: tuple[int, AnyVector] | None = None  # round and sum of the canaries planted last
 
-    def seen_by(self, view: str, *, score: str | None = None, initial: npt.ArrayLike | None = None) -> OneShot:
+    def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
 
         Give both to the training, or call ``plant`` and ``observe`` of both in your own loop.
@@ -256,7 +260,7 @@ class OneShot(Audit):
         norm = canary_norm(round, clip_norm, self.norm)
         present = self._record.plant(round, norm=norm, clip_norm=clip_norm)
         clients = self._record.rate(round) * self.canaries
-        planted = self._canaries.planted(present, norm, clients) if self._plants else None
+        planted = self._canaries.planted(present, norm, clients, self._kind) if self._plants else None
         self._inserted = None if planted is None else (round, planted.total)
         self._seconds += time.perf_counter() - start
         return planted
@@ -265,7 +269,8 @@ class OneShot(Audit):
         """Score all canaries, inserted and held out, against a release.
 
         Args:
-            release: What the view shows of a round: its ``kind`` must be the view's.
+            release: What the view shows of a round: its ``kind`` must be the view's. Its vector may be a NumPy array or
+                a tensor, or a list or state dict of them; scores are computed on its device.
 
         Raises:
             InputError: If the view does not see this release, if plant was not called for the round, if it was already
@@ -274,6 +279,8 @@ class OneShot(Audit):
         if release.trial is not None:
             return
         start = time.perf_counter()
+        vector = check_flat(flat(release.vector), f"the release of round {release.round}", self.dim)
+        release = replace(release, vector=vector)
         inspected = self._plants and release.kind == "update"
         if inspected:
             self._inspect(release)
@@ -285,7 +292,6 @@ class OneShot(Audit):
         """Record an update for the checks."""
         round, log = release.round, self._record.log
         if 0 <= round < self.rounds and log.planted[round] and not log.aborted[round]:
-            check_vector(np.asarray(release.vector), f"the release of round {round}", self.dim)
             planted_in, inserted = self._inserted or (round, None)
             self._inserted = None  # frees its memory before the canaries are scored
             self._inspection.observe(release, float(log.clip_norms[round]), inserted if planted_in == round else None)
@@ -518,7 +524,7 @@ class OneShot(Audit):
     def __repr__(self) -> str:
         """Return all settings: a checkpoint is resumed only by an audit with the same ones."""
         initial = self._record.initial
-        start = "" if initial is None else hashlib.blake2b(initial.tobytes(), digest_size=6).hexdigest()
+        start = "" if initial is None else hashlib.blake2b(to_numpy(initial).tobytes(), digest_size=6).hexdigest()
         return f"OneShot({self._config()}, initial={start})"
 
     def _config(self) -> dict[str, Any]:

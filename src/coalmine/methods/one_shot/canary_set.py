@@ -15,6 +15,7 @@ from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_s
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
 from coalmine.protocol import Vector
 from coalmine.stats.rank_tests import Design
+from coalmine.vectors import VectorKind, zeros
 
 _MOST_KEPT = 1 << 20  # numbers of a sum that is kept for the next round (4 MB)
 
@@ -68,20 +69,22 @@ class CanarySet:
         updates = StratifiedCanaries(self.dense, self.strata) if self.strata else self.dense
         return updates if self.scale is None else ScaledCanaries(updates, self.scale)
 
-    def planted(self, present: Ints, norm: float, clients: float) -> PlantedCanaries:
+    def planted(self, present: Ints, norm: float, clients: float, kind: VectorKind) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
-        members = tuple(present[self.members[present]].tolist())
+        members, device = tuple(present[self.members[present]].tolist()), kind.work_device
         # Canaries of every round have the same sum each time.
         unit = self._sums.get(members)
         if unit is None:
             weights = np.zeros(self.count)
             weights[list(members)] = 1.0
-            unit = self.updates.total(weights) if members else np.zeros(self.dim, dtype=np.float32)
+            unit = self.updates.total(weights, device) if members else zeros(self.dim, device)
             self._sums.clear()
             if self.dim <= _MOST_KEPT:
                 self._sums[members] = unit
-        total = unit * np.float32(norm) if norm != 1 or self._sums else unit
-        return PlantedCanaries(total, clients, len(members), canaries=self.updates, members=members, norm=norm)
+        total = kind.give(unit * float(norm) if norm != 1 or self._sums else unit)
+        return PlantedCanaries(
+            total, clients, len(members), canaries=self.updates, members=members, norm=norm, kind=kind
+        )
 
     @cached_property
     def _sums(self) -> dict[tuple[int, ...], Vector]:

@@ -21,6 +21,7 @@ from coalmine.methods.one_shot.scores import History, Observation, Score
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Vector
 from coalmine.stats import CosineNull, Null, OrthogonalCosineNull
+from coalmine.vectors import device_of, like, norm, pieces, to_numpy
 
 # Smallest squared remainder relative to the release. The error e of all dot products in float32 has a length of up to
 # about 4e-7 of the release's, so the sum of their squares is off by 2⟨dots, e⟩, up to 1e-6 of its square. A smaller
@@ -71,27 +72,29 @@ class Evidence:
         return not self.history.times.any()
 
     def add(
-        self, change: Vector, norm: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
+        self, change: Vector, length: float, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool
     ) -> None:
-        """Process a release of length ``norm``; see `Observation` for the other arguments."""
+        """Process a release of length ``length``; see `Observation` for the other arguments."""
         self.history.releases += 1
         if not self._score.uses_direction:  # which is compared with the canaries once, at the end
-            dots, lengths = self._compared(change, norm)
+            dots, lengths = self._compared(change, length)
             self._score.add(
                 Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
             )
         self.history.times += due > 0
         if self.history.shared_rounds and due.any():
             # If the shift is unknown, all releases get the same weight.
-            weight = norm if shift is None else shift
-            self.direction += np.float32(weight / norm**2) * change
+            weight = length if shift is None else shift
+            self.direction = like(self.direction, change)
+            for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
+                self.direction[part] += np.float32(weight / length**2) * change[part]
 
-    def _compared(self, release: Vector, norm: float) -> tuple[Floats, Floats]:
+    def _compared(self, release: Vector, length: float) -> tuple[Floats, Floats]:
         """Return the dot product of each canary with a release, and the length to compare it with."""
         dots = self._canaries.dots(release)
         own = np.sum(dots**2) if self._canaries.orthonormal else np.max(dots**2)
-        self.least_noise = min(self.least_noise, 1 - float(own) / norm**2)
-        return dots, comparable_lengths(dots, norm, orthonormal=self._canaries.orthonormal)
+        self.least_noise = min(self.least_noise, 1 - float(own) / length**2)
+        return dots, comparable_lengths(dots, length, orthonormal=self._canaries.orthonormal)
 
     def add_nothing(self, *, ends_epoch: bool) -> None:
         """Process a release that did not change, after rounds without canaries."""
@@ -103,7 +106,7 @@ class Evidence:
         if self.is_silent:
             return np.zeros(self.history.count)
         if self._score.uses_direction:
-            dots, lengths = self._compared(self.direction, vector_norm(self.direction))
+            dots, lengths = self._compared(self.direction, norm(self.direction))
             return dots / lengths
         return self._score.values()
 
@@ -116,7 +119,7 @@ class Evidence:
         arrays = {
             "releases": self.history.releases,
             "times": self.history.times,
-            "direction": self.direction,
+            "direction": to_numpy(self.direction),
             "least_noise": self.least_noise,
         }
         return {name: np.array(value) for name, value in arrays.items()} | self._score.state()
@@ -135,30 +138,25 @@ def cosine_null(canaries: UpdateCanaries) -> CosineNull:
     return CosineNull(canaries.dim)
 
 
-def cosines(canaries: UpdateCanaries, release: Vector, norm: float) -> Floats:
-    """Return the cosine of each canary with a release of length ``norm``, other canaries removed, (count,)."""
+def cosines(canaries: UpdateCanaries, release: Vector, length: float) -> Floats:
+    """Return the cosine of each canary with a release of length ``length``, other canaries removed, (count,)."""
     dots = canaries.dots(release)
-    return dots / comparable_lengths(dots, norm, orthonormal=canaries.orthonormal)
+    return dots / comparable_lengths(dots, length, orthonormal=canaries.orthonormal)
 
 
-def comparable_lengths(dots: Floats, norm: float, *, orthonormal: bool) -> Floats:
+def comparable_lengths(dots: Floats, length: float, *, orthonormal: bool) -> Floats:
     """Return the length of the release that each canary is compared with, (count,).
 
     Args:
         dots: Dot product of each canary with the release, (count,).
-        norm: Length of the release.
+        length: Length of the release.
         orthonormal: Whether the canaries are orthonormal. If so, the release's components along all canaries but a
             canary's own are removed.
     """
-    squares = np.full(dots.shape, norm**2)
+    squares = np.full(dots.shape, length**2)
     if orthonormal:
         squares += dots**2 - float(np.sum(dots**2))
     # What is left beside a canary's own component counts as no smaller than the rounding error: cosines stay within
     # (-1, 1).
-    lengths: Floats = np.sqrt(np.maximum(squares, dots**2 + _SMALLEST_REMAINDER * norm**2))
+    lengths: Floats = np.sqrt(np.maximum(squares, dots**2 + _SMALLEST_REMAINDER * length**2))
     return lengths
-
-
-def vector_norm(vector: Vector) -> float:
-    """Return the Euclidean norm, summed in float64."""
-    return math.sqrt(float(np.einsum("i,i->", vector, vector, dtype=np.float64)))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count
 from coalmine.protocol import Vector
+from coalmine.vectors import Device, as_int32, as_numbers, as_points, device_of, is_tensor, on, to_numpy
 
 Points = npt.NDArray[np.complex64]
 Turns = npt.NDArray[np.complex128]
@@ -56,27 +57,26 @@ class GaussianCanaries:
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        return self.dots_of(np.asarray(vector)[None])[:, 0]
+        return self.dots_of(vector[None])[:, 0]
 
-    def dots_of(self, vectors: npt.ArrayLike) -> Floats:
+    def dots_of(self, vectors: npt.NDArray[np.float32]) -> Floats:
         """Return ⟨canaryᵢ, vectorⱼ⟩ for all canaries and vectors, generating each canary once.
 
         Args:
-            vectors: Updates, (n, dim). They are copied if ``dim`` is odd or if they are not float32.
+            vectors: Updates, (n, dim), as NumPy or on a device. They are copied if ``dim`` is odd.
 
         Returns:
             Dot products, (count, n).
         """
-        updates = np.ascontiguousarray(vectors, dtype=np.float32)
-        if np.ndim(vectors) != 2 or updates.shape[1] != self.dim:
-            raise InputError(f"vectors must have shape (n, {self.dim}), got {np.shape(vectors)}")
-        points = (np.pad(updates, ((0, 0), (0, 1))) if self.dim % 2 else updates).view(np.complex64)
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim:
+            raise InputError(f"vectors must have shape (n, {self.dim}), got {tuple(vectors.shape)}")
+        points, device = as_points(vectors), device_of(vectors)
         dots = np.empty((*self._norms.shape, len(points)))
-        for numbers, turns, tiles in self._blocks(np.arange(len(self._norms))):
+        for numbers, turns, tiles in self._blocks(np.arange(len(self._norms)), device):
             sums, squares = np.zeros((turns.size, len(points)), dtype=np.complex128), np.zeros(turns.size)
             measured = not np.isnan(self._norms[numbers]).any()
             for columns, tile in tiles:
-                sums += tile @ points[:, columns].T
+                sums += to_numpy(tile @ points[:, columns].T)
                 if not measured:
                     squares += _squares(tile)
             if not measured:
@@ -85,7 +85,7 @@ class GaussianCanaries:
             dots[numbers] = (sums.reshape(*turns.shape, -1) * scales[..., None]).real
         return dots.reshape(-1, len(points))[: self.count]
 
-    def total(self, weights: npt.ArrayLike) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,).
 
         Canaries of weight 0 are not generated, except for those that share a stream with others. Canaries whose norm is
@@ -97,35 +97,38 @@ class GaussianCanaries:
         shares = np.zeros(self._norms.shape)
         shares.flat[: self.count] = factors
         needed = np.flatnonzero(shares.any(axis=1))
-        self._measure(needed[np.isnan(self._norms[needed]).any(axis=1)])
-        total = np.zeros(self._pairs, dtype=np.complex64)
-        for numbers, turns, tiles in self._blocks(needed):
-            scales = (shares[numbers] * turns / self._norms[numbers]).astype(np.complex64).ravel()
+        self._measure(needed[np.isnan(self._norms[needed]).any(axis=1)], device)
+        total = on(device, np.zeros(self._pairs, dtype=np.complex64))
+        for numbers, turns, tiles in self._blocks(needed, device):
+            scales = on(device, (shares[numbers] * turns / self._norms[numbers]).astype(np.complex64).ravel())
             for columns, tile in tiles:
                 total[columns] += scales @ tile
         # For points of the plane ⟨a, b⟩ = Re(a · conj b). `dots` multiplies without conjugating, so the canaries are
         # the conjugates of their points.
-        return np.conjugate(total, out=total).view(np.float32)[: self.dim]
+        vector: Vector = as_numbers(total)
+        vector[1::2] *= -1
+        return vector[: self.dim]
 
     def canary(self, index: int) -> Vector:
         """Return one canary, (dim,)."""
-        weights = np.zeros(self.count)
-        weights[index] = 1.0
-        return self.total(weights)
+        return next(self.each([index]))
 
-    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
         """Yield these canaries one by one."""
         for index in indices:
-            yield self.canary(int(index))
+            weights = np.zeros(self.count)
+            weights[index] = 1.0
+            yield self.total(weights, device)
 
-    def _measure(self, needed: Ints) -> None:
+    def _measure(self, needed: Ints, device: Device) -> None:
         """Compute the norms of the canaries of these streams."""
-        for numbers, turns, tiles in self._blocks(needed):
+        for numbers, turns, tiles in self._blocks(needed, device):
             self._norms[numbers] = np.sqrt(sum(_squares(tile) for _, tile in tiles)).reshape(turns.shape)
 
-    def _blocks(self, needed: Ints) -> Iterator[tuple[Ints, Turns, Iterator[tuple[slice, Points]]]]:
+    def _blocks(self, needed: Ints, device: Device) -> Iterator[tuple[Ints, Turns, Iterator[tuple[slice, Points]]]]:
         """Yield blocks of streams: their numbers, the rotations (streams, canaries per stream), and their tiles."""
-        buffer = np.empty((min(_BLOCK, needed.size), self._together * min(self._pairs, _TILE)), dtype=np.complex64)
+        shape = (min(_BLOCK, needed.size), self._together * min(self._pairs, _TILE))
+        buffer = on(device, np.empty(shape, dtype=np.complex64))
         for start in range(0, needed.size, _BLOCK):
             numbers = needed[start : start + _BLOCK]
             streams = [_Stream(self.seed, int(number), self._together, self._pairs) for number in numbers]
@@ -134,6 +137,10 @@ class GaussianCanaries:
 
     def _tiles(self, streams: list[_Stream], turns: Turns, buffer: Points) -> Iterator[tuple[slice, Points]]:
         """Yield columns and the points of all canaries there, before rotation, in the reused ``buffer``."""
+        device = device_of(buffer)
+        around, back = (
+            numbers if device is None else on(device, numbers.astype(np.complex64)) for numbers in (turns, turns.conj())
+        )
         for start in range(0, self._pairs, _TILE):
             columns = slice(start, min(start + _TILE, self._pairs))
             width = columns.stop - start
@@ -143,7 +150,7 @@ class GaussianCanaries:
             points = filled.reshape(-1, width)
             if columns.stop == self._pairs and self.dim % 2:
                 # An odd dimension leaves one coordinate too many: make it 0 after the rotation.
-                points[:, -1] = (turns * points[:, -1]).real * turns.conj()
+                points[:, -1] = (around * points[:, -1]).real * back
             yield columns, points
 
 
@@ -164,11 +171,15 @@ class _Stream:
 
     def fill(self, points: Points) -> None:
         """Fill a row with the next points of the stream."""
-        cells = self._words.random_raw(-(-points.size // 4)).view(np.uint16)[: points.size]
-        np.take(_near(), cells, out=points, mode="wrap")
-        first, last = np.searchsorted(self._places, (self._made, self._made + points.size))
-        points[self._places[first:last] - self._made] = self._points[first:last]
-        self._made += points.size
+        count, device = len(points), device_of(points)
+        cells = self._words.random_raw(-(-count // 4)).view(np.uint16)[:count]
+        if device is None:
+            np.take(_near(), cells, out=points, mode="wrap")
+        else:  # two bytes per point go to the device, as signed integers since it may not index by unsigned ones
+            points[:] = _near_on(str(device))[as_int32(on(device, cells.view(np.int16))) & (_CELLS - 1)]
+        first, last = np.searchsorted(self._places, (self._made, self._made + count))
+        points[on(device, self._places[first:last] - self._made)] = on(device, self._points[first:last])
+        self._made += count
 
     def _uniform(self, count: int) -> Floats:
         """Return uniform numbers in (0, 1) with 53 random bits each."""
@@ -178,9 +189,10 @@ class _Stream:
 
 def _squares(points: Points) -> Floats:
     """Return the squared norm of each row."""
-    numbers = points.view(np.float32)
-    squares: Floats = np.vecdot(numbers, numbers).astype(np.float64)
-    return squares
+    numbers = as_numbers(points)
+    squares = to_numpy((numbers * numbers).sum(1)) if is_tensor(numbers) else np.vecdot(numbers, numbers)
+    result: Floats = squares.astype(np.float64)
+    return result
 
 
 @lru_cache(maxsize=1)
@@ -195,3 +207,10 @@ def _near() -> Points:
     angles = np.pi / 2 * (quarter * (math.sqrt(5) - 1) / 2 % 1)
     points = (radii * np.exp(1j * angles)).astype(np.complex64)
     return np.concatenate([points, 1j * points, -points, -1j * points]).astype(np.complex64)
+
+
+@lru_cache(maxsize=4)
+def _near_on(device: str) -> Points:
+    """Return the points of `_near` on a device."""
+    points: Points = on(device, _near())
+    return points

@@ -9,6 +9,7 @@ dimension. docs/one-shot.md says what is proved about their scores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
@@ -18,15 +19,17 @@ import numpy.typing as npt
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count
 from coalmine.protocol import Vector
+from coalmine.vectors import Device, as_int32, bits_of, column_sums, device_of, empty, on, pieces, to_numpy
 
 Signs = npt.NDArray[np.int8]
 Rows = npt.NDArray[np.float32]
 
-# Transforms are products with matrices of about this size: large enough for fast matrix products, small enough to stay
-# near d log d multiplications.
-_FACTOR = 32
-# Numbers generated at a time when canaries are yielded one by one.
-_BLOCK = 1 << 20
+# Transforms are products with matrices of at most 2⁵ rows, but for the first: large enough for fast matrix products,
+# small enough to stay near d log d multiplications.
+_FACTOR, _FACTOR_BITS = 32, 5
+# Neighboring factors are multiplied while their numbers are in the cache, up to this many rows together.
+_TOGETHER = 1024
+_SIGN_BIT = -(2**31)
 
 
 class HadamardCanaries:
@@ -35,6 +38,9 @@ class HadamardCanaries:
     For a fixed update the null scores, given their magnitudes, have independent fair signs. Each is a sum of
     independent signs, whose variance is that of a uniform direction up to how evenly the residues divide the
     coordinates: exactly if K, the power of two from ``count`` on, divides ``dim``.
+
+    The same seed gives the same canaries on every device: random bytes come from one generator on the CPU, and are
+    copied to a device once.
 
     Args:
         dim: Number of coordinates.
@@ -58,77 +64,92 @@ class HadamardCanaries:
         whole, rest = divmod(self.dim, self._rows)
         self._whole = whole * self._rows
         self._scale = (1 / np.sqrt(whole + (np.arange(self._rows) < rest))).astype(np.float32)
+        self._on_devices: dict[str, Signs] = {}
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        mixed = np.multiply(vector, self._signs(0), dtype=np.float32)
-        mixed[: self._length] = transform(mixed[: self._length])
-        mixed *= self._signs(1)
-        mixed[-self._length :] = transform(mixed[-self._length :])
-        mixed *= self._signs(2)
+        device = device_of(vector)
+        mixed = empty(self.dim, device)
+        for part in pieces(self.dim, device):
+            mixed[part] = vector[part]
+            self._flip(0, mixed, part)
+        transform(mixed[: self._length])
+        self._flip_all(1, mixed)
+        transform(mixed[-self._length :])
         # In float64: thousands of float32 numbers, added up in order, would lose digits that scores without noise need.
-        folded = mixed[: self._whole].reshape(-1, self._rows).sum(axis=0, dtype=np.float64)
-        folded[: self.dim - self._whole] += mixed[self._whole :]
+        folded = np.zeros(self._rows)
+        for part in pieces(self._whole, device, multiple=self._rows):
+            self._flip(2, mixed, part)
+            folded += column_sums(mixed[part].reshape(-1, self._rows))
+        self._flip(2, mixed, slice(self._whole, self.dim))
+        folded[: self.dim - self._whole] += to_numpy(mixed[self._whole :])
         rows = transform((folded * self._scale).astype(np.float32))
         return (rows[: self.count] * self._flips).astype(np.float64)
 
-    def total(self, weights: npt.ArrayLike) -> Vector:
-        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
-        coefficients = np.zeros((1, self._rows), dtype=np.float32)
-        coefficients[0, : self.count] = weights
-        coefficients[:, : self.count] *= self._flips
-        total: Vector = self._sums(coefficients)[0]
-        return total
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
+        """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,): `dots`, transposed."""
+        coefficients = np.zeros(self._rows, dtype=np.float32)
+        coefficients[: self.count] = weights
+        coefficients[: self.count] *= self._flips
+        spread = on(device, transform(coefficients) * self._scale)
+        mixed = empty(self.dim, device)
+        for part in pieces(self._whole, device, multiple=self._rows):
+            mixed[part].reshape(-1, self._rows)[:] = spread
+            self._flip(2, mixed, part)
+        mixed[self._whole :] = spread[: self.dim - self._whole]
+        self._flip(2, mixed, slice(self._whole, self.dim))
+        transform(mixed[-self._length :])
+        self._flip_all(1, mixed)
+        transform(mixed[: self._length])
+        self._flip_all(0, mixed)
+        return mixed
 
     def canary(self, index: int) -> Vector:
         """Return one canary, (dim,)."""
         return next(self.each([range(self.count)[index]]))
 
-    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
-        """Yield these canaries one by one, generated in blocks."""
-        block = max(1, _BLOCK // self.dim)
-        for start in range(0, len(indices), block):
-            rows = np.asarray(indices[start : start + block], dtype=np.int64)
-            coefficients = np.zeros((len(rows), self._rows), dtype=np.float32)
-            coefficients[np.arange(len(rows)), rows] = self._flips[rows]
-            yield from self._sums(coefficients)
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
+        """Yield these canaries one by one."""
+        for index in indices:
+            weights = np.zeros(self.count)
+            weights[index] = 1.0
+            yield self.total(weights, device)
 
-    def _sums(self, coefficients: Rows) -> Rows:
-        """Return Σ coefficientᵢ · canaryᵢ for each row of coefficients, (rows, dim): `dots`, transposed."""
-        spread = transform(coefficients) * self._scale
-        mixed = np.empty((len(spread), self.dim), dtype=np.float32)
-        mixed[:, : self._whole].reshape(len(spread), -1, self._rows)[:] = spread[:, None]
-        mixed[:, self._whole :] = spread[:, : self.dim - self._whole]
-        mixed *= self._signs(2)
-        mixed[:, -self._length :] = transform(mixed[:, -self._length :])
-        mixed *= self._signs(1)
-        mixed[:, : self._length] = transform(mixed[:, : self._length])
-        mixed *= self._signs(0)
-        return mixed
+    def _flip_all(self, layer: int, vector: Vector) -> None:
+        """Multiply a vector by the random signs S₁, S₂ or S₃ for ``layer`` 0, 1 or 2, in place."""
+        for part in pieces(self.dim, device_of(vector)):
+            self._flip(layer, vector, part)
 
-    def _signs(self, layer: int) -> Signs:
-        """Return the random signs S₁, S₂ or S₃ for ``layer`` 0, 1 or 2, (dim,)."""
-        return _sign(self._bytes, layer)
+    def _flip(self, layer: int, vector: Vector, part: slice) -> None:
+        """Multiply a part of a vector by its random signs, in place: a sign is one bit of a float."""
+        masks = as_int32(~self._bytes_on(device_of(vector))[part])
+        masks <<= 31 - layer
+        masks &= _SIGN_BIT
+        bits = bits_of(vector[part])
+        bits ^= masks
 
     @cached_property
     def _flips(self) -> Signs:
         """The random sign S₀ of each canary, (count,)."""
-        return _sign(self._draw(1, self.count), 0)
+        return (self._draw(1, self.count) & 1) * np.int8(2) - np.int8(1)
 
     @cached_property
     def _bytes(self) -> Signs:
         """One random byte per coordinate, (dim,), with a bit for each layer of signs."""
         return self._draw(0, self.dim)
 
+    def _bytes_on(self, device: Device) -> Signs:
+        """Return the random bytes on a device."""
+        if device is None:
+            return self._bytes
+        if str(device) not in self._on_devices:
+            self._on_devices[str(device)] = on(device, self._bytes)
+        return self._on_devices[str(device)]
+
     def _draw(self, stream: int, count: int) -> Signs:
         """Return random bytes."""
         bits = np.random.Generator(np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=(stream,))))
         return np.frombuffer(bits.bytes(count), np.int8)
-
-
-def _sign(numbers: Signs, bit: int) -> Signs:
-    """Return 1 or -1 by one bit of each number."""
-    return ((numbers >> bit) & 1) * np.int8(2) - np.int8(1)
 
 
 def transform_length(dim: int) -> int:
@@ -137,27 +158,66 @@ def transform_length(dim: int) -> int:
     return dim >> power << power
 
 
-def transform(vectors: Rows) -> Rows:
-    """Return an orthonormal transform that is its own inverse and spreads every coordinate evenly over all.
+def transform(vector: Vector) -> Vector:
+    """Apply an orthonormal transform that is its own inverse and spreads every coordinate evenly over all, in place.
 
     The Hadamard transform if the length is a power of two. Otherwise the Kronecker product of a Hartley matrix and a
     Hadamard matrix. No entry of either exceeds √(2 / length).
 
     Args:
-        vectors: A vector or rows, of a length q · 2ʲ with 32 ≤ q < 64, or below 64.
+        vector: A contiguous vector of a length q · 2ʲ with 32 ≤ q < 64, or below 64.
+
+    Returns:
+        The same vector.
     """
-    shape, after = vectors.shape, vectors.shape[-1]
-    before = vectors.size // after
-    size = after >> _power(after)
-    # Multiply by one small factor of the Kronecker product after the other.
-    while after > 1:
-        after //= size
-        blocks = vectors.reshape(before, size, after)
-        matrix = _matrix(size)
-        vectors = matrix @ blocks if after > 1 else blocks.reshape(before, size) @ matrix
+    length, device, before = len(vector), device_of(vector), 1
+    if length <= (piece := next(pieces(length, device)).stop):
+        vector[:] = _multiplied(vector, _sizes(length), 1)
+        return vector
+    # Groups of factors, one after the other, each on pieces of the vector that fit in the cache: rows of a matrix
+    # (group, after) for the factors' indices, and as many of its columns, or whole matrices, as fit.
+    for sizes in _groups(_sizes(length)):
+        rows = math.prod(sizes)
+        after = length // (before * rows)
+        matrices = vector.reshape(before, rows, after)
+        count, width = max(1, piece // (rows * after)), max(1, min(after, piece // rows))
+        for first in range(0, before, count):
+            for column in range(0, after, width):
+                tile = matrices[first : first + count, :, column : column + width]
+                tile[:] = _multiplied(tile.reshape(-1), sizes, len(tile)).reshape(tile.shape)
+        before *= rows
+    return vector
+
+
+def _multiplied(numbers: Vector, sizes: Sequence[int], before: int) -> Vector:
+    """Return ``before`` matrices, each multiplied by the Kronecker product of matrices of these sizes, as a vector."""
+    length, device = len(numbers), device_of(numbers)
+    for size in sizes:
+        after = length // (before * size)
+        matrix = _matrix(size, None if device is None else str(device))
+        blocks = numbers.reshape(before, size, after)
+        numbers = matrix @ blocks if after > 1 else blocks.reshape(before, size) @ matrix
         before *= size
-        size = min(_FACTOR, after)
-    return vectors.reshape(shape)
+    return numbers.reshape(-1)
+
+
+def _sizes(length: int) -> list[int]:
+    """Return the sizes of the factors of the transform of q · 2ʲ: q, and powers of two that are as even as possible."""
+    power = _power(length)
+    parts = -(-power // _FACTOR_BITS)
+    # Even sizes need the fewest multiplications, and no factor is so small that calling the product takes longer.
+    return [length >> power, *(1 << (power + part) // parts for part in range(parts))]
+
+
+def _groups(sizes: Sequence[int]) -> list[list[int]]:
+    """Return neighboring sizes in groups whose product is small enough."""
+    groups = [[sizes[0]]]
+    for size in sizes[1:]:
+        if math.prod(groups[-1]) * size <= _TOGETHER:
+            groups[-1].append(size)
+        else:
+            groups.append([size])
+    return groups
 
 
 def _power(length: int) -> int:
@@ -166,12 +226,15 @@ def _power(length: int) -> int:
 
 
 @lru_cache(maxsize=128)
-def _matrix(size: int) -> Rows:
+def _matrix(size: int, device: str | None = None) -> Rows:
     """Return a symmetric orthonormal matrix of flat entries: Sylvester's Hadamard matrix, or else Hartley's."""
+    if device is not None:
+        matrix: Rows = on(device, _matrix(size))
+        return matrix
     if size & (size - 1):
         angles = 2 * np.pi / size * (np.outer(np.arange(size), np.arange(size)) % size)
         return np.asarray((np.cos(angles) + np.sin(angles)) / np.sqrt(size), dtype=np.float32)
-    matrix = np.ones((1, 1))
-    while len(matrix) < size:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return np.asarray(matrix / np.sqrt(size), dtype=np.float32)
+    signs = np.ones((1, 1))
+    while len(signs) < size:
+        signs = np.block([[signs, signs], [signs, -signs]])
+    return np.asarray(signs / np.sqrt(size), dtype=np.float32)

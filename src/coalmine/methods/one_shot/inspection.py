@@ -24,6 +24,7 @@ from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.vectors import AnyVector, dot, flat, like
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.5
@@ -60,23 +61,26 @@ class Inspection:
 
     # During the training
 
-    def observe(self, release: Release, clip_norm: float, inserted: Vector | None = None) -> None:
+    def observe(self, release: Release, clip_norm: float, inserted: AnyVector | None = None) -> None:
         """Record the update of a round, if claimed noise would have a known size in it.
 
         Args:
-            release: The update.
+            release: The update, whose vector is flat.
             clip_norm: Clip norm of the round.
             inserted: Sum of the canaries that were to be inserted, (dim,).
         """
         if release.divisor is None or not (release.divisor > 0 and math.isfinite(clip_norm)):
             return
         if math.isfinite(release.rounding):
-            update = np.asarray(release.vector, dtype=np.float32)
-            roundings = np.maximum(release.rounding, largest_roundings(release.vector, self._record.layers.starts))
+            update = release.vector
+            roundings = np.maximum(release.rounding, largest_roundings(update, self._record.layers.starts))
+            if inserted is not None:
+                inserted = like(flat(inserted), update)
             if self._noise_scale is not None:
                 # In units of its own noise, each parameter has the claimed noise.
-                update = update / self._noise_scale
-                inserted = None if inserted is None else inserted / self._noise_scale
+                scale = like(self._noise_scale, update)
+                update = update / scale
+                inserted = None if inserted is None else inserted / scale
                 roundings = roundings / self._noise_scale[self._record.layers.starts]
             unit, rounding = clip_norm / release.divisor, float(roundings.max())
             self._record.add(release.round, update, unit, rounding, release.divisor)
@@ -89,9 +93,9 @@ class Inspection:
         The canaries are random, so what else is in the update has a component along their sum with a variance of
         |update|²/dim. Rounds are weighted by the inverse of that variance.
         """
-        length, energy = float(inserted @ inserted), float(update @ update)
+        length, energy = dot(inserted, inserted), dot(update, update)
         if length > 0 and energy > 0:
-            share = float(inserted @ update) * divisor / length
+            share = dot(inserted, update) * divisor / length
             precision = length * self.dim / (energy * divisor**2)
             rows = slice(None) if not self._presence.any() else slice(1, None)
             self._presence[rows] += [share * precision, precision]

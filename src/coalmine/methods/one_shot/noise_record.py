@@ -18,6 +18,7 @@ from coalmine.arrays import Floats, Ints
 from coalmine.layers import Layers
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
+from coalmine.vectors import energies, take, to_numpy
 
 THE_UPDATE = "the update"
 """Name of the only tensor if the layers are unknown."""
@@ -130,28 +131,23 @@ class NoiseRecord:
         """
         self.divisor[0] = max(self.divisor[0], divisor)
         index = self.bin_of(round)
-        self.energies[index] += self._block_energies(update) / unit**2
+        self.energies[index] += energies(update, self.edges) / unit**2
         if len(self.squares):
-            self.squares += np.square(update / unit, dtype=np.float64)
+            self.squares += np.square(to_numpy(update) / unit, dtype=np.float64)
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / unit)
         kept, half = len(self.samples), len(self.samples) // 2
         slot = round if round < kept else half + (round - half) % (kept - half)
-        self.samples[slot] = update[self.coordinates] / np.float32(unit)
+        self.samples[slot] = take(update, self.coordinates) / np.float32(unit)
         self.sampled[slot] = round
         turn = int(np.sum(~np.isnan(self.whole[:, -1])))
         if turn < COPY_ROUNDS:
             self._add_copies(turn, update, unit)
 
-    def _block_energies(self, update: Vector) -> Floats:
-        """Return the squared length of each block, summed in float64, (blocks,)."""
-        parts = np.split(update, self.edges[1:])
-        return np.array([np.einsum("i,i->", part, part, dtype=np.float64) for part in parts])
-
     def _add_copies(self, turn: int, update: Vector, unit: float) -> None:
         """Compare halves of the update with each other."""
         if turn == 0:  # this round chooses the lag, the next ones test it
-            self.lag[0] = _likeliest_lag(update[:_SEARCHED])
+            self.lag[0] = _likeliest_lag(to_numpy(update[:_SEARCHED]))
         for kind, (half, other) in enumerate(self._halves(update)):
             whole, across, length = float(half @ half), float(half @ other), float(other @ other)
             self.whole[turn, kind] = whole / unit**2
@@ -162,7 +158,7 @@ class NoiseRecord:
     def _halves(self, update: Vector) -> list[tuple[Floats, Floats]]:
         """Return for each kind of pair two vectors of equal length whose noise should be independent."""
         values = {
-            name: update[start : start + min(size, _SEARCHED)]
+            name: to_numpy(update[start : start + min(size, _SEARCHED)])
             for name, start, size in zip(self.layers.names, self.layers.starts, self.layers.sizes, strict=True)
         }
         halves = []
@@ -175,7 +171,7 @@ class NoiseRecord:
                 length = _PREFIX if min(values[first].size, values[second].size) >= _PREFIX else _SHORT_PREFIX
                 halves.append((values[first][:length], values[second][:length]))
             else:
-                halves.append(_alternating(update[:_SEARCHED], max(1, int(self.lag[0]))))
+                halves.append(_alternating(to_numpy(update[:_SEARCHED]), max(1, int(self.lag[0]))))
         return [(a.astype(np.float64), b.astype(np.float64)) for a, b in halves]
 
     # Checkpoints

@@ -1,4 +1,4 @@
-"""Orthogonal canaries for small models: uniformly random orthonormal vectors, stored as a matrix."""
+"""Orthogonal canaries for small models: uniformly random orthonormal vectors, stored as a matrix on the CPU."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from coalmine.errors import InputError, check_count
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.threads import single_thread
+from coalmine.vectors import Device, on, to_numpy
 
 MOST_NUMBERS = 1 << 23
 """Numbers of all canaries together, at most: 64 MB."""
@@ -62,18 +63,19 @@ class OrthogonalCanaries:
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
         # einsum adds in one order, whatever the number of threads.
-        return np.asarray(np.einsum("ij,j->i", self._rows, np.asarray(vector, dtype=np.float64)))
+        return np.asarray(np.einsum("ij,j->i", self._rows, to_numpy(vector).astype(np.float64)))
 
-    def total(self, weights: npt.ArrayLike) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
-        total: Vector = np.einsum("i,ij->j", np.asarray(weights, dtype=np.float64), self._rows).astype(np.float32)
-        return total
+        total = np.einsum("i,ij->j", np.asarray(weights, dtype=np.float64), self._rows)
+        vector: Vector = on(device, total.astype(np.float32))
+        return vector
 
     def canary(self, index: int) -> Vector:
         """Return one canary, (dim,)."""
         row: Vector = self._rows[index].astype(np.float32)
         return row
 
-    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
         """Yield these canaries one by one."""
-        return (self.canary(index) for index in indices)
+        return (on(device, self.canary(index)) for index in indices)

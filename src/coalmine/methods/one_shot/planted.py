@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from coalmine.errors import check_positive
 from coalmine.methods.one_shot.updates import UpdateCanaries
-from coalmine.protocol import Contribution, Vector
+from coalmine.protocol import Contribution
+from coalmine.vectors import AnyVector, VectorKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,22 +21,24 @@ class PlantedCanaries(Contribution):
         canaries: All canaries of the audit.
         members: Indices of the inserted canaries that take part in the round, in ascending order.
         norm: Norm of each.
+        kind: Whether they are NumPy arrays or tensors, and which.
     """
 
     canaries: UpdateCanaries
     members: tuple[int, ...]
     norm: float
+    kind: VectorKind
 
-    def each(self, norm: float | None = None) -> Iterator[Vector]:
+    def each(self, norm: float | None = None) -> Iterator[AnyVector]:
         """Yield the updates of the round's canaries, for the training to clip and sum. Do not add ``total`` as well.
 
         Args:
             norm: Norm of each update. The clip norm by default; longer ones show whether the training clips.
         """
         length = self.norm if norm is None else check_positive("norm", norm)
-        for canary in self.canaries.each(self.members):
-            yield canary * np.float32(length)
+        for canary in self.canaries.each(self.members, self.kind.work_device):
+            yield self.kind.give(canary * length)
 
-    def one_by_one(self) -> Iterator[tuple[int, Vector]]:
+    def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
         """Return pairs of a canary's index and its update."""
         return zip(self.members, self.each(), strict=True)

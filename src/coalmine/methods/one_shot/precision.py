@@ -7,13 +7,12 @@ as of secure aggregation, have one grid for the whole release.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coalmine.arrays import Floats, Ints
 from coalmine.protocol import Vector
+from coalmine.vectors import bits_of, device_of, is_half, pieces, to_numpy
 
 _BRAIN_STEPS = 1 << 16  # of single precision in one of bfloat16
 _FEW, _SEVERAL = 64, 256
@@ -29,7 +28,7 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
     On a fixed grid that is a whole step, since stochastic rounding may have been used.
 
     Args:
-        vector: The release, (dim,).
+        vector: The release as float32, (dim,).
         starts: Where each tensor starts, ascending, from 0 on.
 
     Returns:
@@ -39,49 +38,38 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
         >>> noise = np.random.default_rng(0).normal(size=1000).astype(np.float32)
         >>> f"{largest_roundings(noise, np.array([0]))[0]:.1g}"
         '1e-07'
-        >>> half = np.concatenate([noise[:500], noise[500:].astype(np.float16)])
+        >>> half = np.concatenate([noise[:500], noise[500:].astype(np.float16)], dtype=np.float32)
         >>> [f"{rounding:.1g}" for rounding in largest_roundings(half, np.array([0, 500]))]
         ['1e-07', '0.001']
         >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
         '0.01'
     """
-    values = np.asarray(vector)
-    return np.maximum(_grid(values), [_rounding(part) for part in np.split(values, starts[1:])])
+    stops = [*starts[1:].tolist(), len(vector)]
+    parts = [vector[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
+    return np.maximum(_grid(vector), [_rounding(part) for part in parts])
 
 
-def _rounding(values: npt.NDArray[Any]) -> float:
+def _rounding(values: Vector) -> float:
     """Return how far rounding may have moved the numbers of a tensor."""
-    largest = np.abs(values).max(initial=0)
-    if values.dtype == np.float16:
-        return float(np.spacing(np.float16(largest))) / 2
+    largest = max(float(values.max()), -float(values.min()))
     single = float(np.spacing(np.float32(largest))) / 2
-    if np.count_nonzero(values[:_FEW]) < _LEAST_NUMBERS and np.count_nonzero(values) < _LEAST_NUMBERS:
+    few = np.count_nonzero(to_numpy(values[:_FEW])) < _LEAST_NUMBERS
+    if few and int((values != 0).sum()) < _LEAST_NUMBERS:
         return single
-    if _is_half(values):
+    if all(is_half(part) for part in _first_and_all(values)):
         return float(np.spacing(np.float16(largest))) / 2
-    return single * _BRAIN_STEPS if _is_brain(values) else single
+    # bfloat16 has the first 16 bits of a float32, the others are 0.
+    is_brain = all(not (bits_of(part) & (_BRAIN_STEPS - 1)).any() for part in _first_and_all(values))
+    return single * _BRAIN_STEPS if is_brain else single
 
 
-def _is_half(values: npt.NDArray[Any]) -> bool:
-    """Return whether all numbers are ones of 16 bits, so that they were rounded to half precision before."""
-    with np.errstate(over="ignore"):
-        return all(np.array_equal(part.astype(np.float16), part) for part in _first_and_all(values))
-
-
-def _is_brain(values: npt.NDArray[Any]) -> bool:
-    """Return whether all numbers have the 8 significant bits of bfloat16."""
-    return all(
-        not np.any(part.astype(np.float32).view(np.uint32) & (_BRAIN_STEPS - 1)) for part in _first_and_all(values)
-    )
-
-
-def _grid(values: npt.NDArray[Any]) -> float:
+def _grid(values: Vector) -> float:
     """Return the step of a grid that all numbers lie on; 0 if there is none.
 
     Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse noise
     on updates that were not rounded does not.
     """
-    several = np.unique(np.abs(values[:_SEVERAL].astype(np.float64)))
+    several = np.unique(np.abs(to_numpy(values[:_SEVERAL]).astype(np.float64)))
     if several.size < _LEAST_VALUES:
         return 0.0
     gaps = np.diff(several)
@@ -91,13 +79,14 @@ def _grid(values: npt.NDArray[Any]) -> float:
     return step if is_on_grid else 0.0
 
 
-def _steps_off(values: npt.NDArray[Any], step: float) -> float:
+def _steps_off(values: Vector, step: float) -> float:
     """Return how far numbers are off a grid, at most, in its steps."""
-    steps = values.astype(np.float64) / step
+    steps = to_numpy(values).astype(np.float64) / step
     return float(np.abs(steps - np.round(steps)).max())
 
 
-def _first_and_all(values: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yield a few numbers, which mostly settle the matter, and then all."""
+def _first_and_all(values: Vector) -> Iterator[Vector]:
+    """Yield a few numbers, which mostly settle the matter, and then all in pieces."""
     yield values[:_FEW]
-    yield values
+    for part in pieces(len(values), device_of(values)):
+        yield values[part]

@@ -18,6 +18,7 @@ from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Vector
+from coalmine.vectors import Device, like, on
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +55,11 @@ class ScaledCanaries:
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        return self.canaries.dots(vector * self.scale)
+        return self.canaries.dots(vector * like(self.scale, vector))
 
-    def total(self, weights: npt.ArrayLike) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
-        total: Vector = self.canaries.total(weights) * self.scale
+        total: Vector = self.canaries.total(weights, device) * on(device, self.scale)
         return total
 
     def canary(self, index: int) -> Vector:
@@ -66,9 +67,10 @@ class ScaledCanaries:
         canary: Vector = self.canaries.canary(index) * self.scale
         return canary
 
-    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
         """Yield these canaries one by one."""
-        return (canary * self.scale for canary in self.canaries.each(indices))
+        scale = on(device, self.scale)
+        return (canary * scale for canary in self.canaries.each(indices, device))
 
 
 def noise_scale(noise_per_layer: Mapping[str, float] | None, layers: Layers | None) -> Vector | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from coalmine.accounting import Theory
 from coalmine.arrays import Array, Bools, Floats, Ints
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.evidence import Evidence, vector_norm
+from coalmine.methods.one_shot.evidence import Evidence
 from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.scores import Max, Sum
 from coalmine.methods.one_shot.updates import UpdateCanaries
@@ -25,6 +25,7 @@ from coalmine.protocol import Vector, View
 from coalmine.results.finding import Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats.noise_tests import LEAST_P_VALUE
+from coalmine.vectors import Device, norm, on, take, to_numpy, zeros
 
 _SHARE = 5  # one canary in so many lies in a single tensor
 _LEAST_CANARIES = 20  # in all tensors together; with fewer, dense canaries need every one of them
@@ -70,20 +71,22 @@ class OrthonormalCanaries:
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        return (self.vectors @ vector).astype(np.float64)
+        dots: Floats = (self.vectors @ to_numpy(vector)).astype(np.float64)
+        return dots
 
-    def total(self, weights: npt.ArrayLike) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
-        return np.asarray(weights, dtype=np.float32) @ self.vectors
+        total: Vector = on(device, np.asarray(weights, dtype=np.float32) @ self.vectors)
+        return total
 
     def canary(self, index: int) -> Vector:
         """Return one canary, (dim,)."""
         vector: Vector = self.vectors[index]
         return vector
 
-    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
         """Yield these canaries one by one."""
-        return iter(self.vectors[list(indices)])
+        return iter(on(device, self.vectors[list(indices)]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,31 +190,31 @@ class StratifiedCanaries:
 
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
-        parts = [stratum.canaries.dots(vector[stratum.coordinates]) for stratum in self.strata]
+        parts = [stratum.canaries.dots(take(vector, stratum.coordinates)) for stratum in self.strata]
         return np.concatenate([self.dense.dots(vector), *parts])
 
-    def total(self, weights: npt.ArrayLike) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
         weights = np.asarray(weights, dtype=np.float64)
-        total = np.array(self.dense.total(weights[: self.dense.count]))
+        total = self.dense.total(weights[: self.dense.count], device)
         for stratum in self.strata:
             if weights[stratum.indices].any():
-                total[stratum.coordinates] += stratum.canaries.total(weights[stratum.indices])
+                total[on(device, stratum.coordinates)] += stratum.canaries.total(weights[stratum.indices], device)
         return total
 
     def canary(self, index: int) -> Vector:
         """Return one canary, (dim,)."""
         return next(self.each([range(self.count)[index]]))
 
-    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
         """Yield these canaries one by one, for indices in ascending order."""
-        yield from self.dense.each([index for index in indices if index < self.dense.count])
+        yield from self.dense.each([index for index in indices if index < self.dense.count], device)
         for stratum in self.strata:
             stop = stratum.first + stratum.canaries.count
             members = [index - stratum.first for index in indices if stratum.first <= index < stop]
-            for part in stratum.canaries.each(members):
-                canary = np.zeros(self.dim, dtype=np.float32)
-                canary[stratum.coordinates] = part
+            for part in stratum.canaries.each(members, device):
+                canary = zeros(self.dim, device)
+                canary[on(device, stratum.coordinates)] = part
                 yield canary
 
 
@@ -239,10 +242,10 @@ class StrataEvidence:
     def add(self, change: Vector, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool) -> None:
         """Process a release; see `Evidence.add`."""
         for stratum, evidence in zip(self._strata, self._evidence, strict=True):
-            part = change[stratum.coordinates]
-            norm = vector_norm(part)
-            if norm > 0:
-                evidence.add(part, norm, due=due[stratum.indices], shift=shift, rate=rate, ends_epoch=ends_epoch)
+            part = take(change, stratum.coordinates)
+            length = norm(part)
+            if length > 0:
+                evidence.add(part, length, due=due[stratum.indices], shift=shift, rate=rate, ends_epoch=ends_epoch)
 
     def findings(self, members: Bools, theory: Theory, *, level: float) -> list[Finding]:
         """Return tensors whose canaries refute the claim. The p-values take all canaries of all strata into account.

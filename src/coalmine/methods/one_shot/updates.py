@@ -19,10 +19,15 @@ from coalmine.methods.one_shot.orthogonal import OrthogonalCanaries
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
 from coalmine.stats.rank_tests import Design
+from coalmine.vectors import Device
 
 
 class UpdateCanaries(Protocol):
-    """Random unit vectors, generated from a seed when they are needed and never stored."""
+    """Random unit vectors, generated from a seed when they are needed and never stored.
+
+    They are the same on every device. Dot products are computed where the vector is, sums on the device that is asked
+    for (None is NumPy on the CPU).
+    """
 
     @property
     def dim(self) -> int:
@@ -43,13 +48,13 @@ class UpdateCanaries(Protocol):
     def dots(self, vector: Vector) -> Floats:
         """Return ⟨canaryᵢ, vector⟩ for all canaries, (count,)."""
 
-    def total(self, weights: npt.ArrayLike) -> Vector:
+    def total(self, weights: npt.ArrayLike, device: Device = None) -> Vector:
         """Return Σ weightᵢ · canaryᵢ for ``weights`` (count,), (dim,)."""
 
     def canary(self, index: int) -> Vector:
         """Return one canary, (dim,)."""
 
-    def each(self, indices: Sequence[int]) -> Iterator[Vector]:
+    def each(self, indices: Sequence[int], device: Device = None) -> Iterator[Vector]:
         """Yield these canaries one by one, for indices in ascending order."""
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import numpy as np
-import numpy.typing as npt
 
 from coalmine.arrays import Array, Floats, Ints
 from coalmine.errors import InputError, check_positive
-from coalmine.methods.one_shot.arguments import check_initial, check_vector, check_view
+from coalmine.methods.one_shot.arguments import check_initial, check_view
 from coalmine.methods.one_shot.canary_set import CanarySet
-from coalmine.methods.one_shot.evidence import Evidence, vector_norm
+from coalmine.methods.one_shot.evidence import Evidence
 from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.round_log import RoundLog
 from coalmine.methods.one_shot.scores import SCORES, find_score
@@ -19,6 +19,7 @@ from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.methods.one_shot.views import parse_view, shows_one_release
 from coalmine.protocol import Release, Vector
 from coalmine.stats import Null
+from coalmine.vectors import AnyVector, like, norm, to_numpy
 
 
 class ViewRecord:
@@ -42,7 +43,7 @@ class ViewRecord:
         *,
         rounds: int,
         score: str | None,
-        initial: npt.ArrayLike | None,
+        initial: AnyVector | None,
         weights: Vector | None = None,
     ) -> None:
         self.name, self.view = name, parse_view(name)
@@ -91,17 +92,15 @@ class ViewRecord:
         self.log.planted[round] = self.log.aborted[round] = True
 
     def observe(self, release: Release) -> None:
-        """Score all canaries against a release; see `OneShot.observe` for the errors."""
-        round = release.round
+        """Score all canaries against a release, whose vector is flat; see `OneShot.observe` for the errors."""
+        round, vector = release.round, release.vector
         self.log.check_release(release, self.view, self.name)
-        vector = np.asarray(release.vector, dtype=np.float32)
-        check_vector(vector, f"the release of round {round}", self._canaries.dim)
-        change = vector if self._previous is None else vector - self._previous
-        change = change if self._weights is None else change * self._weights
-        norm, ends_epoch = vector_norm(change), self._participation.ends_epoch(self._rounds, round)
-        if norm > 0:
+        change = vector if self._previous is None else vector - like(self._previous, vector)
+        change = change if self._weights is None else change * like(self._weights, change)
+        length, ends_epoch = norm(change), self._participation.ends_epoch(self._rounds, round)
+        if length > 0:
             rate, shift, dense = self.rate(round), self._shift(release), self._due[: self._canaries.dense.count]
-            self.evidence.add(change, norm, due=dense, shift=shift, rate=rate, ends_epoch=ends_epoch)
+            self.evidence.add(change, length, due=dense, shift=shift, rate=rate, ends_epoch=ends_epoch)
             if self.in_tensors is not None:
                 self.in_tensors.add(change, due=self._due, shift=shift, rate=rate, ends_epoch=ends_epoch)
         elif self._due.any():
@@ -113,7 +112,7 @@ class ViewRecord:
         self.log.observed[round] = True
         self._due = np.zeros_like(self._due)
         if self._previous is not None and not shows_one_release(self.view):
-            self._previous = np.array(vector)
+            self._previous = deepcopy(vector)
 
     def _shift(self, release: Release) -> float | None:
         """Return what an inserted canary adds to its dot product with a release, or None if it is unknown."""
@@ -163,7 +162,7 @@ class ViewRecord:
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint keeps."""
-        previous = np.zeros(0, dtype=np.float32) if self._previous is None else self._previous
+        previous = np.zeros(0, dtype=np.float32) if self._previous is None else to_numpy(self._previous)
         strata: dict[str, Array] = {} if self.in_tensors is None else self.in_tensors.state()
         copies: dict[str, Array] = {"due": np.array(self._due), "before": np.array(previous)}
         return {**self.log.state(), **copies, **self.evidence.state(), **strata}

@@ -1,0 +1,289 @@
+"""Vectors of any kind: NumPy arrays, torch tensors of any device and float type, and models as lists of tensors.
+
+Users bring vectors as they have them. Inside coalmine a vector is flat and float32, where the user's is: a NumPy array
+on the CPU (tensors share their memory with one), a torch tensor on any other device. Code that runs on both uses what
+both have in common (slices, ``@``, in-place arithmetic) and the functions below for the rest, so there is one
+implementation of everything. torch is not imported here: a tensor can only come from a program that has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from coalmine.arrays import Array, Floats, Ints, Vector
+from coalmine.errors import InputError
+
+AnyVector = Any
+"""A vector as users have it: a NumPy array or torch tensor of any float type, or a list or state dict of them."""
+
+Device = Any
+"""A torch device other than the CPU, or None for NumPy on the CPU."""
+
+# Numbers processed at a time on the CPU: they stay in its cache, and temporary arrays small. An accelerator would spend
+# its time starting such small pieces of work.
+_CPU_PIECE, _DEVICE_PIECE = 1 << 17, 1 << 24
+# Squares are summed in float32 over this many numbers on a device, and in float64 from there on.
+_BLOCK = 4096
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def flat(values: AnyVector) -> Vector:
+    """Return a vector as one flat float32 vector on its own device, without a copy if it is one already.
+
+    A list or state dict of arrays or tensors becomes one vector on the device of the first; entries of a state dict
+    that are not floating-point, such as BatchNorm's counters, are left out. A single array keeps its shape.
+
+    Example:
+        >>> flat([np.zeros((2, 2)), np.ones(3)])
+        array([0., 0., 0., 0., 1., 1., 1.], dtype=float32)
+    """
+    pieces = tensors_of(values)
+    if pieces is None:
+        whole: Vector = _single(values)
+        return whole
+    sizes = [int(np.prod(piece.shape)) for piece in pieces]
+    vector = empty(sum(sizes), device_of(_single(pieces[0])) if pieces else None)
+    for piece, stop, size in zip(pieces, np.cumsum(sizes).tolist(), sizes, strict=True):
+        vector[stop - size : stop] = like(_single(piece).reshape(-1), vector)
+    return vector
+
+
+def tensors_of(values: AnyVector) -> list[Any] | None:
+    """Return the tensors of a list or state dict, or None if ``values`` is neither."""
+    if isinstance(values, Mapping):
+        return [value for value in values.values() if is_float(value)]
+    if isinstance(values, list | tuple) and values and hasattr(values[0], "shape"):
+        return list(values)
+    return None
+
+
+def is_float(value: Any) -> bool:
+    """Return whether an array or tensor holds floating-point numbers."""
+    kind = getattr(value, "dtype", None)
+    return kind is not None and bool(getattr(kind, "is_floating_point", getattr(kind, "kind", "") == "f"))
+
+
+def _single(values: Any) -> Any:
+    """Return one array or tensor as float32, as NumPy if it is on the CPU."""
+    if not is_tensor(values):
+        return np.asarray(values, dtype=np.float32)
+    tensor = values.detach().float()
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor
+
+
+def device_of(vector: Any) -> Device:
+    """Return where a vector is: a torch device, or None for NumPy."""
+    return vector.device if is_tensor(vector) else None
+
+
+def on(device: Device, array: Array) -> Any:
+    """Return a NumPy array on a device: itself if that is None."""
+    if device is None:
+        return array
+    return sys.modules["torch"].tensor(array, device=device)
+
+
+def to_numpy(vector: Any) -> Any:
+    """Return a vector as NumPy on the CPU: itself if it is there already."""
+    return vector.cpu().numpy() if is_tensor(vector) else vector
+
+
+def like(vector: Any, other: Any) -> Any:
+    """Return a vector on the device of another one."""
+    device = device_of(other)
+    if is_tensor(vector) and device is not None:
+        return vector.to(device)
+    return on(device, to_numpy(vector))
+
+
+def empty(dim: int, device: Device) -> Vector:
+    """Return an uninitialized float32 vector."""
+    if device is None:
+        return np.empty(dim, dtype=np.float32)
+    torch = sys.modules["torch"]
+    vector: Vector = torch.empty(dim, dtype=torch.float32, device=device)
+    return vector
+
+
+def zeros(dim: int, device: Device) -> Vector:
+    """Return a float32 vector of zeros."""
+    vector: Vector = on(device, np.zeros(dim, dtype=np.float32))
+    return vector
+
+
+def pieces(length: int, device: Device, multiple: int = 1) -> Iterator[slice]:
+    """Yield slices that cover ``length`` numbers in order, each of a size that suits the device."""
+    size = max(1, (_CPU_PIECE if device is None else _DEVICE_PIECE) // multiple) * multiple
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+def dot(one: Vector, other: Vector) -> float:
+    """Return the dot product of two vectors on one device, summed in float64."""
+    if not is_tensor(one):
+        return float(np.einsum("i,i->", one, other, dtype=np.float64))
+    return float(_block_sums(one * other).sum())
+
+
+def energies(vector: Vector, edges: Ints) -> Floats:
+    """Return the squared length of each part of a vector, summed in float64; parts start at ``edges``."""
+    stops = [*edges[1:].tolist(), len(vector)]
+    parts = [vector[start:stop] for start, stop in zip(edges.tolist(), stops, strict=True)]
+    if not is_tensor(vector):
+        return np.array([dot(part, part) for part in parts])
+    # All sums leave the device at once: each transfer waits for everything before it.
+    sums = [_block_sums(part * part) for part in parts]
+    together = to_numpy(sys.modules["torch"].cat(sums)).astype(np.float64)
+    return np.add.reduceat(together, np.cumsum([0, *map(len, sums[:-1])]))
+
+
+def _block_sums(numbers: Any) -> Any:
+    """Return float32 sums of consecutive blocks of numbers of a tensor; at least one."""
+    whole = len(numbers) - len(numbers) % _BLOCK
+    return sys.modules["torch"].cat([numbers[:whole].reshape(-1, _BLOCK).sum(1), numbers[whole:].sum(0, keepdim=True)])
+
+
+def column_sums(rows: Any) -> Floats:
+    """Return the sum of each column: in float64 on the CPU, in float32 on a device, which may lack float64."""
+    sums: Floats = to_numpy(rows.sum(0)).astype(np.float64) if is_tensor(rows) else rows.sum(axis=0, dtype=np.float64)
+    return sums
+
+
+def norm(vector: Vector) -> float:
+    """Return the Euclidean norm, summed in float64."""
+    return float(np.sqrt(energies(vector, np.zeros(1, dtype=np.int64))[0]))
+
+
+def is_finite(vector: Vector) -> bool:
+    """Return whether a vector has neither NaN nor infinities."""
+    # The largest and the smallest number need no array of booleans, and are NaN if any number is.
+    return len(vector) == 0 or bool(np.isfinite(float(vector.max())) and np.isfinite(float(vector.min())))
+
+
+def bits_of(vector: Vector) -> Any:
+    """Return the bits of float32 numbers as int32, which share their memory."""
+    return vector.view(sys.modules["torch"].int32 if is_tensor(vector) else np.int32)
+
+
+def as_int32(integers: Any) -> Any:
+    """Return a copy of small integers as int32."""
+    return integers.int() if is_tensor(integers) else integers.astype(np.int32)
+
+
+def as_numbers(points: Any) -> Any:
+    """Return complex numbers as twice as many real ones, which share their memory."""
+    return points.view(sys.modules["torch"].float32 if is_tensor(points) else np.float32)
+
+
+def as_points(vectors: Any) -> Any:
+    """Return rows of real numbers as rows of complex ones, with a last 0 if there is an odd number of them."""
+    odd = vectors.shape[1] % 2
+    if is_tensor(vectors):
+        torch = sys.modules["torch"]
+        return torch.nn.functional.pad(vectors, (0, odd)).contiguous().view(torch.complex64)
+    even = np.pad(vectors, ((0, 0), (0, 1))) if odd else vectors
+    return np.ascontiguousarray(even, dtype=np.float32).view(np.complex64)
+
+
+def is_half(vector: Vector) -> bool:
+    """Return whether all numbers are ones of float16."""
+    if is_tensor(vector):
+        return bool((vector.half().float() == vector).all())  # type: ignore[attr-defined]
+    with np.errstate(over="ignore"):
+        return np.array_equal(vector.astype(np.float16), vector)
+
+
+def take(vector: Vector, coordinates: Ints) -> Vector:
+    """Return a few coordinates of a vector, as NumPy."""
+    taken: Vector = to_numpy(vector[on(device_of(vector), coordinates)])
+    return taken
+
+
+@dataclass(frozen=True)
+class VectorKind:
+    """What vectors to give to a user: NumPy arrays, or tensors of a device and float type.
+
+    Args:
+        device: Device of the tensors, or None for NumPy arrays.
+        dtype: Float type of the tensors.
+    """
+
+    device: Any = None
+    dtype: Any = None
+
+    @classmethod
+    def of(cls, values: Any) -> Self:
+        """Return the kind of a module, state dict, list of tensors or tensor: device and float type of its first.
+
+        Tensors of several float types have the type that can hold them all.
+        """
+        if hasattr(values, "parameters"):
+            parameters = list(values.parameters())
+            values = [value for value in parameters if value.requires_grad] or parameters
+        listed = tensors_of(values)
+        tensors = [value for value in ([values] if listed is None else listed) if is_tensor(value)]
+        if not tensors:
+            return cls()
+        torch, dtype = sys.modules["torch"], tensors[0].dtype
+        for tensor in tensors:
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        return cls(tensors[0].device, dtype)
+
+    @property
+    def work_device(self) -> Device:
+        """Where vectors of this kind are computed: None on the CPU, where that is NumPy."""
+        return None if self.device is None or self.device.type == "cpu" else self.device
+
+    def give(self, vector: Vector) -> AnyVector:
+        """Return an internal vector as one of this kind, without a copy if device and type are the same."""
+        if self.device is None:
+            return vector.view(AddsToTensors)
+        tensor: Any = vector if is_tensor(vector) else sys.modules["torch"].from_numpy(vector)
+        return tensor.to(device=self.device, dtype=self.dtype)
+
+
+class AddsToTensors(np.ndarray):
+    """A NumPy array that also adds to torch tensors, in both orders, and becomes a tensor of their device and type.
+
+    Results of NumPy's arithmetic are ordinary arrays.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch with a tensor in place of each of these arrays."""
+        torch = sys.modules["torch"]
+        tensor = next((value for value in args if is_tensor(value)), None)
+        kind = VectorKind(torch.device("cpu"), torch.float32) if tensor is None else VectorKind.of(tensor)
+        values = [kind.give(np.asarray(value)) if isinstance(value, cls) else value for value in args]
+        return function(*values, **(kwargs or {}))
+
+    def __array_wrap__(self, array: Array, context: Any = None, return_scalar: bool = False) -> Any:
+        """Return an ordinary array, or a number for an array without dimensions."""
+        return array[()] if return_scalar else array
+
+
+def check_flat(vector: Vector, name: str, dim: int) -> Vector:
+    """Return the vector if it has ``dim`` finite numbers.
+
+    Raises:
+        InputError: If it does not.
+    """
+    if tuple(vector.shape) != (dim,):
+        raise InputError(
+            f"{name} must have shape ({dim},), got {tuple(vector.shape)}: the audit was created with dim={dim}, which "
+            "is the number of trainable parameters, or the module itself"
+        )
+    if not is_finite(vector):
+        raise InputError(f"{name} must be finite, got NaN or infinity")
+    return vector
