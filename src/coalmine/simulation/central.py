@@ -14,11 +14,12 @@ from coalmine import accounting
 from coalmine.accounting import Theory
 from coalmine.accounting.sampling import EveryRound
 from coalmine.arrays import Ints
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_kind
 from coalmine.protocol import Audit
 from coalmine.seeds import generator
+from coalmine.simulation import flat
 from coalmine.simulation.checkpoint import TrainingState
-from coalmine.simulation.client import loss_of, tensors
+from coalmine.simulation.client import loss_of, seed_dropout, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.optimizers import SGD, Optimizer, check_optimizer
 from coalmine.simulation.rounds import Rounds
@@ -43,6 +44,7 @@ class CentralTraining(Rounds):
         evaluate_every: Evaluate after every this many rounds as well.
         audits: Audits that observe the training.
         seed: Seed for the order of the records, and for dropout.
+        device: Device to train on, such as ``"cuda"``; by default where the model is.
 
     Raises:
         InputError: If the arguments do not fit each other, or an audit wants to insert updates.
@@ -70,9 +72,11 @@ class CentralTraining(Rounds):
         evaluate_every: int | None = None,
         audits: Sequence[Audit] = (),
         seed: int = 0,
+        device: torch.device | str | None = None,
     ) -> None:
+        check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
         super().__init__(
-            model=model,
+            model=flat.moved(model, device),
             data=data,
             rounds=rounds,
             test=test,
@@ -115,9 +119,10 @@ class CentralTraining(Rounds):
         losses = []
         rng_state = torch.get_rng_state()
         for step in range(number * self.steps, (number + 1) * self.steps):
-            inputs, targets = tensors(self._batch(step), self.data.task)
+            inputs, targets = tensors(self._batch(step), self.data.task, device=self._model.device)
             # Dropout and similar layers draw from torch's global generator: seed it per step.
-            torch.default_generator.manual_seed(int(generator(self.seed, "central", 0, step + 1).integers(2**32)))
+            seed = int(generator(self.seed, "central", 0, step + 1).integers(2**32))
+            seed_dropout(seed, self._model.device)
             loss = loss_of(self._model.module, self.data.task, inputs, targets)
             losses.append(loss.item())
             if not np.isfinite(losses[-1]):

@@ -55,6 +55,7 @@ def save(state: TrainingState, directory: Path, settings: Mapping[str, str]) -> 
     tensors = {"model": state.model}
     tensors |= {f"optimizer.{key}.{i}": t for key, values in state.optimizer.items() for i, t in enumerate(values)}
     tensors |= {f"audit.{i}.{key}": t for i, values in enumerate(state.audits) for key, t in values.items()}
+    tensors = {key: tensor.cpu() for key, tensor in tensors.items()}
     write_whole(directory / name, lambda path: path.write_bytes(serialized(tensors)))
     content = {
         "format": FORMAT,

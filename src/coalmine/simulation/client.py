@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +30,8 @@ class LocalTraining:
         optimizer: `SGD` or `Adam`; its state starts empty in every round.
         epochs: Passes over the client's examples, reshuffled before each.
         batch_size: Examples per step; None uses all of them in one batch.
+        mixed_precision: Run forward passes in bfloat16 where torch considers it safe (``torch.autocast``). Parameters,
+            gradients and updates stay float32.
 
     Raises:
         InputError: If an argument is of the wrong type or not positive.
@@ -42,12 +45,17 @@ class LocalTraining:
     optimizer: Optimizer = field(default_factory=lambda: SGD(learning_rate=0.1))
     epochs: int = 1
     batch_size: int | None = None
+    mixed_precision: bool = False
 
     def __post_init__(self) -> None:
         check_optimizer("optimizer", self.optimizer)
         check_count("epochs", self.epochs)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        """The context for forward passes."""
+        return torch.autocast(device.type, dtype=torch.bfloat16) if self.mixed_precision else nullcontext()
 
     def steps(self, examples: int) -> int:
         """The number of steps a client with this many examples takes."""
@@ -72,17 +80,29 @@ class Participant:
     stream: Stream
 
 
-def input_tensor(inputs: Array, task: Task, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Inputs as a module takes them: tokens as int64, uint8 pixels scaled to [0, 1]."""
+def input_tensor(
+    inputs: Array, task: Task, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+) -> Tensor:
+    """Inputs as a module takes them: tokens as int64, uint8 pixels scaled to [0, 1]. They are on the CPU by default."""
     if task.tokens is not None:
-        return torch.from_numpy(inputs.astype(np.int64))
-    numbers = torch.from_numpy(inputs.astype(np.float32)).to(dtype)
+        return torch.from_numpy(inputs.astype(np.int64)).to(device)
+    numbers = torch.from_numpy(inputs.astype(np.float32)).to(device=device, dtype=dtype)
     return numbers.div_(255) if inputs.dtype == np.uint8 else numbers
 
 
-def tensors(examples: Examples, task: Task, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Inputs and targets as a module and its loss take them."""
-    return input_tensor(examples.inputs, task, dtype), torch.from_numpy(examples.targets.astype(np.int64))
+def tensors(
+    examples: Examples, task: Task, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as a module and its loss take them, on the CPU by default."""
+    targets = torch.from_numpy(examples.targets.astype(np.int64))
+    return input_tensor(examples.inputs, task, dtype, device), targets.to(device)
+
+
+def seed_dropout(seed: int, device: torch.device) -> None:
+    """Seed what dropout and similar layers draw from: torch's global generators of the CPU and of a device."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed_all(seed)
 
 
 def has_other_loss(module: nn.Module) -> bool:

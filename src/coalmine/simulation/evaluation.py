@@ -11,6 +11,7 @@ from torch import nn
 from coalmine.errors import InputError
 from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
+from coalmine.simulation.flat import device_of
 
 _LOGITS = 4_000_000  # logits per batch, a bound on memory
 
@@ -44,11 +45,11 @@ def evaluate(module: nn.Module, task: Task, examples: Examples | FederatedData) 
     batch_size = max(1, min(500, _LOGITS // (task.classes * positions)))
     ignored = ignored_index(task)
     loss, correct, counted = 0.0, 0, 0
-    was_training = module.training
+    was_training, device = module.training, device_of(module)
     module.eval()
     with torch.no_grad():
         for start in range(0, len(examples), batch_size):
-            inputs, targets = tensors(examples[start : start + batch_size], task)
+            inputs, targets = tensors(examples[start : start + batch_size], task, device=device)
             logits, targets = module(inputs).flatten(0, -2), targets.flatten()
             loss += float(F.cross_entropy(logits, targets, ignore_index=ignored, reduction="sum"))
             counts = targets != ignored

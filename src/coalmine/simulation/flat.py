@@ -25,7 +25,14 @@ class FlatModel:
     that order and the common order, which the rest of coalmine uses.
     """
 
-    def __init__(self, module: nn.Module, *, channels_last: bool = False, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        channels_last: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
         try:
             self.module = stateless(copy.deepcopy(module)).train()
         except RuntimeError as error:  # for instance the old weight_norm, which keeps tensors that are no parameters
@@ -34,8 +41,11 @@ class FlatModel:
         self.names = [name for name, _ in named]
         self.shapes = [tuple(value.shape) for _, value in named]
         self.channels_last = channels_last
-        self.module.to(dtype=dtype)
-        self.vector = torch.empty(sum(value.numel() for _, value in named), dtype=dtype)
+        self.module.to(dtype=dtype, device=device)
+        # The module may have replaced its parameters to move them.
+        named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        size = sum(value.numel() for _, value in named)
+        self.vector = torch.empty(size, dtype=dtype, device=device_of(self.module))
         self.parameters: list[Tensor] = [value for _, value in named]
         self._parameter_views = list(self._views(self.vector, self.channels_last))
         self.reattach()
@@ -70,6 +80,11 @@ class FlatModel:
     def dim(self) -> int:
         """The number of trainable parameters."""
         return self.vector.numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.vector.device
 
     def load(self, vector: Tensor) -> None:
         """Set all parameters from a vector in the common order."""
@@ -119,6 +134,8 @@ def prefers_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bo
     Not with GroupNorm, whose backward pass is ten times slower in that format. Modules that call ``view`` on images do
     not support it, and torch 2.13 crashes in it on some dilated convolutions with much padding.
     """
+    if device_of(module).type != "cpu":
+        return False
     layers = list(module.modules())
     convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
     if not convolutions or any(isinstance(layer, nn.GroupNorm) for layer in layers):
@@ -137,8 +154,37 @@ def prefers_channels_last(module: nn.Module, input_shape: tuple[int, ...]) -> bo
     return True
 
 
+def device_of(module: nn.Module) -> torch.device:
+    """Where a module's trainable parameters are.
+
+    Raises:
+        InputError: If they are on several devices.
+    """
+    devices = {value.device for value in module.parameters() if value.requires_grad}
+    if len(devices) > 1:
+        raise InputError(
+            f"the model is spread over {', '.join(sorted(map(str, devices)))}, but it is trained on one device: pass "
+            "device="
+        )
+    return next(iter(devices), torch.device("cpu"))
+
+
+def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
+    """A copy of a module on a device, or the module itself if ``device`` is None.
+
+    Raises:
+        InputError: If there is no such device.
+    """
+    if device is None:
+        return module
+    try:
+        return copy.deepcopy(module).to(device)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        raise InputError(f"device must be one that torch has here, such as cpu, got {device}: {error}") from error
+
+
 def parameter_vector(module: nn.Module) -> Tensor:
-    """The trainable parameters as one float32 vector, in the order of ``module.parameters()``.
+    """The trainable parameters as one float32 vector on their device, in the order of ``module.parameters()``.
 
     Raises:
         InputError: If the module has no trainable parameters, or some that cannot be part of a vector.
@@ -161,11 +207,12 @@ def parameter_vector(module: nn.Module) -> Tensor:
 
 
 def norms(rows: Tensor) -> Tensor:
-    """The ℓ₂ norm of each row of a matrix in float64, accurate to a few parts in a million for rows of any length."""
+    """The ℓ₂ norm of each row of a matrix, accurate to a few parts in a million for any length; float64 on the CPU."""
     whole = rows.shape[1] - rows.shape[1] % _BLOCK
     parts = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, _BLOCK)), dim=2) if whole else rows[:, :0]
     rest = torch.linalg.vector_norm(rows[:, whole:], dim=1)
-    squares: Tensor = parts.double().square().sum(1) + rest.double().square()
+    # Few numbers are left, and not every device has float64.
+    squares: Tensor = parts.cpu().double().square().sum(1) + rest.cpu().double().square()
     return squares.sqrt()
 
 

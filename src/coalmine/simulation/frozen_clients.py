@@ -40,7 +40,7 @@ class FrozenClients:
         self._workers, self._model = workers, model
         self._round, self._trial, self._clip_norm = round, trial, clip_norm
         clients = len(work.data)
-        self._updates = torch.zeros(clients, model.numel())
+        self._updates = torch.zeros(clients, model.numel(), device=model.device)
         self._norms, self._losses = np.zeros(clients), np.zeros(clients)
         self._known = np.zeros(clients, dtype=bool)
 
@@ -49,7 +49,8 @@ class FrozenClients:
         present = np.unique(clients)
         self._compute(present[~self._known[present]])
         factors = np.bincount(clients, weights, minlength=len(self._known))[present]
-        total = torch.from_numpy(factors.astype(np.float32)) @ self._updates[torch.from_numpy(present)]
+        rows, device = torch.from_numpy(present), self._model.device
+        total = torch.from_numpy(factors.astype(np.float32)).to(device) @ self._updates[rows.to(device)]
         return PartialSum(total, self._norms[clients], self._losses[clients])
 
     def _compute(self, clients: Ints) -> None:

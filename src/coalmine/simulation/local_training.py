@@ -13,7 +13,7 @@ from torch import nn
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.client import loss_of, tensors
 from coalmine.simulation.data.federated import FederatedData
-from coalmine.simulation.flat import FlatModel
+from coalmine.simulation.flat import FlatModel, device_of
 from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
 
 
@@ -62,6 +62,8 @@ def train_locally_private(
     rounds, clients = check_count("rounds", rounds, least=0), check_count("clients", clients)
     if clients > len(data):
         raise InputError(f"clients must be at most {len(data)}, the number of clients in the data, got {clients}")
+    if device_of(module).type != "cpu":
+        raise InputError(f"local mechanisms run on the CPU, but the model is on {device_of(module)}: pass module.cpu()")
     model = FlatModel(module)
     for _ in track(range(rounds)):
         total = np.zeros(model.dim, dtype=np.float64)

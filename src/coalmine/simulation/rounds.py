@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from coalmine.accounting import Theory
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import Advance, reporting, shown_if_slow
-from coalmine.protocol import Audit, Release, Vector, check_audits
+from coalmine.protocol import Audit, Release, check_audits
 from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.data.federated import FederatedData
@@ -25,6 +25,7 @@ from coalmine.simulation.data.fingerprint import digest_of, fingerprint
 from coalmine.simulation.evaluation import evaluate
 from coalmine.simulation.models.tasks import check_fits
 from coalmine.simulation.workers import one_thread
+from coalmine.vectors import AnyVector
 
 Progress = Callable[[Metrics], None]
 """Called after each round with its metrics."""
@@ -61,7 +62,7 @@ class Rounds(ABC):
             raise InputError(f"test must have the same task as data, {data.task}, got {test.task}")
         self._model = flat.FlatModel(model)
         self.state = TrainingState(model=flat.parameter_vector(model))
-        self._start = digest_of(self.state.model.numpy())
+        self._start = digest_of(self.state.model.cpu().numpy())
 
     @abstractmethod
     def theory(self, delta: float) -> Theory:
@@ -167,7 +168,11 @@ class Rounds(ABC):
 
     def load(self, directory: Path | str) -> Self:
         """Restore a checkpoint of this training; raises `InputError` if it is of another one."""
-        self.state = checkpoint.load(Path(directory), self._fingerprint())
+        device, self.state = self.state.model.device, checkpoint.load(Path(directory), self._fingerprint())
+        self.state.model = self.state.model.to(device)
+        # Counts of steps, which have no dimensions, stay on the CPU.
+        for tensors in self.state.optimizer.values():
+            tensors[:] = [tensor.to(device) if tensor.ndim else tensor for tensor in tensors]
         for audit, saved in zip(self.audits, self.state.audits, strict=False):
             audit.restore({name: value.numpy() for name, value in saved.items()})
         return self
@@ -211,8 +216,8 @@ class Rounds(ABC):
         for audit in self.audits:
             for view in audit.views:
                 if view.shows(number, self.rounds):
-                    shown = state.model if view.kind == "model" else update
-                    audit.observe(Release(round=number, kind=view.kind, vector=read_only(shown), divisor=divisor))
+                    vector = shown(state.model if view.kind == "model" else update)
+                    audit.observe(Release(round=number, kind=view.kind, vector=vector, divisor=divisor))
 
     def _measure(self, state: TrainingState, number: int) -> None:
         """Add test metrics to the history if this round is evaluated; raise `InputError` if the model diverged."""
@@ -226,8 +231,10 @@ class Rounds(ABC):
             )
 
 
-def read_only(vector: Tensor) -> Vector:
-    """A read-only NumPy copy, so that nothing an audit does can change the training."""
+def shown(vector: Tensor) -> AnyVector:
+    """A copy, so that nothing an audit does can change the training: read-only NumPy, or a tensor of its device."""
+    if vector.device.type != "cpu":
+        return vector.clone()
     copied = vector.numpy().copy()
     copied.flags.writeable = False
     return copied

@@ -21,6 +21,7 @@ from coalmine.arrays import Floats, Ints
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, Release, checked_contribution
+from coalmine.simulation import flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.cohorts import Cohorts
@@ -30,8 +31,10 @@ from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.partial_sum import PartialSum
 from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
-from coalmine.simulation.rounds import Rounds, read_only
+from coalmine.simulation.rounds import Rounds, shown
 from coalmine.simulation.workers import ClientWork, Workers, one_thread
+from coalmine.vectors import VectorKind
+from coalmine.vectors import flat as flat_vector
 
 
 class Training(Rounds):
@@ -54,7 +57,8 @@ class Training(Rounds):
         evaluate_every: Evaluate after every this many rounds as well.
         audits: Audits that insert canaries and observe releases (`coalmine.protocol.Audit`).
         seed: Seed for cohorts, batches and noise.
-        workers: Number of worker processes.
+        workers: Number of worker processes; more than one only on the CPU.
+        device: Device to train on, such as ``"cuda"``; by default where the model is.
 
     Raises:
         InputError: If the arguments do not fit each other, or the model cannot be trained privately.
@@ -87,7 +91,10 @@ class Training(Rounds):
         audits: Sequence[Audit] = (),
         seed: int = 0,
         workers: int = 1,
+        device: torch.device | str | None = None,
     ) -> None:
+        check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
+        model = flat.moved(model, device)
         if client is not None:
             check_kind("client", client, LocalTraining, "LocalTraining(...)")
         if mechanism is not None:
@@ -115,6 +122,8 @@ class Training(Rounds):
             for audit in self.audits:
                 audit.joins(clients=expected, noise_multiplier=noise_multiplier)
                 audit.describe(layers=layers, sampling=self._claimed_sampling(), even_noise=True)
+        if workers != 1 and self._model.device.type != "cpu":
+            raise InputError(f"workers must be 1 on the device {self._model.device}, got {workers}: they share the CPU")
         self._weights = self.mechanism.weighting.weights(data.sizes)
         with one_thread():
             kernel = choose_kernel(model, data, self.client)
@@ -196,7 +205,7 @@ class Training(Rounds):
                 planted = audit.plant(self.state.round, clip_norm=self.state.clip_norm, trial=trial)
                 contributions = [] if planted is None else [planted]
                 update, divisor, _, _ = self._noisy_mean(contributions, trial=first + trial, frozen=clients)
-                vector = read_only(update)
+                vector = shown(update)
                 audit.observe(
                     Release(round=self.state.round, kind="update", vector=vector, trial=trial, divisor=divisor)
                 )
@@ -256,12 +265,12 @@ class Training(Rounds):
         total = clients.total
         for contribution in planted:
             checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)
-            total += torch.from_numpy(np.array(contribution.total, dtype=np.float32))
+            total += VectorKind.of(total).give(flat_vector(contribution.total))
         divisor = sum(contribution.clients for contribution in planted)
         if self.mechanism.private:
             expected = self.cohorts.expected(population, number)
             noise = self.mechanism.noise(self.dim, self.seed, clip_norm, expected, number, trial)
-            total += torch.from_numpy(noise)
+            total += torch.from_numpy(noise).to(total.device)
             # The number of clients that took part is private; the expected number is not.
             divisor += expected
         else:

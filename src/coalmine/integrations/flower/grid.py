@@ -21,6 +21,7 @@ from coalmine.methods.one_shot.costs import warn_if_crowded
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.methods.one_shot.updates import FAMILIES
 from coalmine.protocol import Audit, Contribution
+from coalmine.vectors import flat, to_numpy
 
 # What a held-out canary sends, in clip norms. Flower's clipping divides by the norm of an update, so it must not be 0.
 # Inserted canaries are shorter by twice as much, so that the two differ by no more than the clip norm.
@@ -230,7 +231,7 @@ class CanaryGrid(Grid):
         nudged = self._layout.nudged(_arrays(messages[0]), step)  # the same arrays for all held-out canaries
         scale = np.float32(self._length * self._shrink)
         moved = {
-            (audit, seat): self._layout.moved(_arrays(asked[audit, seat]), update * scale)
+            (audit, seat): self._layout.moved(_arrays(asked[audit, seat]), to_numpy(flat(update)) * scale)
             for audit, contribution in planted.items()
             for seat, update in contribution.one_by_one()
         }

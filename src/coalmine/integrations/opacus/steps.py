@@ -26,6 +26,7 @@ from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
+from coalmine.vectors import VectorKind, flat
 
 _DISTRIBUTED = (
     DistributedDPOptimizer,
@@ -226,7 +227,8 @@ class AuditedSteps:
 
     def _add(self, planted: Contribution) -> None:
         """Add a sum of updates that are within the clip norm."""
-        pieces = torch.from_numpy(planted.total).split([p.numel() for p in self.params])
+        total = VectorKind(self.params[0].device, torch.float32).give(flat(planted.total))
+        pieces = total.split([p.numel() for p in self.params])
         for p, piece in zip(self.params, pieces, strict=True):
             gradient = -piece.reshape(p.shape).to(p)
             if p.summed_grad is None:

@@ -24,6 +24,7 @@ from coalmine.methods.canife.trials import Trials, described
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import common_delta
 from coalmine.stats import gaussian_shift
+from coalmine.vectors import VectorKind, flat, to_numpy
 
 Mode = Literal["frozen", "running"]
 
@@ -170,7 +171,8 @@ class Canife(Audit):
         inserted = None
         if present.any():
             members = tuple(np.flatnonzero(present).tolist())
-            inserted = InsertedUpdates(self._crafted.total(present), 0.0, len(members), self._crafted, members)
+            total = VectorKind().give(self._crafted.total(present))
+            inserted = InsertedUpdates(total, 0.0, len(members), self._crafted, members)
         if self._frozen:
             self._began = start  # the whole round is held for the audit: its time counts until it is observed
         else:
@@ -194,7 +196,7 @@ class Canife(Audit):
     def observe(self, release: Release) -> None:
         """Score every canary, present or not, in a round's sum, or record the model."""
         if release.kind == "model":
-            self._model = np.array(release.vector, dtype=np.float32)
+            self._model = np.array(to_numpy(flat(release.vector)))
             return
         if self._frozen == (release.trial is None):
             return
@@ -206,12 +208,13 @@ class Canife(Audit):
             raise InputError(f"{described(release)} was observed before plant was called for it: call plant first")
         if release.divisor is None:
             raise InputError(f"CANIFE scores the sum of {described(release)}: pass Release(divisor=...)")
-        if release.vector.shape != self._crafted.directions.shape[1:]:
+        vector = to_numpy(flat(release.vector))
+        if vector.shape != self._crafted.directions.shape[1:]:
             raise InputError(
                 f"the release of {described(release)} must have the shape {self._crafted.directions.shape[1:]} of the "
-                f"canaries, got {release.vector.shape}"
+                f"canaries, got {vector.shape}"
             )
-        scores = self._crafted.scores(release.vector) * check_positive("divisor", release.divisor)
+        scores = self._crafted.scores(vector) * check_positive("divisor", release.divisor)
         if not np.isfinite(scores).all():
             raise InputError(f"the release of {described(release)} must be finite, got NaN or infinity")
         self._trials.scores[number], self._trials.sigmas[number] = scores, self._crafted.effective_sigma

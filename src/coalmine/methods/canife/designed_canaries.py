@@ -131,6 +131,7 @@ class DesignedCanaries:
         if clients is not None:
             check_disjoint(pool, clients)
         step_size(client)
+        model = model if flat.device_of(model).type == "cpu" else flat.moved(model, "cpu")
         flat.check_module(model, private=True)
         check_fits(model, pool.task, name=type(model).__name__)
         self.data, self.client, self.score, self.start, self.target = pool, client, score, start, target

@@ -27,7 +27,8 @@ from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import EXAMPLE
-from coalmine.simulation.flat import FlatModel, parameter_vector
+from coalmine.simulation.flat import FlatModel, moved, parameter_vector
+from coalmine.vectors import flat, to_numpy
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 """From a module's outputs and targets, of k examples each, to k losses."""
@@ -63,6 +64,7 @@ class Samples(Audit):
             without the canary's clipped gradient, as if the rest were Gaussian noise.
         rate: Probability that an example is in a batch, which the score of ``"updates"`` uses; None or 1 for certain.
         losses: Function from outputs and targets to one loss per example. Cross-entropy by default.
+        device: Device to compute losses and gradients on, such as ``"cuda"``; by default where the model is.
 
     Raises:
         InputError: If the view is unknown, or if it is ``"updates"`` and `torch.func` cannot differentiate the module.
@@ -85,6 +87,7 @@ class Samples(Audit):
         view: str = "final-change",
         rate: float | None = None,
         losses: Losses | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
         check_kind("canaries", canaries, SampleCanaries, "SampleCanaries(...)")
         check_kind("model", model, nn.Module, "a torch.nn.Module")
@@ -94,7 +97,7 @@ class Samples(Audit):
         self.rate = None if rate is None or rate == 1 else check_probability("rate", rate)
         self.views = (parse_view(view),) if view != "updates" else (View("update"), View("model"))
         self._losses = losses or cross_entropies
-        self._model = FlatModel(model)
+        self._model = FlatModel(moved(model, device))
         self._model.module.eval()
         self._weights: Vector = parameter_vector(model).cpu().numpy()
         self._scores: Floats = np.zeros(len(canaries))
@@ -116,16 +119,17 @@ class Samples(Audit):
         if release.trial is not None:
             return
         start = time.perf_counter()
-        if release.vector.shape != self._weights.shape:
+        vector = to_numpy(flat(release.vector))
+        if vector.shape != self._weights.shape:
             raise InputError(
-                f"the release of round {release.round} has shape {release.vector.shape}, but the model trains "
+                f"the release of round {release.round} has shape {vector.shape}, but the model trains "
                 f"{self._weights.size} parameters"
             )
         if release.kind == "update":
-            self._scores += self._log_ratios(release)
+            self._scores += self._log_ratios(vector, release.divisor)
             self._observed[release.round] = True
         else:
-            self._weights = np.array(release.vector, dtype=np.float32)
+            self._weights = np.array(vector)
             if self.view != "updates":
                 self._scores -= self._loss_at(self._weights)
                 self._observed[release.round] = True
@@ -235,10 +239,11 @@ class Samples(Audit):
     def _loss_at(self, weights: Vector) -> Floats:
         """Return the loss of every canary at these weights, (k,)."""
         self._model.load(torch.from_numpy(weights))
-        inputs, targets = (t.split(_LOSS_EXAMPLES) for t in (self.canaries.inputs, self.canaries.targets))
+        both = (self.canaries.inputs, self.canaries.targets)
+        inputs, targets = (t.to(self._model.device).split(_LOSS_EXAMPLES) for t in both)
         with torch.no_grad():
             parts = [self._losses(self._model.module(x), y) for x, y in zip(inputs, targets, strict=True)]
-        losses = torch.cat(parts).double().numpy()
+        losses = torch.cat(parts).cpu().double().numpy()
         if losses.shape != (len(self.canaries),):
             raise InputError(
                 f"losses must return one number for each of {len(self.canaries)} examples, got shape {losses.shape}"
@@ -246,16 +251,15 @@ class Samples(Audit):
         # A diverged model gives losses that are not finite. They carry no evidence, and must not end a training.
         return np.asarray(np.nan_to_num(losses, nan=0.0, posinf=1e9, neginf=-1e9), dtype=np.float64)
 
-    def _log_ratios(self, release: Release) -> Floats:
+    def _log_ratios(self, update: Vector, divisor: float | None) -> Floats:
         """Return each canary's log-likelihood ratio of one step, (k,), by its clipped gradient before the step."""
-        update = torch.from_numpy(np.array(release.vector, dtype=np.float32))
-        dots, squares = self._gradient_products(torch.from_numpy(self._weights), update)
+        dots, squares = self._gradient_products(self._weights, update)
         gradient_norms = np.sqrt(squares)
         clip_factors = np.minimum(1.0, self._clip_norm / np.maximum(gradient_norms, 1e-12))
-        divisor = 1.0 if release.divisor is None else release.divisor
+        divisor = 1.0 if divisor is None else divisor
         # The sum S is modeled as N(μ, v·I) with μ = −c if the canary's clipped gradient c is in the batch and 0 if not;
         # v is estimated from S itself. The log-ratio is then (−⟨c, S⟩ − |c|²/2)/v, where S = divisor · update.
-        variance = float(update.double().square().mean()) * divisor**2
+        variance = float(np.mean(np.square(update, dtype=np.float64))) * divisor**2
         if variance == 0:
             return np.zeros(len(dots))
         log_ratios = (-clip_factors * dots * divisor - (clip_factors * gradient_norms) ** 2 / 2) / variance
@@ -264,9 +268,10 @@ class Samples(Audit):
         # The adversary does not know whether an inserted canary was drawn: a mixture of both cases.
         return np.asarray(np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + log_ratios))
 
-    def _gradient_products(self, weights: Tensor, update: Tensor, count: int | None = None) -> tuple[Floats, Floats]:
+    def _gradient_products(self, weights: Vector, update: Vector, count: int | None = None) -> tuple[Floats, Floats]:
         """Return ⟨gradient, update⟩ and |gradient|² at ``weights`` for the first ``count`` canaries, (k,) each."""
-        self._model.load(weights)
+        self._model.load(torch.from_numpy(weights))
+        device = self._model.device
         module, buffers = self._model.module, dict(self._model.module.named_buffers())
 
         def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
@@ -275,23 +280,23 @@ class Samples(Audit):
         parameters = {
             name: value.detach() for name, value in zip(self._model.names, self._model.parameters, strict=True)
         }
-        pieces = update.split([value.numel() for value in self._model.parameters])
+        pieces = torch.tensor(update, device=device).split([value.numel() for value in self._model.parameters])
         gradients = vmap(grad(loss), in_dims=(None, 0, 0))
         batch = max(1, _GRADIENT_NUMBERS // self._model.dim)
         dots, squares = [], []
         for inputs, targets in zip(
             self.canaries.inputs[:count].split(batch), self.canaries.targets[:count].split(batch), strict=True
         ):
-            rows = [gradient.flatten(1) for gradient in gradients(parameters, inputs, targets).values()]
+            gradients_of = gradients(parameters, inputs.to(device), targets.to(device))
+            rows = [gradient.flatten(1) for gradient in gradients_of.values()]
             dots.append(sum(row @ piece for row, piece in zip(rows, pieces, strict=True)))
             squares.append(sum(row.square().sum(1) for row in rows))
-        return torch.cat(dots).double().numpy(), torch.cat(squares).double().numpy()
+        return torch.cat(dots).cpu().double().numpy(), torch.cat(squares).cpu().double().numpy()
 
     def _check_differentiable(self) -> None:
         """Refuse a module without per-example gradients now instead of in the middle of a training."""
-        weights = torch.from_numpy(self._weights)
         try:
-            self._gradient_products(weights, weights, count=1)
+            self._gradient_products(self._weights, self._weights, count=1)
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
             raise InputError(
                 f'the view "updates" needs per-example gradients, which torch.func cannot compute for this model '

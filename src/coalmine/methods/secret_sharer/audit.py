@@ -28,6 +28,7 @@ from coalmine.results.result import AuditResult
 from coalmine.results.units import PHRASE, USER
 from coalmine.stats import Scores
 from coalmine.stats.random_guessing import RandomGuessing
+from coalmine.vectors import flat, to_numpy
 
 PrivacyUnit = Literal["user", "phrase"]
 """Whose ε: one user's, or that of all users who share a phrase together."""
@@ -99,7 +100,7 @@ class SecretSharer(Audit):
     def observe(self, release: Release) -> None:
         """Keep the final model."""
         if release.trial is None:
-            self._model, self._memorization = np.array(release.vector, dtype=np.float32), None
+            self._model, self._memorization = np.array(to_numpy(flat(release.vector))), None
 
     def memorization(self) -> Memorization:
         """Return what the final model says about every canary; it is probed once.
@@ -221,8 +222,8 @@ def _metrics(memorization: Memorization) -> dict[str, float]:
 
 
 def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
-    """Return a copy of the module with the parameters of a release."""
-    copied = copy.deepcopy(module)
+    """Return a copy of the module on the CPU with the parameters of a release."""
+    copied = copy.deepcopy(module).cpu()
     parameters = [parameter for parameter in copied.parameters() if parameter.requires_grad]
     expected = sum(parameter.numel() for parameter in parameters)
     if expected != len(vector):

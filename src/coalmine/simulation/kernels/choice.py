@@ -43,6 +43,8 @@ def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTrai
     """The kernel that should beat the loop, judged by shapes alone and not yet tried; None if there is none."""
     if not isinstance(training.optimizer, SGD) or training.optimizer.momentum or has_other_loss(module):
         return None
+    if training.mixed_precision:
+        return None  # torch chooses the precision of each operation, and fast kernels have others
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
         return None  # padding would enter the batch statistics
     sizes, activations = data.sizes, _activations(module, data.task, data)
@@ -61,7 +63,8 @@ def _agree(
     """Whether a kernel reproduces the loop on a few clients, without drawing random numbers or changing buffers."""
     start = flat.parameter_vector(module)
     # Try perturbed weights as well: weights that start at zero would hide whatever depends on them.
-    perturbed = torch.randn(len(start), generator=torch.Generator().manual_seed(0)).mul_(0.05).add_(start)
+    perturbed = torch.randn(len(start), generator=torch.Generator().manual_seed(0)).mul_(0.05)
+    perturbed = perturbed.to(start).add_(start)
     rng_state = torch.get_rng_state()
     for weights in (start, perturbed):
         clients = _trial_clients(data, batch_size)
@@ -99,11 +102,12 @@ def _activations(module: nn.Module, task: Task, data: FederatedData) -> int:
         nonlocal total
         total += output.numel() if isinstance(output, Tensor) else 0
 
-    model = flat.FlatModel(module).module.eval()
+    whole = flat.FlatModel(module)
+    model = whole.module.eval()
     for layer in model.modules():
         if next(layer.children(), None) is None:
             layer.register_forward_hook(count)
-    inputs = input_tensor(data.client(int(data.sizes.argmax())).inputs[:2], task)
+    inputs = input_tensor(data.client(int(data.sizes.argmax())).inputs[:2], task, device=whole.device)
     with torch.no_grad():
         model(inputs if len(inputs) > 1 else inputs.repeat(2, *[1] * (inputs.ndim - 1)))
     return max(1, total // 2)

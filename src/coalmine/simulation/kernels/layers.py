@@ -108,7 +108,7 @@ class EmbeddingGradients:
 
     def __init__(self, tokens: Tensor, deltas: Tensor, table: torch.Size) -> None:
         # One row per distinct (client, token) pair.
-        keys = tokens + torch.arange(len(tokens))[:, None] * table[0]
+        keys = tokens + torch.arange(len(tokens), device=tokens.device)[:, None] * table[0]
         pairs, places = keys.flatten().unique(return_inverse=True)
         self._client, self._token = pairs // table[0], pairs % table[0]
         self._sums = deltas.new_zeros(len(pairs), table[1]).index_add_(0, places, deltas.flatten(0, 1))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.simulation import flat
-from coalmine.simulation.client import LocalTraining, Participant, loss_of, tensors
+from coalmine.simulation.client import LocalTraining, Participant, loss_of, seed_dropout, tensors
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.kernels.convolutions import use_reach
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
@@ -61,21 +61,23 @@ class Loop:
         self.model.reattach()
         self.model.vector.copy_(start)
         self.model.reset_buffers()
-        inputs, targets = tensors(client.examples, self._task, self._dtype)
+        device = self.model.device
+        inputs, targets = tensors(client.examples, self._task, self._dtype, device)
         if inputs.ndim == 4 and self.model.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         batches = self._training.batches(len(client.examples), client.stream)
         # Dropout and similar layers draw from torch's global generator: seed it per client.
-        torch.default_generator.manual_seed(int(client.stream().integers(2**32)))
+        seed_dropout(int(client.stream().integers(2**32)), device)
         state: OptimizerState = {}
         first_loss = float("nan")
         for step, batch in enumerate(batches):
-            rows = slice(None) if batch is None else torch.from_numpy(batch)
+            rows = slice(None) if batch is None else torch.from_numpy(batch).to(device)
             reused = batch is None and len(batches) > 1  # then a module may not change its inputs in place
             batch_inputs = inputs.clone() if reused else inputs[rows]
             count = f"{len(batch_inputs)} example{'s' if len(batch_inputs) > 1 else ''}"
             with errors_of(f"the model failed on a client's batch of {count}"):
-                loss = loss_of(self.model.module, self._task, batch_inputs, targets[rows])
+                with self._training.autocast(device):
+                    loss = loss_of(self.model.module, self._task, batch_inputs, targets[rows])
                 gradients = self.model.gradients(loss)
             with torch.no_grad():
                 self._training.optimizer.step(self.model.parameters, gradients, state)

@@ -67,7 +67,8 @@ class OneStep:
     def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), in one pass."""
         self.model.load(weights)
-        inputs, targets, loss_weights = padded([client.examples for client in clients], self._task, self._dtype)
+        examples, device = [client.examples for client in clients], self.model.device
+        inputs, targets, loss_weights = padded(examples, self._task, self._dtype, device)
         if inputs.ndim == 5 and self.model.channels_last:
             inputs = inputs.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, inputs.shape[:2])
         losses = self._forward(inputs, targets, loss_weights)
@@ -79,14 +80,14 @@ class OneStep:
                 for layer, delta in zip(self._layers, deltas, strict=True)
                 for gradients in layer_gradients(layer, self._recorded[layer][0], delta, len(clients))
             ]
-            squares = torch.stack([gradients.squared_norms() for gradients in parameters]).sum(0)
+            squares = torch.stack([gradients.squared_norms().cpu() for gradients in parameters]).sum(0)
             norms = self._learning_rate * squares.sqrt().numpy()
             clipping = clip_factors(norms, np.array([client.weight for client in clients]), clip_norm)
-            factors = torch.from_numpy(-self._learning_rate * clipping).to(self._dtype)
+            factors = torch.from_numpy(-self._learning_rate * clipping).to(device, self._dtype)
             for gradients, place in zip(parameters, self.model.views(out), strict=True):
                 gradients.weighted_sum(factors, place)
         self._recorded.clear()
-        return PartialSum(out, norms, losses.detach().double().numpy())
+        return PartialSum(out, norms, losses.detach().cpu().double().numpy())
 
     def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """A forward hook that keeps a layer's input and output."""

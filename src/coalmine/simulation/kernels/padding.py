@@ -12,7 +12,9 @@ from coalmine.simulation.client import ignored_index, input_tensor
 from coalmine.simulation.data.federated import Examples, Task
 
 
-def padded(clients: Sequence[Examples], task: Task, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def padded(
+    clients: Sequence[Examples], task: Task, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs, targets and loss weights of all clients, each of shape (clients, most examples, …).
 
     The loss weights of a client's targets sum to one, so that the weighted sum of losses is its mean loss; padding and
@@ -27,8 +29,8 @@ def padded(clients: Sequence[Examples], task: Task, dtype: torch.dtype) -> tuple
         # Pad with copies of a real example: a module may fail on zeros, for instance when it normalizes its inputs.
         inputs[i, len(examples) :] = examples.inputs[0] if len(examples) else first.inputs[0]
         targets[i, : len(examples)] = examples.targets
-    labels = torch.from_numpy(targets)
+    labels = torch.from_numpy(targets).to(device)
     counted = labels != ignored
     loss_weights = counted.to(dtype)
     loss_weights /= loss_weights.flatten(1).sum(1).clamp_(min=1).view(-1, *[1] * (loss_weights.ndim - 1))
-    return input_tensor(inputs, task, dtype), labels.mul_(counted), loss_weights
+    return input_tensor(inputs, task, dtype, device), labels.mul_(counted), loss_weights

@@ -89,13 +89,13 @@ class Stacked:
                 client.examples if batch is None else client.examples[batch]
                 for client, batch in zip(clients, step, strict=True)
             ]
-            gradients, loss = self._gradients(parameters, *padded(examples, self._task, self._dtype))
+            gradients, loss = self._gradients(parameters, *padded(examples, self._task, self._dtype, start.device))
             with torch.no_grad():
                 self._training.optimizer.step(parameters, gradients, state)
             if not len(losses):
-                losses = loss.double().numpy()
+                losses = loss.cpu().double().numpy()
         with torch.no_grad():
             updates = matrix.sub_(start)
             norms = flat.norms(updates).numpy()
         factors = clip_factors(norms, np.array([client.weight for client in clients]), clip_norm)
-        return updates, norms, torch.from_numpy(factors).to(self._dtype), losses
+        return updates, norms, torch.from_numpy(factors).to(start), losses

@@ -17,7 +17,8 @@ def check_fits(module: nn.Module, task: Task, *, name: str) -> None:
     """Raise unless the module maps a batch of zeros to logits of the task's shape."""
     expected = (_BATCH, *task.target_shape, task.classes)
     shape = (_BATCH, *task.input_shape)
-    batch = torch.zeros(shape, dtype=torch.float32 if task.tokens is None else torch.int64)
+    device = next((value.device for value in module.parameters()), None)
+    batch = torch.zeros(shape, dtype=torch.float32 if task.tokens is None else torch.int64, device=device)
     try:
         with torch.no_grad():
             logits = copy.deepcopy(module).float().eval()(batch)

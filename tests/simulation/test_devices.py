@@ -1,0 +1,92 @@
+"""Trainings on a device that is not the CPU, which exists in tests only (`fake_device`)."""
+
+import numpy as np
+import pytest
+import torch
+
+from coalmine import OneShot
+from coalmine.errors import InputError
+from coalmine.simulation import (
+    SGD,
+    Adam,
+    AdaptiveClipping,
+    CentralTraining,
+    LocalTraining,
+    Mechanism,
+    PoissonCohorts,
+    Training,
+    models,
+)
+from coalmine.simulation.data import load
+from fake_device import FAKE
+
+
+def training(device=None, *, model="mlp", audits=(), **options):
+    splits = load("digits")
+    options = {"rounds": 3, "workers": 1, "client": LocalTraining()} | options
+    return Training(
+        model=models.build(model, splits.train.task), data=splits.train, test=splits.test, device=device, audits=audits,
+        cohorts=PoissonCohorts(0.2), mechanism=Mechanism(clipping=AdaptiveClipping(initial=1.0), noise_multiplier=0.5),
+        server=Adam(learning_rate=0.01), **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("client", "kernel"),
+    [
+        (LocalTraining(), "OneStep"),
+        (LocalTraining(batch_size=5), "Stacked"),
+        (LocalTraining(optimizer=SGD(learning_rate=0.1, momentum=0.5), batch_size=8, epochs=2), "Loop"),
+    ],
+)
+def test_a_training_on_a_device_is_the_training_on_the_cpu_up_to_rounding(client, kernel):
+    here, there = training(client=client), training(FAKE, client=client)
+    assert here.kernel == there.kernel == kernel
+    for each in (here, there):
+        each.run()
+    assert there.state.model.device == FAKE
+    assert next(there.module().parameters()).device == FAKE
+    np.testing.assert_allclose(there.state.model.cpu().numpy(), here.state.model.numpy(), atol=1e-4)
+    for mine, its in zip(here.history, there.history, strict=True):
+        assert mine == pytest.approx(its, rel=1e-3)
+
+
+def test_audits_on_a_device_have_the_scores_of_the_cpu_and_resume(tmp_path):
+    def audit():
+        return OneShot(dim=9610, rounds=3, canaries=20, view="updates", participation="every-round")
+
+    here, there, resumed = (training(device, audits=[audit()]) for device in (None, FAKE, FAKE))
+    assert here.dim == 9610
+    here.run()
+    there.run(until=2, checkpoints=tmp_path)
+    resumed.run(checkpoints=tmp_path)
+    assert resumed.history == there.load(tmp_path).history
+    for mine, its in zip(here.audits[0].scores(), resumed.audits[0].scores(), strict=True):
+        np.testing.assert_allclose(its, mine, atol=1e-4)
+
+
+def test_central_training_runs_on_the_device_of_its_model():
+    data = load("digits").train
+    models_of = [models.build("logistic", data.task), models.build("logistic", data.task).to(FAKE)]
+    here, there = (CentralTraining(model=model, data=data, rounds=2, steps=3) for model in models_of)
+    for each in (here, there):
+        each.run()
+    np.testing.assert_allclose(there.state.model.cpu().numpy(), here.state.model.numpy(), atol=1e-5)
+
+
+def test_what_is_for_the_cpu_only_says_so():
+    with pytest.raises(InputError, match="workers must be 1 on the device fake:0, got 2"):
+        training(FAKE, workers=2)
+    with pytest.raises(InputError, match=r"device must be one that torch has here.* nonsense"):
+        training("nonsense")
+
+
+def test_mixed_precision_trains_in_bfloat16_and_keeps_float32_updates():
+    client = LocalTraining(mixed_precision=True, batch_size=10)
+    mixed, full = training(client=client), training(client=LocalTraining(batch_size=10))
+    assert mixed.kernel == "Loop"
+    for each in (mixed, full):
+        each.run()
+    assert mixed.state.model.dtype == torch.float32
+    apart = float((mixed.state.model - full.state.model).norm() / full.state.model.norm())
+    assert 1e-6 < apart < 0.05  # bfloat16 has 8 bits
