@@ -18,24 +18,22 @@ from coalmine.accounting.sampling import EveryRound, Sampling
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_kind, check_positive
 from coalmine.layers import Layers, LayerSpec
-from coalmine.methods.estimates import canary_evidence, normality, rough_epsilon
+from coalmine.methods.estimates import rough_epsilon
 from coalmine.methods.one_shot.arguments import canary_norm, check_canaries, parsed_dim
 from coalmine.methods.one_shot.canary_claim import sampling_of_known_rounds, tightest_theory
 from coalmine.methods.one_shot.canary_set import CanarySet
-from coalmine.methods.one_shot.cautions import cautions
 from coalmine.methods.one_shot.costs import warn_if_crowded, warn_if_loud
 from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.participation import Participation, parse_participation
 from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.result import one_shot_result
 from coalmine.methods.one_shot.scaled import clip_scale, matched_filter, noise_scale
 from coalmine.methods.one_shot.updates import check_room, family_for
 from coalmine.methods.one_shot.view_record import ViewRecord
-from coalmine.methods.one_shot.views import adversary
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.finding import Check, Finding
-from coalmine.results.result import AuditResult, common_delta
-from coalmine.results.units import USER
-from coalmine.stats import CosineNull, Null
+from coalmine.results.result import AuditResult
+from coalmine.stats import Null
 from coalmine.stats.rank_tests import Design
 from coalmine.vectors import AnyVector, check_flat, flat, to_numpy
 
@@ -400,44 +398,16 @@ class OneShot(Audit):
             InputError: If plant was not called for a round, a release of the view was not observed, or
                 ``delta`` differs from the claim's.
         """
-        delta = common_delta(delta, theory)
         self._record.log.check_complete(self._record.view, self.view)
-        inserted, held_out = self.scores()
-        null = self.null()
-        evidence = canary_evidence(
-            inserted,
-            held_out,
-            null=null,
-            signs=self.family == "hadamard",
-            design=self.design,
-            delta=delta,
-            confidence=confidence,
-            theory=theory,
+        result = one_shot_result(
+            self, self._record, self._inspection, delta=delta, confidence=confidence, theory=theory
         )
-        test, warnings = normality(inserted, "inserted")
-        checks, findings = self._inspection.findings(theory, self._record.in_tensors, self.members)
         self._finished = True
-        return AuditResult(
-            method="one-shot",
-            view=self.view,
-            unit=USER,
-            adversary=adversary(self.view),
-            score_name=self.score,
-            seed=self.seed,
-            estimates=evidence.estimates,
-            scores=evidence.scores,
-            null=f"cosine:{null.dim}" if isinstance(null, CosineNull) else None,
-            theory=theory,
-            claim_test=evidence.claim_test,
-            recipe=evidence.recipe,
-            checks=checks,
-            findings=findings,
-            ceiling=evidence.ceiling,
-            warnings=[*warnings, *cautions(self, theory), *self.notes],
-            metrics={"inserted": float(len(inserted)), "held_out": float(len(held_out)), **test, **(metrics or {})},
+        return replace(
+            result,
+            metrics={**result.metrics, **(metrics or {})},
             timing={"audit_s": self._seconds},
             config=self._config() | self._record.log.clipping(),
-            arrays=self._record.canaries_by_score(),
         )
 
     def result_for(self, claim: TrainingClaim, *, confidence: float, metrics: Mapping[str, float]) -> AuditResult:
