@@ -7,9 +7,18 @@ as NumPy without moving it.
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-_setup_privateuseone_for_python_backend("fake")  # torch's own way to write a device in Python
+
+class FakeModule(_DummyBackendModule):
+    """What would be ``torch.cuda``. It counts no devices, so that other tests do not find an accelerator."""
+
+    def device_count(self):
+        return 0
+
+
+# torch's own way to write a device in Python.
+_setup_privateuseone_for_python_backend("fake", backend_module=FakeModule())
 FAKE = torch.device("fake:0")
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 

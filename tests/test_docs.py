@@ -31,6 +31,7 @@ NEEDS = {"opacus": "opacus", "replay": "opacus", "flower": "flwr", "nvflare": "n
         ("ldp", 8),
         ("secret-sharer", 12),
         ("bring-your-own", 8),
+        ("devices", 7),
         ("ci", 6),
         ("replay", 16),
         ("mechanism", 5),

@@ -194,6 +194,12 @@ def as_points(vectors: Any) -> Any:
     return np.ascontiguousarray(even, dtype=np.float32).view(np.complex64)
 
 
+def matrix_product(one: Any, other: Any, *, out: Any) -> None:
+    """Write the product of matrices, or of a matrix and each of several, to ``out``."""
+    product = sys.modules["torch"].matmul if is_tensor(out) else np.matmul
+    product(one, other, out=out)
+
+
 def is_half(vector: Vector) -> bool:
     """Return whether all numbers are ones of float16."""
     if is_tensor(vector):

@@ -19,7 +19,18 @@ import numpy.typing as npt
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count
 from coalmine.protocol import Vector
-from coalmine.vectors import Device, as_int32, bits_of, column_sums, device_of, empty, on, pieces, to_numpy
+from coalmine.vectors import (
+    Device,
+    as_int32,
+    bits_of,
+    column_sums,
+    device_of,
+    empty,
+    matrix_product,
+    on,
+    pieces,
+    to_numpy,
+)
 
 Signs = npt.NDArray[np.int8]
 Rows = npt.NDArray[np.float32]
@@ -29,6 +40,8 @@ Rows = npt.NDArray[np.float32]
 _FACTOR, _FACTOR_BITS = 32, 5
 # Neighboring factors are multiplied while their numbers are in the cache, up to this many rows together.
 _TOGETHER = 1024
+# Up to this length a vector is transformed as a whole: it stays in a larger cache, and copies would cost more.
+_WHOLE = 1 << 22
 _SIGN_BIT = -(2**31)
 
 
@@ -171,8 +184,10 @@ def transform(vector: Vector) -> Vector:
         The same vector.
     """
     length, device, before = len(vector), device_of(vector), 1
-    if length <= (piece := next(pieces(length, device)).stop):
-        vector[:] = _multiplied(vector, _sizes(length), 1)
+    piece = next(pieces(length, device)).stop
+    scratch = empty(min(length, max(piece, _WHOLE)), device), empty(piece, device)
+    if length <= max(piece, _WHOLE):
+        _multiply(vector, _sizes(length), 1, scratch[0])
         return vector
     # Groups of factors, one after the other, each on pieces of the vector that fit in the cache: rows of a matrix
     # (group, after) for the factors' indices, and as many of its columns, or whole matrices, as fit.
@@ -184,21 +199,31 @@ def transform(vector: Vector) -> Vector:
         for first in range(0, before, count):
             for column in range(0, after, width):
                 tile = matrices[first : first + count, :, column : column + width]
-                tile[:] = _multiplied(tile.reshape(-1), sizes, len(tile)).reshape(tile.shape)
+                if width == after:  # contiguous
+                    _multiply(tile.reshape(-1), sizes, len(tile), scratch[0])
+                    continue
+                copied = scratch[1][: math.prod(tile.shape)]
+                copied.reshape(tile.shape)[:] = tile
+                tile[:] = _multiply(copied, sizes, len(tile), scratch[0]).reshape(tile.shape)
         before *= rows
     return vector
 
 
-def _multiplied(numbers: Vector, sizes: Sequence[int], before: int) -> Vector:
-    """Return ``before`` matrices, each multiplied by the Kronecker product of matrices of these sizes, as a vector."""
+def _multiply(numbers: Vector, sizes: Sequence[int], before: int, scratch: Vector) -> Vector:
+    """Multiply ``before`` matrices by the Kronecker product of matrices of these sizes, in place."""
     length, device = len(numbers), device_of(numbers)
+    source, target = numbers, scratch[:length]
     for size in sizes:
         after = length // (before * size)
         matrix = _matrix(size, None if device is None else str(device))
-        blocks = numbers.reshape(before, size, after)
-        numbers = matrix @ blocks if after > 1 else blocks.reshape(before, size) @ matrix
+        shape = (before, size, after) if after > 1 else (before, size)
+        factors = (matrix, source.reshape(shape)) if after > 1 else (source.reshape(shape), matrix)
+        matrix_product(*factors, out=target.reshape(shape))
+        source, target = target, source
         before *= size
-    return numbers.reshape(-1)
+    if source is not numbers:
+        numbers[:] = source
+    return numbers
 
 
 def _sizes(length: int) -> list[int]:
