@@ -1,0 +1,21 @@
+"""Audits and trainings on a device that is not the CPU.
+
+The facts are in tests/on_fake_device, and run in a process of their own: once torch has differentiated on any device
+but the CPU, it refuses to in forked processes, which other tests use.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILES = sorted((Path(__file__).parent / "on_fake_device").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_facts_about_devices_hold(path):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-2000:]
+    assert len(FILES) == 2
