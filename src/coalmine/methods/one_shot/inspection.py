@@ -24,7 +24,7 @@ from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
-from coalmine.vectors import AnyVector, dot, flat, like
+from coalmine.vectors import AnyVector, dot, flat, like, product_energy
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.5
@@ -90,13 +90,14 @@ class Inspection:
     def _look_for(self, inserted: Vector, update: Vector, divisor: float) -> None:
         """Record how much of the canaries' sum an update contains: 1 if it was added, and about 0 if it was not.
 
-        The canaries are random, so what else is in the update has a component along their sum with a variance of
-        |update|²/dim. Rounds are weighted by the inverse of that variance.
+        Given the sizes of its numbers, the signs of the canaries' sum are random. So what else is in the update adds to
+        their product with a variance of Σ cᵢ²uᵢ², wherever canaries and update are large. Rounds are weighted by the
+        inverse of the variance of the share.
         """
-        length, energy = dot(inserted, inserted), dot(update, update)
-        if length > 0 and energy > 0:
+        length, variance = dot(inserted, inserted), product_energy(inserted, update)
+        if length > 0 and variance > 0:
             share = dot(inserted, update) * divisor / length
-            precision = length * self.dim / (energy * divisor**2)
+            precision = length**2 / (variance * divisor**2)
             rows = slice(None) if not self._presence.any() else slice(1, None)
             self._presence[rows] += [share * precision, precision]
 
