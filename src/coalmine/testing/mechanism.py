@@ -10,6 +10,7 @@ from coalmine.errors import InputError, check_count
 from coalmine.layers import Layers, LayerSpec
 from coalmine.stats import Estimate
 from coalmine.testing.claims import FALSE_ALARM_RATE, checked_claim, claimed_curve, judged, share_of_cases
+from coalmine.testing.sensitivity import report
 
 _FIRST_CALL = 0.1  # share of the rate for the bound from the first call; the battery has the rest
 
@@ -111,15 +112,16 @@ def assert_private(
             "reveal everything with probability delta, and would then fail; raise false_alarm_rate"
         )
     tensors = None if layers is None else Layers.of(layers)
+    of_clients = None
     if clients is not None:
-        from coalmine.methods.mechanism.clients import replayed  # replaying needs torch
+        from coalmine.methods.mechanism.clients import ClientMechanism  # replaying needs torch
 
         size = dim if dim is not None or tensors is None else tensors.dim
-        mechanism, dim, replay = replayed(
-            mechanism, clients, dim=size, clip_norm=clip_norm, noise_multiplier=sigma, seed=seed
+        of_clients = mechanism = ClientMechanism(
+            mechanism, clients, dim=size, clip_norm=clip_norm, noise_multiplier=noise_multiplier, seed=seed
         )
-        if not replay.ok:
-            raise AssertionError(str(replay))
+        dim = of_clients.dim
+        report(of_clients.replay)
     if dim is None:
         dim = 10_000 if tensors is None else tensors.dim
     if canaries is None:
@@ -141,6 +143,8 @@ def assert_private(
     )
     made = 1 + number + calls_along_waves(dim, number)
     share = share_of_cases(false_alarm_rate)
+    if of_clients is not None and findings:
+        of_clients.check_steady()
     for finding in findings:
         raise AssertionError(
             f"{finding}\nThe claim of ε = {claim:.4g} at δ = {delta:g} is refuted by the check "

@@ -59,7 +59,16 @@ def every_seventh_round_without_noise():
     return lambda updates: sum(map(clipped, updates)) + noise(rng) * ((next(rounds) + 1) % 7 > 0)
 
 
-@pytest.mark.parametrize("aggregate", [mean, sum_in_place])
+def sum_on_a_grid(updates, rng):
+    """As with secure aggregation: everything is rounded before it leaves."""
+    return np.rint(64 * (sum(map(clipped, updates)) + noise(rng))) / 64
+
+
+def half_precision(updates, rng):
+    return mean(updates, rng).astype(np.float16)
+
+
+@pytest.mark.parametrize("aggregate", [mean, sum_in_place, sum_on_a_grid, half_precision])
 def test_right_aggregations_of_clients_pass(aggregate):
     # False-alarm probability: at most 0.2%, half of it replay's.
     assert assert_private(bound(aggregate), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200).valid
@@ -96,6 +105,30 @@ def test_an_average_is_compared_with_the_noise_of_as_many_clients():
         )
 
 
+def test_a_claim_of_epsilon_needs_no_gaussian_noise():
+    rng = np.random.default_rng(0)
+    # Two numbers of norm 1 together have an ℓ₁ norm of at most √2: ε = √2 for Laplace noise of scale 1.
+    assert assert_private(
+        lambda updates: sum(map(clipped, updates)) + rng.laplace(0, 1, 2),
+        epsilon=2.0, delta=0.0, dim=2, clients=5, clip_norm=1.0, calls=500,
+    ).valid  # fmt: skip
+
+
+def test_a_mechanism_that_adapts_is_refused_with_a_sentence():
+    """Its noise follows a clip norm that the battery's clients drive away, which is no bug."""
+    rng, state = np.random.default_rng(0), {"clip": 1.0}
+
+    def adaptive(updates):
+        norm = state["clip"]
+        total = sum(clipped(update, norm) for update in updates)
+        below = np.mean([np.linalg.norm(update) <= norm for update in updates])
+        state["clip"] *= np.exp(-0.2 * (below - 0.5))
+        return (total + norm * noise(rng)) / len(updates)
+
+    with pytest.raises(InputError, match="adaptive clipping"):
+        assert_private(adaptive, noise_multiplier=NOISE, dim=DIM, clients=10, calls=200)
+
+
 def test_clients_may_be_given_with_weights_and_several_arrays():
     rng = np.random.default_rng(0)
 
@@ -126,7 +159,7 @@ def test_the_audit_has_the_findings_of_both():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"epsilon": 1.0, "delta": 0.0}, "noise multiplier"),
+        ({"noise_multiplier": 2.0, "dim": 100_001}, "100,000 numbers"),
         ({"noise_multiplier": 2.0, "clip_norm": 0.0}, "clip_norm"),
         ({"noise_multiplier": 2.0, "clients": 0}, "clients"),
     ],

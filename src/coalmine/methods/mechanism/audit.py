@@ -101,7 +101,7 @@ def audit_mechanism(
             sizes, a module or a state dict.
         clients: If the mechanism takes a list of clients instead of their sum: the clients of an ordinary round, or how
             many, each an array of ``dim`` numbers. It is then also replayed with and without one client, which finds
-            bugs of clipping and weighting. That needs a claim, and has a false-alarm rate of `CHECK_RATE` of its own.
+            bugs of clipping and weighting and has a false-alarm rate of `CHECK_RATE` of its own.
         clip_norm: The claimed clip norm, with ``clients``.
         seed: Seed for the canaries and for which of them are inserted.
 
@@ -120,14 +120,16 @@ def audit_mechanism(
     start = time.perf_counter()
     delta = common_delta(delta, theory)
     findings: list[Finding] = []
+    of_clients = None
     if clients is not None:
-        from coalmine.methods.mechanism.clients import replayed  # replaying needs torch
+        from coalmine.methods.mechanism.clients import ClientMechanism  # replaying needs torch
 
-        noise = None if theory is None else theory.noise_multiplier or _gaussian(theory)
-        mechanism, dim, replay = replayed(
+        noise = None if theory is None else theory.noise_multiplier
+        of_clients = mechanism = ClientMechanism(
             mechanism, clients, dim=dim, clip_norm=clip_norm, noise_multiplier=noise, seed=seed
         )
-        findings += replay.findings
+        dim = of_clients.dim
+        findings += of_clients.replay.findings
     count = 2 * check_count("canaries", canaries)
     family = family or family_for(check_count("dim", dim, least=2), count)
     check_room(family, dim, count)
@@ -162,6 +164,8 @@ def audit_mechanism(
         noise_findings, weak = _battery(
             mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, seed=seed
         )
+        if of_clients is not None and noise_findings:
+            of_clients.check_steady()
         findings += noise_findings
         warnings += weak
     warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent

@@ -1,73 +1,116 @@
 """A mechanism that takes a list of clients, as one that takes their sum.
 
 Whether clients are clipped and weighted as claimed needs no statistics: `coalmine.replay` finds out. Whether the noise
-is right is for the battery, which chooses the sum. So it gets the noise of rounds whose clients send nothing, and adds
-the sum itself.
+is right is for the battery, which chooses the sum. Here the sum is divided among so many clients that none is clipped.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_positive
 from coalmine.protocol import Vector
 from coalmine.replaying import Replay, replay
 from coalmine.replaying.clients import Template, leaves, numbers_of
 
+_LARGEST = 100_000  # numbers of an update: the clients that carry a sum take up 1.1 · dim^1.5 numbers together
+_STEADY = 0.01  # change of what a client does over all calls that is still taken for rounding
 
-def replayed(
-    release: Callable[[list[Any]], object],
-    clients: int | Sequence[Any],
-    *,
-    dim: int | None,
-    clip_norm: float,
-    noise_multiplier: float | None,
-    seed: int,
-) -> tuple[Callable[[Vector], Vector], int, Replay]:
-    """Replay an aggregation of clients, and return it as a mechanism that takes their sum.
+
+class ClientMechanism:
+    """A mechanism of clients, replayed once, that can be called with a sum of updates of norm 1.
 
     Args:
         release: Function from a list of clients to their noisy sum or average.
         clients: The clients of an ordinary round, or how many: each is then a float32 array of shape ``(dim,)``.
-        dim: Number of coordinates of an update; needed if ``clients`` is a number.
+        dim: Number of coordinates of an update, if ``clients`` is a number; 10,000 by default.
         clip_norm: The claimed clip norm.
-        noise_multiplier: The claimed noise multiplier, or that of Gaussian noise that keeps the claim.
+        noise_multiplier: The claimed noise multiplier. If it is None, replay compares movements with the clip norm
+            alone, and leaves the noise to the battery.
         seed: Seed of the replay.
 
-    Returns:
-        The function of a sum of updates, in units of the clip norm; its number of coordinates; and the replay.
+    Attributes:
+        dim: Number of coordinates.
+        replay: What the replay with the given clients found.
 
     Raises:
-        InputError: If there is no noise multiplier, the clients do not fit, or the release is not as long as an update.
+        InputError: If the clients do not fit, or the output does not depend on them.
     """
-    if not callable(release):
-        raise InputError(f"mechanism must be a function of a list of clients, got {type(release).__name__}")
-    if noise_multiplier is None:
-        raise InputError("a mechanism of clients needs a claim to be compared with: a noise multiplier, or ε at δ > 0")
-    check_positive("clip_norm", clip_norm)
-    if isinstance(clients, int):
-        blank = Template(np.zeros(check_count("dim", 10_000 if dim is None else dim), dtype=np.float32))
-        clients = blank.random(check_count("clients", clients), norm=2 * clip_norm, seed=seed)
-    result = replay(release, clients, clip_norm=clip_norm, noise_multiplier=noise_multiplier, seed=seed)
-    if not 0 < result.unit < np.inf:
-        raise InputError("the mechanism's output does not depend on its clients: there is nothing to test")
-    template = Template(clients[0])
-    silent = np.zeros(template.dim)
-    # The replay measured its unit in rounds with one client more, and an average depends on their number.
-    cohort = [*clients, clients[0]]
 
-    def noisy_sum(total: Vector) -> Vector:
-        # Built anew in each call, since an aggregation may add up in place.
-        released = release([template.build(silent, base=client) for client in cohort])
-        noise = np.concatenate([numbers_of(leaf).ravel() for leaf in leaves(released).values()])
-        if noise.size != template.dim:
+    def __init__(
+        self,
+        release: Callable[[list[Any]], object],
+        clients: int | Sequence[Any],
+        *,
+        dim: int | None,
+        clip_norm: float,
+        noise_multiplier: float | None,
+        seed: int,
+    ) -> None:
+        if not callable(release):
+            raise InputError(f"mechanism must be a function of a list of clients, got {type(release).__name__}")
+        self._release, self._seed = release, seed
+        self._clip = check_positive("clip_norm", clip_norm)
+        if isinstance(clients, int):
+            blank = Template(np.zeros(check_count("dim", 10_000 if dim is None else dim), dtype=np.float32))
+            clients = blank.random(check_count("clients", clients), norm=2 * self._clip, seed=seed)
+        if not len(clients):
+            raise InputError("clients must be a list of at least one client, got none")
+        self._template = Template(clients[0])
+        self.dim = self._template.dim
+        if self.dim > _LARGEST:
             raise InputError(
-                f"the release has {noise.size:,} numbers and an update has {template.dim:,}: pass a function that "
-                "returns the noisy sum or average alone, and test the rest by assert_sensitivity"
+                f"with clients, an update may have at most {_LARGEST:,} numbers, got {self.dim:,}: test a smaller model"
             )
-        return np.asarray(total + noise / result.unit, dtype=np.float64)
+        self.replay: Replay = replay(
+            release, clients, clip_norm=self._clip, noise_multiplier=noise_multiplier, seed=seed
+        )
+        # Canaries of the battery have a coordinate each, so their sum is no longer than √dim.
+        self._carriers = max(len(clients) + 1, math.ceil(1.1 * math.sqrt(self.dim)) + 1)
+        self._unit = self._measured()
+        if not 0 < self._unit < math.inf:
+            raise InputError("the mechanism's output does not depend on its clients: there is nothing to test")
 
-    return noisy_sum, template.dim, result
+    def __call__(self, total: Vector) -> Floats:
+        """Return the noisy sum, in clip norms, of clients whose updates add up to ``total`` clip norms.
+
+        Raises:
+            InputError: If the release is not as long as an update.
+        """
+        released = self._release(self._sending(total))
+        noisy = np.concatenate([numbers_of(leaf).ravel() for leaf in leaves(released).values()])
+        if noisy.size != self.dim:
+            raise InputError(
+                f"the release has {noisy.size:,} numbers and an update has {self.dim:,}: pass a function that returns "
+                "the noisy sum or average alone, and test the rest by assert_sensitivity"
+            )
+        return np.asarray(noisy / self._unit)
+
+    def check_steady(self) -> None:
+        """Raise `InputError` if what a client does has changed over the calls, as with adaptive clipping."""
+        factor = self._measured() / self._unit
+        if abs(factor - 1) > _STEADY:
+            raise InputError(
+                f"one client now moves the output by {factor:.3g} times as much as before the calls, so its noise "
+                "cannot be judged: turn off what changes from round to round, such as adaptive clipping or a decaying "
+                "learning rate, or use assert_sensitivity"
+            )
+
+    def _sending(self, total: Vector) -> list[Any]:
+        """Return clients that share a sum equally; new ones, since an aggregation may add up in place."""
+        share = np.asarray(total, dtype=np.float64) * (self._clip / self._carriers)
+        return [self._template.build(share) for _ in range(self._carriers)]
+
+    def _measured(self) -> float:
+        """Return how far a client at the clip norm moves the output now, beside as many as carry a sum."""
+        others = self._sending(np.zeros(self.dim, dtype=np.float32))[1:]
+        found = replay(
+            self._release, others, clip_norm=self._clip, noise_multiplier=None, rounds=1, dropouts=False, quick=True,
+            seed=self._seed,
+        )  # fmt: skip
+        return found.unit
