@@ -291,4 +291,4 @@ def _short(value: float) -> str:
 
 
 def _setting(context: Context) -> str:
-    return f"{context.scale}, seed {context.seed}"
+    return f"{context.scale}"

@@ -196,7 +196,7 @@ def figure_4(context: Context) -> ReproducedTable:
         "these is a bound. Gaussian shift uses δ = 1e-05 throughout. εᵣ is by RDP at 1e-05. The perfect canary's "
         "scores are drawn from the Gaussian mechanism."
     )
-    title = f"CANIFE, Figures 1, 4 and 6: {context.scale}, seed {context.seed}"
+    title = f"CANIFE, Figures 1, 4 and 6: {context.scale}"
     drawn = [row for key, run in runs.items() for row in _points(*key, parts[_name(run)])]
     return ReproducedTable(title, columns, rows, note, lambda: {"canife-figure-4": along_trainings(drawn, title)})
 
@@ -240,7 +240,7 @@ def figure_8(context: Context) -> ReproducedTable:
         "a: without noise, CIFAR-10, LEAF's CNN. b, c: writers of MNIST, trained to "
         f"ε = {epsilon:g}; the paper's canary scored along its update, then ours along the likelihood ratio."
     )
-    return ReproducedTable(f"CANIFE, Figure 8: {context.scale}, seed {context.seed}", columns, rows, note)
+    return ReproducedTable(f"CANIFE, Figure 8: {context.scale}", columns, rows, note)
 
 
 def _name(run: MonitoredTraining) -> str:

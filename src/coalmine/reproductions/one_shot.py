@@ -163,7 +163,7 @@ def _setting(context: Context) -> str:
     size = SIZES[context.scale]
     return (
         f"{size.clients:,} clients with {size.examples} #ubuntu messages, each once in {size.rounds} rounds, "
-        f"{size.canaries:,} canaries, {context.scale}, seed {context.seed}"
+        f"{size.canaries:,} canaries, {context.scale}"
     )
 
 

@@ -260,7 +260,7 @@ def _table(context: Context, title: str, settings: Sequence[Setting], quick: Seq
     )
     columns = ["setting", "paper: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
     columns += ["ours: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
-    return ReproducedTable(f"Secret sharer, {title}: {context.scale}, seed {context.seed}", columns, rows, note)
+    return ReproducedTable(f"Secret sharer, {title}: {context.scale}", columns, rows, note)
 
 
 def _row(setting: Setting, trained: dict[str, Any]) -> list[str]:
