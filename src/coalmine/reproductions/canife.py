@@ -19,6 +19,7 @@ from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
     PAPER,
+    REFERENCE,
     Adversary,
     AttackCell,
     AttackRounds,
@@ -34,6 +35,7 @@ from coalmine.reproductions.canife_attack import (
 )
 from coalmine.reproductions.canife_figures import histograms
 from coalmine.reproductions.canife_sizes import SIZES, CanifeSize
+from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.stats import Scores, gaussian_shift
 
@@ -55,7 +57,8 @@ def figure_3(context: Context) -> ReproducedTable:
         cells |= _cells(f"pool-{pool}", size.single, size, pool, [(cohort, 0.0) for cohort in size.cohorts])
     for name, scene in (("single", size.single), ("clipped", clipped), ("private", private)):
         cells |= _cells(name, scene, size, size.pool, [(size.cohort, noise) for noise in both])
-    parts = dict(context.parts(attack, cells))
+    reference = _cells("single", size.single, size, size.pool, [(size.cohort, 0.0)], adversaries=(REFERENCE,))
+    parts = dict(context.parts(attack, cells | reference))
     perfect = context.parts(_perfect, {"canife-perfect": size})["canife-perfect"]
     titles = {"single": "a, b", "clipped": "every client clipped", "private": "trained with noise"}
     if size.resnet is not None:
@@ -73,6 +76,10 @@ def figure_3(context: Context) -> ReproducedTable:
         for kind, noise in enumerate(both[:1] if name == "resnet" else both):
             labels = [title, str(size.cohort), str(pool), f"{noise:g}"]
             rows.append(_row_3(labels, papers.get((name, noise), ("-", "-")), parts, name, kind))
+    (scaled,) = (parts[name] for name in reference)
+    labels = ["a; the canary ignores the clients' learning rate", str(size.cohort), str(size.pool), "0"]
+    labels += [_percent(scaled["metrics"]["accuracy"]), "100%", "0.006"]
+    rows.append([*labels, *(_formatted(number, mean(scaled, number)) for number in ("accuracy", "std")), "-", "-"])
     measured = [_percent(perfect["accuracy"]), _short(perfect["std"]), "-", "-"]
     accuracy = _percent(perfect["metrics"]["accuracy"])
     rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", accuracy, "-", "-", *measured])
@@ -257,7 +264,12 @@ def _attacks(context: Context, cells: Iterable[AttackCell]) -> dict[str, dict[st
 
 
 def _cells(
-    name: str, scene: Scene, size: CanifeSize, pool: int, rounds: Sequence[tuple[int, float]]
+    name: str,
+    scene: Scene,
+    size: CanifeSize,
+    pool: int,
+    rounds: Sequence[tuple[int, float]],
+    adversaries: Sequence[Adversary] = (PAPER, OURS),
 ) -> dict[str, AttackCell]:
     """Return a cell for each adversary, against ``pool`` mock clients, in rounds of (clients, noise)."""
     return {
@@ -268,7 +280,7 @@ def _cells(
                 AttackRounds(cohort=cohort, noise_multiplier=noise, score=adversary.score) for cohort, noise in rounds
             ),
         )
-        for adversary in (PAPER, OURS)
+        for adversary in adversaries
     }
 
 
@@ -283,11 +295,11 @@ def _formatted(name: str, value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+    return Number(share, ".1%")
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}"
+    return Number(value, ".3g")
 
 
 def _setting(context: Context) -> str:
