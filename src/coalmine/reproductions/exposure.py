@@ -232,7 +232,7 @@ def epsilon(context: Context) -> ReproducedTable:
         numbers[f"estimate above {label}"] = [above["from median"]]
         numbers[f"bound above {label}"] = [above["bound"]]
     columns = ["ε", "copies", "median exposure, closed form", "median exposure", "ε from the median"]
-    columns += ["from the 75th percentile", f"at FPR {FPR:.0%}", "from the median: above ε", "lower bounds, 95%"]
+    columns += ["from the 75th percentile", f"at FPR {FPR:.0%}", "from the median: above ε", "mean of 95% lower bounds"]
     columns += ["bounds: above ε"]
     title = f"Exposure → ε of one copy, Laplace mechanism: mean ± std of {audits:,} audits"
     note = f"Each audit has {CANARIES:,} canaries and {cell.references:,} references. Only the bounds are bounds."

@@ -125,7 +125,7 @@ def _trained(data: FederatedData, size: CalibrationSize, seed: int) -> nn.Module
 def calibration(context: Context) -> ReproducedTable:
     """Compare exposures by raw and by calibrated losses."""
     size = SIZES[context.scale]
-    part = context.parts(losses, {"exposure-calibration": Calibration(size, context.seed)})["exposure-calibration"]
+    (part,) = context.parts(losses, {"exposure-calibration-losses": Calibration(size, context.seed)}).values()
     inserted, audited = np.array(part["inserted"]), np.array(part["audited"])
     by_scores = {"raw": audited, "calibrated": calibrate(audited, part["references"])}
     exposures = {name: _exposures(values, inserted) for name, values in by_scores.items()}
