@@ -258,7 +258,7 @@ class _Texts:
         return texts, targets.repeat(len(texts) // len(targets))
 
     def canaries(self, descent: Descent, targets: Tensor, losses: Losses) -> list[Canary]:
-        """Return for each canary the best of its starting text and, for each rate, the likeliest text and drawn ones."""
+        """Return for each canary the best of its starting text and, for each rate, of the likeliest and drawn texts."""
         probabilities = (descent.last * self._rates + self._forbidden).softmax(-1)
         drawn = torch.multinomial(probabilities.flatten(0, 1), _DRAWS, replacement=True, generator=self._draw)
         drawn = drawn.view(*probabilities.shape[:2], _DRAWS).movedim(2, 1)
