@@ -15,6 +15,7 @@ from coalmine import accounting
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.design.loss import MeanLoss
 from coalmine.methods.canife.designed_canaries import Start
+from coalmine.reproductions import canife_claims
 from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
@@ -97,7 +98,16 @@ def figure_3(context: Context) -> ReproducedTable:
     )
     title = f"CANIFE, Figure 3: {_setting(context)}"
     drawn = [row for adversary in (PAPER, OURS) for row in _scores(parts, adversary)]
-    return ReproducedTable(title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)})
+    single, private_part = parts["canife-single-paper"], parts["canife-private-paper"]
+    numbers = {"accuracy": [mean(single, "accuracy")], "std": [mean(single, "std")]}
+    numbers |= {"reference std": [mean(scaled, "std")], "noisy std": [mean(private_part, "std", 1)]}
+    for pool in size.pools:
+        for kind, cohort in enumerate(size.cohorts):
+            numbers[f"std {cohort}, {pool}"] = [mean(parts[f"canife-pool-{pool}-paper"], "std", kind)]
+    claims = canife_claims.figure_3(size.cohorts, size.pools)
+    return ReproducedTable(
+        title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)}, numbers, claims
+    )
 
 
 def _scores(parts: Parts, adversary: Adversary) -> list[dict[str, Any]]:
@@ -174,7 +184,14 @@ def figure_5(context: Context) -> ReproducedTable:
         f"over {size.canaries} canaries, each in 100 rounds with about {size.users} clients."
     )
     columns = ["figure", "what", "mock clients", "paper", *_ABLATED]
-    return ReproducedTable(f"CANIFE, Figure 5: {_setting(context)}", columns, rows, note)
+    numbers = {f"{start} {pool}": [mean(parts[_name(cell)], "std")] for (pool, start), cell in pools.items()}
+    numbers |= {f"{count} iterations": [mean(parts[_name(cell)], "accuracy")] for count, cell in lengths.items()}
+    for steps, cell in texts.items():
+        numbers[f"{steps} steps"] = [mean(parts[_name(cell)], "accuracy")]
+        numbers[f"health {steps} steps"] = [mean(parts[_name(cell)], "health")]
+    claims = canife_claims.figure_5(size.user_pools, size.iterations, size.text_steps)
+    title = f"CANIFE, Figure 5: {_setting(context)}"
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=claims)
 
 
 def losses(context: Context) -> ReproducedTable:
@@ -192,7 +209,8 @@ def losses(context: Context) -> ReproducedTable:
         _ablated(["a", f"{name}, {pool} mock clients", papers[name]], parts[_name(cell)])
         for (pool, name), cell in cells.items()
     ]
-    return ReproducedTable("CANIFE, Figure 8a", ["figure", "what", "paper", *_ABLATED], rows)
+    numbers = {f"{name} {pool}": [mean(parts[_name(cell)], "accuracy")] for (pool, name), cell in cells.items()}
+    return ReproducedTable("CANIFE, Figure 8a", ["figure", "what", "paper", *_ABLATED], rows, numbers=numbers)
 
 
 def figure_9(context: Context) -> ReproducedTable:
@@ -209,7 +227,13 @@ def figure_9(context: Context) -> ReproducedTable:
         f"Means over {size.canaries} canaries, each in 100 rounds with about {size.users} clients; {size.user_pool} "
         "mock clients; norms are before clipping, in units of the clip norm."
     )
-    return ReproducedTable(f"CANIFE, Figure 9: {_setting(context)}", columns, rows, note)
+    numbers = {
+        f"{name} {constant:g}": [mean(parts[_name(cell)], name)]
+        for constant, cell in cells.items()
+        for name in ("accuracy", "health")
+    }
+    title = f"CANIFE, Figure 9: {_setting(context)}"
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=canife_claims.FIGURE_9)
 
 
 _ABLATED = ["model's accuracy", "along the canary: accuracy", "std"]

@@ -97,11 +97,12 @@ def test_designing_with_several_rates_at_once_is_designing_with_each(monkeypatch
     assert made[2].loss == 0 < min(made[0].loss, made[1].loss)
 
 
-def test_losses_are_those_of_the_best_rate():
+@pytest.mark.parametrize("iterations", [0, 4])
+def test_losses_are_those_of_the_best_rate(iterations):
     module, pool = lstm(), pool_updates(lstm(), tweets(6), CLIENT, 0.05)
     kwargs = {"task": LABELED, "client": CLIENT, "count": 2}
-    design = design_samples(module, pool, settings=DesignSettings(iterations=4), **kwargs)
-    assert design.losses.shape == (4, 2)
+    design = design_samples(module, pool, settings=DesignSettings(iterations=iterations), **kwargs)
+    assert design.losses.shape == (iterations, 2)
 
 
 @pytest.mark.slow

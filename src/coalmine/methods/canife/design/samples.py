@@ -138,7 +138,7 @@ def design_samples(
     return DesignOutcome(
         canaries=tuple(sorted(canaries, key=lambda canary: canary.loss)),
         task=task,
-        losses=descent.losses.reshape(len(descent.losses), -1, count).min(axis=1),
+        losses=descent.losses.reshape(len(descent.losses), descent.losses.shape[1] // count, count).min(axis=1),
         not_finite=descent.not_finite,
         gradients_by=type(gradients).__name__,
     )
