@@ -2,10 +2,13 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from coalmine.reproductions import REPRODUCTIONS, Context, ReproducedTable
+from coalmine.cli.main import app
+from coalmine.reproductions import REPRODUCTIONS, Context, ReproducedTable, exposure
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.claims import Agreement, PaperClaim, falls, near, pairs_fall, rises
 
@@ -79,9 +82,20 @@ def test_cells_without_numbers_are_listed_where_they_differ():
     assert Number.over_seeds([Number(math.inf, ".3g"), Number(math.inf, ".3g")]) == "∞"
 
 
+def test_the_command_runs_several_seeds_and_judges_claims(tmp_path, monkeypatch):
+    monkeypatch.setitem(exposure.EXPERIMENTS, "quick", 5)
+    arguments = ["reproduce", "exposure-baselines", "--seed", "3", "--seeds", "2", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "seeds 3, 4" in result.output
+    assert "agrees: the expected rank" in result.output
+    table = json.loads((tmp_path / "quick-3-to-4-exposure-baselines.json").read_text(encoding="utf-8"))
+    parts = [json.loads((tmp_path / f"quick-{seed}-exposure-baselines-10.json").read_text()) for seed in (3, 4)]
+    assert table["numbers"]["mean 10"] == [part["mean"] for part in parts]
+    assert parts[0] != parts[1]
+
+
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_the_overview_names_every_reproduction(name):
-    from pathlib import Path
-
     overview = Path(__file__).parents[2] / "docs" / "reproductions" / "index.md"
     assert f"`{name}`" in overview.read_text(encoding="utf-8")

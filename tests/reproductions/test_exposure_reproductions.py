@@ -41,7 +41,7 @@ def test_tables_of_exposure_judge_every_claim_of_the_note(monkeypatch):
         (chart,) = table.draw().values()
         assert len(chart.data.values) > 100
         assert chart.to_dict()
-    assert judged[0].paper == "1.72, 2.44, 3.89, 6.77"
+    assert judged[0].paper == "by its formula 1.72, 2.44, 3.89, 6.77"
 
 
 def test_memorized_phrases_are_exposed_with_and_without_calibration(tmp_path, monkeypatch):
