@@ -123,7 +123,6 @@ TABLE_4 = (
         "66 to 27",
         ["iid-fedavg-500-ten-epochs RS", "iid-fedavg-1000-ten-epochs RS"],
         lambda means: bool(means[1] < means[0] / 2),
-        falls,
     ),
     PaperClaim(
         "FedAvg with 2,000 users or more memorizes nothing, natural users",
