@@ -8,7 +8,10 @@ import pytest
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.reproductions import Context, canife, canife_attack, canife_sizes, canife_training, find
 from coalmine.reproductions.canife_attack import (
+    PAPER,
+    REFERENCE,
     AttackRounds,
+    Crafting,
     Scene,
     at_most,
     frozen,
@@ -17,6 +20,7 @@ from coalmine.reproductions.canife_attack import (
     summed_rounds,
     users,
 )
+from coalmine.reproductions.claims import Agreement
 
 SCENE = Scene(
     data="digits",
@@ -79,6 +83,10 @@ def complete(table):
     return table
 
 
+def not_tried(table):
+    return [claim.text for claim in table.judged() if claim.agreement is Agreement.NOT_TRIED]
+
+
 def column(table, name):
     return [row[table.columns.index(name)] for row in table.rows]
 
@@ -103,6 +111,17 @@ def test_a_perfect_canary_is_orthogonal_to_the_updates_of_all_clients():
     assert np.allclose(period.scores, period.present, atol=1e-5)
 
 
+def test_a_canary_with_a_rate_of_its_own_is_as_long_as_its_gradient():
+    target = frozen(replace(SCENE, client_rate=0.01))
+    lengths = {}
+    for adversary in (PAPER, REFERENCE):
+        crafting = Crafting(adversary=adversary.with_design(iterations=0), pool=6)
+        rounds = [AttackRounds(cohort=8, trials=20, score="plain")]
+        ((canary,),) = canife_attack.attacked(target, crafting, rounds)
+        lengths[adversary.name] = canary["norm"]
+    assert lengths["reference"] == pytest.approx(100 * lengths["paper"], rel=1e-5)
+
+
 def test_users_keep_their_first_examples():
     everything, first = users(SCENE).train, at_most(3, users(SCENE).train)
     assert first.sizes.max() == 3
@@ -112,6 +131,8 @@ def test_users_keep_their_first_examples():
 def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
     table = complete(canife.figure_3(Context()))
     assert column(table, "figure").count("c") == 2
+    assert not_tried(table) == []
+    assert any("ignores the clients' learning rate" in figure for figure in column(table, "figure"))
     perfect = table.rows[column(table, "figure").index("a perfect canary")]
     assert 0.3 < float(perfect[8]) < 0.55  # the noise is 0.423
     assert "the Gaussian mechanism has 12.31" in table.note
@@ -121,6 +142,7 @@ def test_ablations_share_what_they_have_in_common(tiny, tmp_path):
     context = Context(directory=tmp_path)
     table = complete(canife.figure_5(context))
     assert [row[0] for row in table.rows] == ["a"] * 4 + ["b"] * 3 + ["c"]
+    assert not_tried(table) == ["accuracy after 1,000 iterations"]
     before = {file.name for file in tmp_path.iterdir()}
     complete(canife.losses(context))
     added = {file.name for file in tmp_path.iterdir()} - before
@@ -137,7 +159,10 @@ def test_trainings_are_attacked_along_the_way_and_shared_by_figures(tiny, tmp_pa
     assert all(text.startswith("0: ") for text in column(table, table.columns[8]))
     assert all(float(gap) > 1 for gap in column(table, "ε / ε̂"))
     before = (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns
-    assert complete(canife_training.figure_8(context)).rows[-1][0] == "b, c"
+    cohorts = complete(canife_training.figure_8(context))
+    assert cohorts.rows[-1][0] == "b, c"
+    assert not_tried(cohorts) == []
+    assert len(table.numbers) == 2
     assert (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns == before
 
 

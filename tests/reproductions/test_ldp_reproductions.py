@@ -2,7 +2,8 @@
 
 import pytest
 
-from coalmine.reproductions import Context, ldp
+from coalmine.reproductions import Context, ldp, ldp_claims
+from coalmine.reproductions.claims import Agreement
 
 
 def test_reproductions_resume_and_leave_a_table(tmp_path, monkeypatch):
@@ -33,6 +34,9 @@ def test_reproductions_resume_and_leave_a_table(tmp_path, monkeypatch):
     text = written.read_text()
     assert text.startswith("LDP, Table 3 (digits)")
     assert all(cell in text for row in table.rows for cell in row)
+    assert ldp_claims.TABLE_3[1].judged(table.numbers).agreement is not Agreement.NOT_TRIED
+    printed = {"1 clients": [0.12], "2 clients": [0.07], "4 clients": [0.06], "10 clients": [0.06]}
+    assert {claim.judged(printed).agreement for claim in ldp_claims.TABLE_3} == {Agreement.AGREES}
 
 
 @pytest.mark.parametrize(("figure", "rows"), [("figure_1b", 6), ("figure_2", 24)])
@@ -41,14 +45,21 @@ def test_the_papers_words_stand_beside_our_numbers(figure, rows, monkeypatch):
     table = getattr(ldp, figure)(Context(data="digits"))
     assert len(table.rows) == rows
     assert all(len(row) == len(table.columns) for row in table.rows)
+    numbers = {name.replace("digits", "mnist"): value for name, value in table.numbers.items()}
+    epsilons = (4.0,) if figure == "figure_1b" else ldp.EPSILONS
+    judged = [claim.judged(numbers) for claim in ldp_claims.figure_2("mnist", epsilons)]
+    assert len(judged) == 12
+    assert Agreement.NOT_TRIED not in {claim.agreement for claim in judged}
     assert ldp._paper_white("mnist", "benign", 4.0) == "0.94"
     assert ldp._paper_white("svhn", "gradient-flip", 4.0) == "reaches ε"
     assert {row[table.columns.index("paper, white-box")] for row in table.rows} == {"-"}  # the paper has no digits
 
 
 def test_figure_3_agrees_with_its_closed_form():
-    rows = ldp.figure_3(Context(data="digits")).rows
+    table = ldp.figure_3(Context(data="digits"))
+    rows = table.rows
     assert len(rows) == 28
+    assert {claim.agreement for claim in table.judged()} == {Agreement.AGREES}
     for row in rows:
         closed, (measured, spread) = float(row[3]), map(float, row[4].split(" ± "))
         # A mean of three measurements, each biased up by about its variance: far within five standard deviations.

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from coalmine.reproductions import REPRODUCTIONS, Context, find, one_shot
+from coalmine.reproductions.claims import Agreement
 from coalmine.reproductions.one_shot import OneShotSize
 
 TINY = OneShotSize("generated-text", 200, 8, 12, 4, 60, 6, 30, 10)
@@ -42,12 +43,13 @@ def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, 
     table = one_shot.table_3(context)
     assert len(table.rows) == 5
     assert all(len(row) == len(table.columns) for row in table.rows)
+    assert Agreement.NOT_TRIED not in {claim.agreement for claim in table.judged()}
     estimated = [float(row[table.columns.index("ours: theory") + 2]) for row in table.rows]
     assert estimated[0] > estimated[-1]  # no noise shows more than a lot of noise
     monkeypatch.setattr(one_shot, "FIGURE_NOISE", (0.0,))
     monkeypatch.setattr(one_shot, "REPETITIONS", (1, 2))
     monkeypatch.setattr(one_shot, "_TABLE_4", ((0.464, 0.590),))
-    one_shot.table_4(context)
+    assert Agreement.NOT_TRIED not in {claim.agreement for claim in one_shot.table_4(context).judged()}
     assert sorted(file.name for file in tmp_path.iterdir() if "0.0-" in file.name) == [
         "quick-0-noise-0.0-times-1.json",
         "quick-0-noise-0.0-times-2.json",
@@ -55,6 +57,7 @@ def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, 
     for figure in (one_shot.figure_1, one_shot.figure_2):
         shown = figure(context)
         assert all(len(row) == len(shown.columns) for row in shown.rows)
+        assert Agreement.NOT_TRIED not in {claim.agreement for claim in shown.judged()}
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)

@@ -17,6 +17,7 @@ def reproduce(
         Literal["quick", "full"], typer.Option(help="quick (at most 10 minutes) or full (up to a few hours).")
     ] = "quick",
     seed: Annotated[int, typer.Option(min=0, help="Seed for all random choices.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from --seed on: shows means and spreads.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Directory for table, figures and finished parts; continues where it stopped.")
     ] = None,
@@ -38,12 +39,14 @@ def reproduce(
         raise InputError(f'unknown reproduction "{name}". {did_you_mean(name, REPRODUCTIONS)}')
     if data is not None and not known.startswith("ldp"):
         raise InputError(f"{known} has its own data: leave out --data")
-    context = Context(seed, scale, console.track, out, workers, data)
-    table = REPRODUCTIONS[known](context)
+    context = Context(seed, scale, console.track, out, workers, data, seeds)
+    table = context.over_seeds(REPRODUCTIONS[known])
     written = context.keep_table(known, table)
     console.print_table(Table(table.title, table.columns, table.rows))
     if table.note:
         console.print_sentence(table.note)
+    for claim in table.judged():
+        console.print_sentence(str(claim))
     if written is not None:
         console.say("", f"written to {written}")
         for path in save_in_every_format(table.draw(), written.parent):

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from coalmine.reproductions import canife, canife_training, gaussian_mechanism, ldp, one_shot, secret_sharer
+from coalmine.reproductions import (
+    canife,
+    canife_training,
+    exposure,
+    exposure_calibration,
+    gaussian_mechanism,
+    ldp,
+    one_shot,
+    secret_sharer,
+)
 from coalmine.reproductions.table import Context, ReproducedTable, Scale
 
 __all__ = ["REPRODUCTIONS", "Context", "ReproducedTable", "Scale", "find"]
@@ -32,6 +41,9 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "secret-sharer-table-2": secret_sharer.table_2,
     "secret-sharer-table-3": secret_sharer.table_3,
     "secret-sharer-table-4": secret_sharer.table_4,
+    "exposure-baselines": exposure.baselines,
+    "exposure-epsilon": exposure.epsilon,
+    "exposure-calibration": exposure_calibration.calibration,
 }
 """All reproductions by the name that ``coalmine reproduce NAME`` takes."""
 

@@ -15,10 +15,12 @@ from coalmine import accounting
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.canife.design.loss import MeanLoss
 from coalmine.methods.canife.designed_canaries import Start
+from coalmine.reproductions import canife_claims
 from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
     PAPER,
+    REFERENCE,
     Adversary,
     AttackCell,
     AttackRounds,
@@ -34,6 +36,7 @@ from coalmine.reproductions.canife_attack import (
 )
 from coalmine.reproductions.canife_figures import histograms
 from coalmine.reproductions.canife_sizes import SIZES, CanifeSize
+from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.stats import Scores, gaussian_shift
 
@@ -55,7 +58,8 @@ def figure_3(context: Context) -> ReproducedTable:
         cells |= _cells(f"pool-{pool}", size.single, size, pool, [(cohort, 0.0) for cohort in size.cohorts])
     for name, scene in (("single", size.single), ("clipped", clipped), ("private", private)):
         cells |= _cells(name, scene, size, size.pool, [(size.cohort, noise) for noise in both])
-    parts = dict(context.parts(attack, cells))
+    reference = _cells("single", size.single, size, size.pool, [(size.cohort, 0.0)], adversaries=(REFERENCE,))
+    parts = dict(context.parts(attack, cells | reference))
     perfect = context.parts(_perfect, {"canife-perfect": size})["canife-perfect"]
     titles = {"single": "a, b", "clipped": "every client clipped", "private": "trained with noise"}
     if size.resnet is not None:
@@ -73,6 +77,10 @@ def figure_3(context: Context) -> ReproducedTable:
         for kind, noise in enumerate(both[:1] if name == "resnet" else both):
             labels = [title, str(size.cohort), str(pool), f"{noise:g}"]
             rows.append(_row_3(labels, papers.get((name, noise), ("-", "-")), parts, name, kind))
+    (scaled,) = (parts[name] for name in reference)
+    labels = ["a; the canary ignores the clients' learning rate", str(size.cohort), str(size.pool), "0"]
+    labels += [_percent(scaled["metrics"]["accuracy"]), "100%", "0.006"]
+    rows.append([*labels, *(_formatted(number, mean(scaled, number)) for number in ("accuracy", "std")), "-", "-"])
     measured = [_percent(perfect["accuracy"]), _short(perfect["std"]), "-", "-"]
     accuracy = _percent(perfect["metrics"]["accuracy"])
     rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", accuracy, "-", "-", *measured])
@@ -90,7 +98,16 @@ def figure_3(context: Context) -> ReproducedTable:
     )
     title = f"CANIFE, Figure 3: {_setting(context)}"
     drawn = [row for adversary in (PAPER, OURS) for row in _scores(parts, adversary)]
-    return ReproducedTable(title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)})
+    single, private_part = parts["canife-single-paper"], parts["canife-private-paper"]
+    numbers = {"accuracy": [mean(single, "accuracy")], "std": [mean(single, "std")]}
+    numbers |= {"reference std": [mean(scaled, "std")], "noisy std": [mean(private_part, "std", 1)]}
+    for pool in size.pools:
+        for kind, cohort in enumerate(size.cohorts):
+            numbers[f"std {cohort}, {pool}"] = [mean(parts[f"canife-pool-{pool}-paper"], "std", kind)]
+    claims = canife_claims.figure_3(size.cohorts, size.pools)
+    return ReproducedTable(
+        title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)}, numbers, claims
+    )
 
 
 def _scores(parts: Parts, adversary: Adversary) -> list[dict[str, Any]]:
@@ -167,7 +184,14 @@ def figure_5(context: Context) -> ReproducedTable:
         f"over {size.canaries} canaries, each in 100 rounds with about {size.users} clients."
     )
     columns = ["figure", "what", "mock clients", "paper", *_ABLATED]
-    return ReproducedTable(f"CANIFE, Figure 5: {_setting(context)}", columns, rows, note)
+    numbers = {f"{start} {pool}": [mean(parts[_name(cell)], "std")] for (pool, start), cell in pools.items()}
+    numbers |= {f"{count} iterations": [mean(parts[_name(cell)], "accuracy")] for count, cell in lengths.items()}
+    for steps, cell in texts.items():
+        numbers[f"{steps} steps"] = [mean(parts[_name(cell)], "accuracy")]
+        numbers[f"health {steps} steps"] = [mean(parts[_name(cell)], "health")]
+    claims = canife_claims.figure_5(size.user_pools, size.iterations, size.text_steps)
+    title = f"CANIFE, Figure 5: {_setting(context)}"
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=claims)
 
 
 def losses(context: Context) -> ReproducedTable:
@@ -185,7 +209,8 @@ def losses(context: Context) -> ReproducedTable:
         _ablated(["a", f"{name}, {pool} mock clients", papers[name]], parts[_name(cell)])
         for (pool, name), cell in cells.items()
     ]
-    return ReproducedTable("CANIFE, Figure 8a", ["figure", "what", "paper", *_ABLATED], rows)
+    numbers = {f"{name} {pool}": [mean(parts[_name(cell)], "accuracy")] for (pool, name), cell in cells.items()}
+    return ReproducedTable("CANIFE, Figure 8a", ["figure", "what", "paper", *_ABLATED], rows, numbers=numbers)
 
 
 def figure_9(context: Context) -> ReproducedTable:
@@ -202,7 +227,13 @@ def figure_9(context: Context) -> ReproducedTable:
         f"Means over {size.canaries} canaries, each in 100 rounds with about {size.users} clients; {size.user_pool} "
         "mock clients; norms are before clipping, in units of the clip norm."
     )
-    return ReproducedTable(f"CANIFE, Figure 9: {_setting(context)}", columns, rows, note)
+    numbers = {
+        f"{name} {constant:g}": [mean(parts[_name(cell)], name)]
+        for constant, cell in cells.items()
+        for name in ("accuracy", "health")
+    }
+    title = f"CANIFE, Figure 9: {_setting(context)}"
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=canife_claims.FIGURE_9)
 
 
 _ABLATED = ["model's accuracy", "along the canary: accuracy", "std"]
@@ -257,7 +288,12 @@ def _attacks(context: Context, cells: Iterable[AttackCell]) -> dict[str, dict[st
 
 
 def _cells(
-    name: str, scene: Scene, size: CanifeSize, pool: int, rounds: Sequence[tuple[int, float]]
+    name: str,
+    scene: Scene,
+    size: CanifeSize,
+    pool: int,
+    rounds: Sequence[tuple[int, float]],
+    adversaries: Sequence[Adversary] = (PAPER, OURS),
 ) -> dict[str, AttackCell]:
     """Return a cell for each adversary, against ``pool`` mock clients, in rounds of (clients, noise)."""
     return {
@@ -268,7 +304,7 @@ def _cells(
                 AttackRounds(cohort=cohort, noise_multiplier=noise, score=adversary.score) for cohort, noise in rounds
             ),
         )
-        for adversary in (PAPER, OURS)
+        for adversary in adversaries
     }
 
 
@@ -283,12 +319,12 @@ def _formatted(name: str, value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+    return Number(share, ".1%")
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}"
+    return Number(value, ".3g")
 
 
 def _setting(context: Context) -> str:
-    return f"{context.scale}, seed {context.seed}"
+    return f"{context.scale}"

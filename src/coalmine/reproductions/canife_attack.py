@@ -192,12 +192,20 @@ class Adversary:
         settings: Settings of the design.
         pixels: Whether pixels must stay in their valid range.
         score: Direction along which rounds are scored.
+        own_rate: Learning rate of the canary's client; None for that of all clients.
     """
 
     name: str
     settings: DesignSettings
     pixels: Literal["free", "valid"]
     score: ScoreName
+    own_rate: float | None = None
+
+    def client(self, target: Frozen) -> LocalTraining:
+        """Return how the canary's client trains."""
+        if self.own_rate is None:
+            return target.client
+        return LocalTraining(optimizer=SGD(learning_rate=self.own_rate))
 
     def with_design(self, **changes: float | Loss) -> Adversary:
         """Return the adversary with other settings of the design."""
@@ -206,6 +214,10 @@ class Adversary:
 
 PAPER = Adversary(name="paper", settings=DesignSettings(loss=CovarianceLoss()), pixels="free", score="plain")
 """The paper's adversary: Loss 2, free pixels, scored along the canary's update; designed with a faster schedule."""
+
+REFERENCE = replace(PAPER, name="reference", own_rate=1.0)
+"""The paper's adversary by the convention of its published code, which divides the canary's update by the clients'
+learning rate: a gradient of norm 1 is enough to send an update of the clip norm."""
 
 OURS = Adversary(name="ours", settings=DesignSettings(), pixels="valid", score="likelihood-ratio")
 """Our adversary: designed for and scored along the likelihood-ratio direction, with valid pixels."""
@@ -237,7 +249,7 @@ class Crafting:
             target.model,
             pool,
             task=target.mock.task,
-            client=target.client,
+            client=self.adversary.client(target),
             count=self.count,
             settings=self.adversary.settings,
             start=others,
@@ -302,7 +314,8 @@ def attacked(
     """Return, for each kind of rounds and each canary, the `summary` of its scores and facts about its design."""
     pool = _pool(target, crafting.pool)
     design = crafting.design(target, pool)
-    canary_updates = [u.numpy().copy() for u in updates(target.model, design.clients, target.client, target.clip_norm)]
+    client = crafting.adversary.client(target)
+    canary_updates = [u.numpy().copy() for u in updates(target.model, design.clients, client, target.clip_norm)]
     findings = []
     for kind in rounds:
         make_direction = likelihood_ratio_direction if kind.score == "likelihood-ratio" else plain_direction

@@ -15,6 +15,7 @@ import numpy as np
 from coalmine import accounting
 from coalmine.accounting.sampling import Poisson
 from coalmine.methods.canife.round_estimates import rate_ceiling
+from coalmine.reproductions import canife_claims, canife_sizes
 from coalmine.reproductions.canife import losses
 from coalmine.reproductions.canife_attack import (
     DELTA,
@@ -29,6 +30,7 @@ from coalmine.reproductions.canife_attack import (
     users,
 )
 from coalmine.reproductions.canife_figures import along_trainings
+from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.results.tables import fixed
 from coalmine.stats import Scores, best_threshold, gaussian_shift
@@ -174,18 +176,27 @@ def figure_4(context: Context) -> ReproducedTable:
         for epsilon in size.epsilons
     }
     parts = context.parts(monitor, {_name(run): run for run in runs.values()})
-    rows = []
+    rows: list[list[str]] = []
+    claimed: dict[str, list[float]] = {}
     for (data, epsilon), run in runs.items():
         training = parts[_name(run)]
         for canary, title in CANARIES.items():
             numbers = _numbers(training, canary)
             gap = PAPER_GAPS[data] if canary == "paper" and epsilon == 50 else "-"
             row = [data, f"{epsilon:g}", f"{training['noise']:.3f}", fixed(_round_theory(training), 2)]
-            row += [f"{100 * training['accuracy']:.1f}%", title, f"{numbers['trials']:,}", numbers["attack"]]
-            row += [numbers["along"], fixed(numbers["mean"], 2), gap]
-            row += [f"{_round_theory(training) / numbers['mean']:.1f}", fixed(numbers["shift"], 2)]
-            row += [fixed(numbers["composed"], 2), f"{epsilon / numbers['composed']:.1f}"]
-            rows.append([*row, fixed(numbers["composed_shift"], 2)])
+            row += [
+                Number(training["accuracy"], ".1%"),
+                title,
+                f"{numbers['trials']:,}",
+                Number(numbers["attack"], ".1%"),
+            ]
+            row += [numbers["along"], Number(numbers["mean"], ".2f"), gap]
+            row += [Number(_round_theory(training) / numbers["mean"], ".1f"), Number(numbers["shift"], ".2f")]
+            row += [Number(numbers["composed"], ".2f"), Number(epsilon / numbers["composed"], ".1f")]
+            rows.append([*row, Number(numbers["composed_shift"], ".2f")])
+            if canary == "paper":
+                claimed[f"gap {data} {epsilon:g}"] = [_round_theory(training) / numbers["mean"]]
+                claimed[f"composed {data} {epsilon:g}"] = [numbers["composed"]]
     columns = ["data", "ε", "σ", "εᵣ", "model's accuracy", "canary", "trials", "attack accuracy"]
     columns += ["ε̂ᵣ along the training (95% interval there)", "mean ε̂ᵣ", "paper: εᵣ / ε̂ᵣ", "εᵣ / ε̂ᵣ"]
     columns += ["mean by Gaussian shift", "composed ε̂", "ε / ε̂", "by Gaussian shift"]
@@ -196,9 +207,17 @@ def figure_4(context: Context) -> ReproducedTable:
         "these is a bound. Gaussian shift uses δ = 1e-05 throughout. εᵣ is by RDP at 1e-05. The perfect canary's "
         "scores are drawn from the Gaussian mechanism."
     )
-    title = f"CANIFE, Figures 1, 4 and 6: {context.scale}, seed {context.seed}"
+    title = f"CANIFE, Figures 1, 4 and 6: {context.scale}"
     drawn = [row for key, run in runs.items() for row in _points(*key, parts[_name(run)])]
-    return ReproducedTable(title, columns, rows, note, lambda: {"canife-figure-4": along_trainings(drawn, title)})
+    return ReproducedTable(
+        title,
+        columns,
+        rows,
+        note,
+        lambda: {"canife-figure-4": along_trainings(drawn, title)},
+        claimed,
+        canife_claims.FIGURE_4,
+    )
 
 
 def _points(data: str, claimed: float, training: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -219,6 +238,7 @@ def figure_8(context: Context) -> ReproducedTable:
     size = SIZES[context.scale]
     ablation = losses(context)
     rows = [[*row[:-1], "-", "-"] for row in ablation.rows]
+    claimed = dict(ablation.numbers)
     epsilon = max(size.epsilons)
     runs = {
         cohort: MonitoredTraining(
@@ -232,15 +252,18 @@ def figure_8(context: Context) -> ReproducedTable:
         both = [_numbers(training, canary) for canary in ("paper", "ours")]
         labels = ["b, c", f"{cohort} clients per round, σ = {training['noise']:.3f}"]
         labels += ["accuracy falls, ε̂ rises with clients"]
-        cells = [cell for numbers in both for cell in (numbers["attack"], f"{numbers['deviation']:.3g}")]
-        composed = [fixed(numbers["composed"], 2) for numbers in both]
-        rows.append([*labels, f"{100 * training['accuracy']:.1f}%", *cells, *composed])
+        cells = [cell for n in both for cell in (Number(n["attack"], ".1%"), Number(n["deviation"], ".3g"))]
+        composed = [Number(numbers["composed"], ".2f") for numbers in both]
+        rows.append([*labels, Number(training["accuracy"], ".1%"), *cells, *composed])
+        claimed |= {f"accuracy {cohort}": [both[0]["attack"]], f"composed {cohort}": [both[0]["composed"]]}
     columns = [*ablation.columns[:-1], "composed ε̂, the paper's canary", "coalmine's"]
     note = (
         "a: without noise, CIFAR-10, LEAF's CNN. b, c: writers of MNIST, trained to "
         f"ε = {epsilon:g}; the paper's canary scored along its update, then ours along the likelihood ratio."
     )
-    return ReproducedTable(f"CANIFE, Figure 8: {context.scale}, seed {context.seed}", columns, rows, note)
+    claims = canife_claims.figure_8(canife_sizes.SIZES[context.scale].user_pools, size.cohorts)
+    title = f"CANIFE, Figure 8: {context.scale}"
+    return ReproducedTable(title, columns, rows, note, numbers=claimed, claims=claims)
 
 
 def _name(run: MonitoredTraining) -> str:
@@ -270,7 +293,7 @@ def _numbers(training: Mapping[str, Any], canary: str) -> dict[str, Any]:
     deviations = [(s.members.std(ddof=1), s.observed.std(ddof=1)) for s in scores]
     return {
         "trials": trials,
-        "attack": f"{100 * np.mean([s.max_accuracy for s in scores]):.1f}%",
+        "attack": float(np.mean([s.max_accuracy for s in scores])),
         "deviation": float(np.mean(deviations)),
         "along": "; ".join(along),
         "mean": float(np.mean(epsilons)),

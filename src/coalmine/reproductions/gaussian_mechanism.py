@@ -2,35 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count
+from coalmine.reproductions.cells import Number
+from coalmine.reproductions.claims import PaperClaim, near
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.stats import CosineNull, Scores, gaussian_fit, gaussian_shift, sigma_gaussian
+
+DIM, CANARIES, DELTA, SIMULATIONS = 10**6, 10**3, 1e-6, 50
+PAPER = {1.0: (0.972, 0.148), 3.0: (3.04, 0.137), 10.0: (9.98, 0.190)}
+"""Mean and standard deviation of the paper's 50 estimates, by the analytical ε."""
+
+
+def _table_1_claims() -> list[PaperClaim]:
+    """Return one claim per row: the paper's mean, up to three standard errors of the difference of two such means."""
+    return [
+        PaperClaim(
+            f"the mechanism with ε = {epsilon:g} is estimated at {mean:g}",
+            f"{mean:g} ± {std:.3f}",
+            [f"shift {epsilon:g}"],
+            near(mean, within=3 * std * (2 / SIMULATIONS) ** 0.5),
+            near(epsilon, within=std),
+        )
+        for epsilon, (mean, std) in PAPER.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Simulations:
+    """All simulations of one row: its analytical ε, its position in the table, and the seed."""
+
+    epsilon: float
+    position: int
+    seed: int
+
+
+def simulate(cell: Simulations) -> dict[str, list[float]]:
+    """Return the estimates of one row, with the standard deviation fixed (``"shift"``) and fitted (``"fit"``)."""
+    sigma = sigma_gaussian(cell.epsilon, DELTA)
+    stream = np.random.SeedSequence(cell.seed).spawn(cell.position + 1)[-1]
+    estimates: dict[str, list[float]] = {"shift": [], "fit": []}
+    for child in stream.spawn(SIMULATIONS):
+        rng = np.random.default_rng(child)
+        cosines = canary_cosines(dim=DIM, canaries=CANARIES, noise_multiplier=sigma, rng=rng)
+        scores = Scores(cosines, null=CosineNull(DIM))
+        estimates["shift"].append(gaussian_shift(scores, delta=DELTA).epsilon)
+        estimates["fit"].append(gaussian_fit(scores, delta=DELTA).epsilon)
+    return estimates
 
 
 def table_1(context: Context) -> ReproducedTable:
     """Audit the Gaussian mechanism as in Andrew et al. (2023), Table 1 (d = 10⁶, k = 10³, δ = 10⁻⁶)."""
-    dim, canaries, delta, simulations = 10**6, 10**3, 1e-6, 50
-    paper = {1.0: "0.972 ± 0.148", 3.0: "3.04 ± 0.137", 10.0: "9.98 ± 0.190"}
-    rows = []
-    for stream, (epsilon, printed) in zip(
-        np.random.SeedSequence(context.seed).spawn(len(paper)), paper.items(), strict=True
-    ):
-        sigma = sigma_gaussian(epsilon, delta)
-        shift, fit = [], []
-        for child in context.track(stream.spawn(simulations)):
-            cosines = canary_cosines(
-                dim=dim, canaries=canaries, noise_multiplier=sigma, rng=np.random.default_rng(child)
-            )
-            scores = Scores(cosines, null=CosineNull(dim))
-            shift.append(gaussian_shift(scores, delta=delta).epsilon)
-            fit.append(gaussian_fit(scores, delta=delta).epsilon)
-        rows.append([f"{sigma:.3g}", f"{epsilon:.1f}", printed, _mean_std(shift), _mean_std(fit)])
+    cells = {f"one-shot-table-1-{epsilon:g}": Simulations(epsilon, i, context.seed) for i, epsilon in enumerate(PAPER)}
+    parts = context.parts(simulate, cells)
+    rows, numbers = [], {}
+    for (name, cell), (mean, std) in zip(cells.items(), PAPER.values(), strict=True):
+        sigma = sigma_gaussian(cell.epsilon, DELTA)
+        labels = [f"{sigma:.3g}", f"{cell.epsilon:.1f}", f"{mean:g} ± {std:.3f}"]
+        rows.append([*labels, _mean_std(parts[name]["shift"]), _mean_std(parts[name]["fit"])])
+        numbers[f"shift {cell.epsilon:g}"] = [float(np.mean(parts[name]["shift"]))]
     columns = ["σ", "analytical ε", "paper's ε_est", "ours (Section 3: σ fixed)", "ours (Section 4: σ fitted)"]
-    title = f"One-shot, Table 1: mean ± std of {simulations} simulations, seed {context.seed}"
-    return ReproducedTable(title, columns, rows)
+    title = f"One-shot, Table 1: mean ± std of {SIMULATIONS} simulations"
+    return ReproducedTable(title, columns, rows, numbers=numbers, claims=_table_1_claims())
 
 
 def canary_cosines(*, dim: int, canaries: int, noise_multiplier: float, rng: np.random.Generator) -> Floats:
@@ -67,5 +104,5 @@ def canary_cosines(*, dim: int, canaries: int, noise_multiplier: float, rng: np.
     return cosines
 
 
-def _mean_std(values: list[float]) -> str:
-    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+def _mean_std(values: list[float]) -> Number:
+    return Number(float(np.mean(values)), ".3f", spread=float(np.std(values, ddof=1)))

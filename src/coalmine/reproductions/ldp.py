@@ -9,6 +9,8 @@ from typing import Any
 from scipy import special
 
 from coalmine.methods.ldp.settings import LDPSettings
+from coalmine.reproductions import ldp_claims
+from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.results.files import results_to_dict
 from coalmine.results.tables import fixed
@@ -48,7 +50,8 @@ def figure_2(context: Context) -> ReproducedTable:
         audits[f"{name}-large"] = {"data": name, "epsilon": EPSILONS}
         audits[f"{name}-small"] = {"data": name, "epsilon": EPSILONS, "view": ("black-box",), **SMALL_STEPS}
     results = _audits(context, "figure-2", audits)
-    rows = []
+    rows: list[list[str]] = []
+    numbers: dict[str, list[float]] = {}
     for name in _data(context):
         cells = {(r["config"]["crafter"], r["config"]["epsilon"], r["view"]): r for r in results[f"{name}-large"]}
         for small in results[f"{name}-small"]:
@@ -62,17 +65,23 @@ def figure_2(context: Context) -> ReproducedTable:
             row += [_paper_black(name, crafter), _measured(black), _measured(small)]
             row += [_measured(ratio), _bound(ratio), _bound(change)]
             rows.append(row)
+            numbers[ldp_claims.number(name, crafter, epsilon, "white")] = [_measured(white).value]
+            numbers[ldp_claims.number(name, crafter, epsilon, "black")] = [_measured(black).value]
+            numbers[ldp_claims.number(name, crafter, epsilon, "ratio")] = [_bound(ratio).value]
+            numbers[ldp_claims.number(name, crafter, epsilon, "change")] = [_bound(change).value]
     columns = ["data", "adversary", "ε", "paper, white-box", "white-box", "bound", "paper, black-box",
                "black-box, large steps", "black-box, small steps", "likelihood ratio", "bound",
                "parameter change, bound"]  # fmt: skip
     title = _title("Figure 2", "ε_empirical, mean ± std over measurements, and 95% lower bounds", context)
-    return ReproducedTable(title, columns, rows, _NOTE)
+    claims = [claim for name in _data(context) for claim in ldp_claims.figure_2(name, EPSILONS)]
+    return ReproducedTable(title, columns, rows, _NOTE, numbers=numbers, claims=claims)
 
 
 def figure_1b(context: Context) -> ReproducedTable:
     """Compare all adversaries and distinguishers at ε = 4; Figures 4(a) and 4(b) for the other data."""
     audited_data = _audits(context, "figure-1b", {name: {"data": name, "epsilon": (4.0,)} for name in _data(context)})
-    rows = []
+    rows: list[list[str]] = []
+    numbers: dict[str, list[float]] = {}
     for name, results in audited_data.items():
         for crafter in _PAPER_WORDS:
             white, black, *ours = (r for r in results if r["config"]["crafter"] == crafter)
@@ -81,10 +90,16 @@ def figure_1b(context: Context) -> ReproducedTable:
                 + [_paper_black(name, crafter), _measured(black), _bound(black)]
                 + [part for r in ours for part in (_measured(r), _bound(r))]
             )
+            ratio, change = ours
+            numbers[ldp_claims.number(name, crafter, 4.0, "white")] = [_measured(white).value]
+            numbers[ldp_claims.number(name, crafter, 4.0, "black")] = [_measured(black).value]
+            numbers[ldp_claims.number(name, crafter, 4.0, "ratio")] = [_bound(ratio).value]
+            numbers[ldp_claims.number(name, crafter, 4.0, "change")] = [_bound(change).value]
     columns = ["data", "adversary", "paper, white-box", "white-box", "bound", "paper, black-box", "black-box", "bound",
                "likelihood ratio", "bound", "parameter change", "bound"]  # fmt: skip
     title = _title("Figure 1(b)", "ε_empirical at ε = 4, and 95% lower bounds", context)
-    return ReproducedTable(title, columns, rows, _NOTE)
+    claims = [claim for name in _data(context) for claim in ldp_claims.figure_2(name, (4.0,))]
+    return ReproducedTable(title, columns, rows, _NOTE, numbers=numbers, claims=claims)
 
 
 def table_3(context: Context) -> ReproducedTable:
@@ -96,16 +111,19 @@ def table_3(context: Context) -> ReproducedTable:
         audits[f"{name}-{clients}-large"] = {**shared, "view": ("black-box", "parameter-change")}
         audits[f"{name}-{clients}-small"] = {**shared, "view": ("black-box",), **SMALL_STEPS}
     results = _audits(context, "table-3", audits)
-    rows = []
+    rows: list[list[str]] = []
+    numbers: dict[str, list[float]] = {}
     for clients, printed in _TABLE_3.items():
         (large, change), (small,) = results[f"{name}-{clients}-large"], results[f"{name}-{clients}-small"]
         row = [str(clients), printed, _measured(large), _bound(large), _measured(small), _bound(small)]
-        row += [fixed(large["metrics"]["blind"], 3), _measured(change), _bound(change)]
+        row += [Number(large["metrics"]["blind"], ".3f"), _measured(change), _bound(change)]
         rows.append(row)
+        numbers[f"{clients} clients"] = [_measured(large).value]
     columns = ["clients", "paper", "black-box, large steps", "bound", "black-box, small steps", "bound",
                "blind guesses", "parameter change", "bound"]  # fmt: skip
     title = _title(f"Table 3 ({name})", "ε_empirical at ε = 4, and 95% lower bounds", context)
-    return ReproducedTable(title, columns, rows)
+    claims = ldp_claims.TABLE_3 if name == "mnist" else ()
+    return ReproducedTable(title, columns, rows, numbers=numbers, claims=claims)
 
 
 def figure_3(context: Context) -> ReproducedTable:
@@ -113,16 +131,20 @@ def figure_3(context: Context) -> ReproducedTable:
     name = context.data or "mnist"
     settings = {"data": name, "crafter": ("dummy-gradient",), "gradient_norm": NORMS, "epsilon": EPSILONS}
     (results,) = _audits(context, "figure-3", {name: {**settings, "view": ("white-box",)}}).values()
-    rows = []
+    rows: list[list[str]] = []
+    numbers: dict[str, list[float]] = {}
     for result in results:
         norm, epsilon = result["config"]["gradient_norm"], result["config"]["epsilon"]
         right = 0.5 + min(1.0, norm) * (float(special.expit(epsilon)) - 0.5)
         paper = f"{epsilon:g}" if norm >= 1 else f"below {epsilon:g}"
         closed = fixed(float(special.logit(right)), 3)
         rows.append([f"{norm:g}", f"{epsilon:g}", paper, closed, _measured(result), _bound(result)])
+        numbers[f"norm {norm:g}, ε {epsilon:g}"] = [_measured(result).value]
     title = _title(f"Figure 3 ({name})", "ε_empirical by the norm of the gradient, L = 1", context)
     note = "The paper's figure prints no numbers: it is ε from L on, by Proposition 1, and less below L, by the text."
-    return ReproducedTable(title, ["norm", "ε", "paper", "closed form", "white-box", "bound"], rows, note)
+    columns = ["norm", "ε", "paper", "closed form", "white-box", "bound"]
+    claims = ldp_claims.figure_3(NORMS, EPSILONS)
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=claims)
 
 
 def audited(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +170,7 @@ def _data(context: Context) -> Sequence[str]:
 
 def _title(what: str, shown: str, context: Context) -> str:
     measurements = MEASUREMENTS[context.scale]
-    return f"LDP, {what}: {shown}; {measurements} measurements of {TRIALS:,} trials, seed {context.seed}"
+    return f"LDP, {what}: {shown}; {measurements} measurements of {TRIALS:,} trials"
 
 
 def _paper_white(data: str, crafter: str, epsilon: float) -> str:
@@ -169,10 +191,10 @@ def _paper_black(data: str, crafter: str) -> str:
     return "above weaker ones" if crafter == "collusion" else "below white-box"
 
 
-def _measured(result: Result) -> str:
+def _measured(result: Result) -> Number:
     mean, spread = (float(result["metrics"][name]) for name in ("empirical", "empirical_std"))
-    return f"{fixed(mean, 3)} ± {fixed(spread, 3)}"
+    return Number(mean, ".3f", spread=spread)
 
 
-def _bound(result: Result) -> str:
-    return fixed(float(result["estimates"][0]["epsilon"]), 3)
+def _bound(result: Result) -> Number:
+    return Number(float(result["estimates"][0]["epsilon"]), ".3f", bound=True)

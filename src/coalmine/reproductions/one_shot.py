@@ -15,6 +15,8 @@ import numpy as np
 from coalmine import EpochParticipation, OneShot
 from coalmine.accounting import theory
 from coalmine.accounting.sampling import AtMost
+from coalmine.reproductions import one_shot_claims
+from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
 from coalmine.simulation.data import load
@@ -163,7 +165,7 @@ def _setting(context: Context) -> str:
     size = SIZES[context.scale]
     return (
         f"{size.clients:,} clients with {size.examples} #ubuntu messages, each once in {size.rounds} rounds, "
-        f"{size.canaries:,} canaries, {context.scale}, seed {context.seed}"
+        f"{size.canaries:,} canaries, {context.scale}"
     )
 
 
@@ -174,13 +176,15 @@ def table_2(context: Context) -> ReproducedTable:
         [
             f"{noise:g}",
             *printed,
-            f"{100 * trained[noise, 0]['recall']:.2f}%",
-            f"{100 * trained[noise, 1]['recall']:.2f}%",
+            Number(trained[noise, 0]["recall"], ".2%"),
+            Number(trained[noise, 1]["recall"], ".2%"),
         ]
         for noise, printed in zip(PAPER_NOISE, _ACCURACY, strict=True)
     ]
     columns = ["noise", "paper: without", "paper: with canaries", "ours: without", "ours: with canaries"]
-    return ReproducedTable(f"One-shot, Table 2, accuracy: {_setting(context)}", columns, rows)
+    title = f"One-shot, Table 2, accuracy: {_setting(context)}"
+    numbers = {f"noise {noise:g}, times {times}": [100 * cell["recall"]] for (noise, times), cell in trained.items()}
+    return ReproducedTable(title, columns, rows, numbers=numbers, claims=one_shot_claims.table_2(PAPER_NOISE))
 
 
 def table_3(context: Context) -> ReproducedTable:
@@ -194,13 +198,21 @@ def table_3(context: Context) -> ReproducedTable:
         updates, final, change = cell["updates"], cell["final"], cell["final-change"]
         rows.append(
             [f"{noise:g}", rdp, *printed, _short(once)]
-            + [_short(v) for v in (updates["published"], updates["estimate"], updates["bound"])]
-            + [_short(v) for v in (final["published"], final["estimate"], change["estimate"], change["bound"])]
+            + [_short(updates["published"]), _short(updates["estimate"]), Number(updates["bound"], ".3g", bound=True)]
+            + [_short(v) for v in (final["published"], final["estimate"], change["estimate"])]
+            + [Number(change["bound"], ".3g", bound=True)]
         )
     columns = ["noise", "paper: ε RDP", "ε_lo-all", "ε_est-all", "ε_lo-final", "ε_est-final"]
     columns += ["ours: theory", "ε_lo-all", "ε_est-all", "bound-all"]
     columns += ["ε_lo-final", "ε_est-final", "ε_est-change", "bound-change"]
-    return ReproducedTable(f"One-shot, Table 3: {_setting(context)}", columns, rows)
+    numbers = {
+        f"{key} {view} {noise:g}": [float(trained[noise, 1][view][key])]
+        for noise in PAPER_NOISE
+        for view in ("updates", "final", "final-change")
+        for key in ("estimate", "published", "bound")
+    }
+    claims = one_shot_claims.table_3(PAPER_NOISE, _TABLE_3)
+    return ReproducedTable(f"One-shot, Table 3: {_setting(context)}", columns, rows, numbers=numbers, claims=claims)
 
 
 def table_4(context: Context) -> ReproducedTable:
@@ -221,9 +233,12 @@ def table_4(context: Context) -> ReproducedTable:
         " paper, 3 and 0 do."
     )
     columns = ["noise", *(f"{times} times: paper / ours" for times in REPETITIONS)]
-    return ReproducedTable(
-        f"One-shot, Table 4, Anderson–Darling of the final cosines: {_setting(context)}", columns, rows, note
-    )
+    title = f"One-shot, Table 4, Anderson–Darling of the final cosines: {_setting(context)}"
+    numbers = {
+        "above the 15% level": [float(sum(s > _FIFTEEN_PER_CENT for s in statistics))],
+        "above the 1% level": [float(sum(s > _ONE_PER_CENT for s in statistics))],
+    }
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=one_shot_claims.TABLE_4)
 
 
 def figure_1(context: Context) -> ReproducedTable:
@@ -235,13 +250,18 @@ def figure_1(context: Context) -> ReproducedTable:
             row = [view, f"{noise:g}"]
             for times in REPETITIONS:
                 scores = np.array(trained[noise, times][view]["scores"]) * np.sqrt(trained[noise, times]["dim"])
-                row.append(f"{scores.mean():.2f} ± {scores.std(ddof=1):.2f}")
+                row.append(Number(float(scores.mean()), ".2f", spread=float(scores.std(ddof=1))))
             rows.append(row)
     columns = ["view", "noise", *(f"{times} times" for times in REPETITIONS)]
     title = f"One-shot, Figure 1, mean ± std of √d · final cosine (null 0 ± 1): {_setting(context)}"
-    return ReproducedTable(
-        title, columns, rows, "The paper shows densities: repetitions separate them, and noise brings them together."
-    )
+    numbers = {
+        f"{view} {noise:g} {times}": [float(np.mean(cell[view]["scores"]) * np.sqrt(cell["dim"]))]
+        for (noise, times), cell in trained.items()
+        for view in ("final", "final-change")
+    }
+    note = "The paper shows densities: repetitions separate them, and noise brings them together."
+    claims = one_shot_claims.separation(FIGURE_NOISE, REPETITIONS, what="the mean cosine")
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=claims)
 
 
 def figure_2(context: Context) -> ReproducedTable:
@@ -251,12 +271,21 @@ def figure_2(context: Context) -> ReproducedTable:
     for view in ("final", "final-change"):
         for noise in FIGURE_NOISE:
             for label, key in (("ε_est", "estimate"), ("ε_lo", "published"), ("lower bound", "bound")):
-                values = [_short(trained[noise, times][view][key]) for times in REPETITIONS]
+                values = [
+                    Number(trained[noise, times][view][key], ".3g", bound=key == "bound") for times in REPETITIONS
+                ]
                 rows.append([view, f"{noise:g}", label, *values])
     columns = ["view", "noise", "figure", *(f"{times} times" for times in REPETITIONS)]
     note = "The paper shows bars: ε_est rises steeply with repetitions and falls with noise."
-    return ReproducedTable(f"One-shot, Figure 2: {_setting(context)}", columns, rows, note)
+    numbers = {
+        f"{view} {noise:g} {times}": [float(cell[view]["estimate"])]
+        for (noise, times), cell in trained.items()
+        for view in ("final", "final-change")
+    }
+    claims = one_shot_claims.separation(FIGURE_NOISE, REPETITIONS, what="ε_est")
+    title = f"One-shot, Figure 2: {_setting(context)}"
+    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=claims)
 
 
 def _short(value: float) -> str:
-    return "∞" if value == np.inf else f"{value:.3g}"
+    return Number(value, ".3g")

@@ -18,6 +18,9 @@ import numpy as np
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
+from coalmine.reproductions import secret_sharer_claims
+from coalmine.reproductions.cells import Number
+from coalmine.reproductions.claims import PaperClaim
 from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Data, Setting
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.simulation import (
@@ -48,7 +51,9 @@ class Size:
         sharers: Expected numbers of users who share a canary.
         steps: Steps of central training, the same for every batch size, as in the paper.
         rounds: Rounds of federated training, the same for every cohort.
-        cohorts: Our cohort size for each of the paper's.
+        cohorts: Our cohort size for each of the paper's, in trainings of equally many rounds.
+        epoch_cohorts: The same in trainings of equally many epochs, where the ratio of cohorts is that of rounds too,
+            and therefore the paper's.
         references: References that canaries are ranked among.
         clip_norm: Clip norm.
         noise_multiplier: Noise multiplier. It costs about as much perplexity as the paper's, 5%; with such small
@@ -72,6 +77,7 @@ class Size:
     steps: int
     rounds: int
     cohorts: Mapping[int, int]
+    epoch_cohorts: Mapping[int, int]
     references: int
     clip_norm: float
     noise_multiplier: float
@@ -88,6 +94,10 @@ class Size:
     test_clients: int = 60
     source: str = "stackexchange"
 
+    def cohorts_of(self, setting: Setting) -> Mapping[int, int]:
+        """Return our cohort size for each of the paper's."""
+        return self.epoch_cohorts if setting.length == "ten epochs" else self.cohorts
+
 
 _FULL = Size(
     users=1600,
@@ -95,6 +105,7 @@ _FULL = Size(
     steps=4000,
     rounds=200,
     cohorts={500: 4, 1000: 6, 2000: 8, 5000: 12},
+    epoch_cohorts={500: 4, 1000: 8, 2000: 16, 5000: 40},
     references=2_000_000,
     clip_norm=1.5,
     noise_multiplier=0.06,
@@ -176,12 +187,13 @@ def _training(cell: Cell, splits: Any) -> Training | CentralTraining:
             seed=cell.seed,
         )
     clips = setting.optimizer in ("FedAvg+Clip", "DP-FedAvg")
-    cohort = size.cohorts[setting.batch]
+    cohorts = size.cohorts_of(setting)
+    cohort = cohorts[setting.batch]
     return Training(
         model=model,
         data=splits.train,
         test=splits.test,
-        rounds=_length(setting, size.rounds, size.cohorts[500], cohort),
+        rounds=_length(setting, size.rounds, cohorts[500], cohort),
         cohorts=FixedSizeCohorts(cohort),
         client=LocalTraining(
             optimizer=SGD(learning_rate=size.client_rates[setting.data]), batch_size=size.client_batch
@@ -207,11 +219,11 @@ def _length(setting: Setting, whole: int, smallest: int, batch: int) -> int:
 
 
 def _records_optimizer(setting: Setting, size: Size) -> Optimizer:
-    """Return the optimizer of central training; momentum 0.9 uses a tenth of the rate, for the same effective step."""
+    """Return the optimizer of central training; momentum 0.9 has SGD's own rate, since the paper names no other."""
     if setting.optimizer == "Adam":
         return Adam(learning_rate=size.adam_rate)
     if setting.optimizer == "Momentum":
-        return SGD(learning_rate=size.central_rate / 10, momentum=0.9)
+        return SGD(learning_rate=size.central_rate, momentum=0.9)
     larger = math.sqrt(setting.batch / 32) if setting.length == "ten epochs" else 1.0
     return SGD(learning_rate=size.central_rate * larger)
 
@@ -225,25 +237,27 @@ def _server(setting: Setting, size: Size) -> Optimizer:
 
 def table_1(context: Context) -> ReproducedTable:
     """Compare central and federated training, IID and non-IID, by batch size."""
-    return _table(context, "Table 1", TABLE_1, _QUICK_1)
+    return _table(context, "Table 1", TABLE_1, _QUICK_1, secret_sharer_claims.TABLE_1)
 
 
 def table_2(context: Context) -> ReproducedTable:
     """Compare training without clipping, with clipping, and with differential privacy."""
-    return _table(context, "Table 2", TABLE_2, _QUICK_2)
+    return _table(context, "Table 2", TABLE_2, _QUICK_2, secret_sharer_claims.TABLE_2)
 
 
 def table_3(context: Context) -> ReproducedTable:
     """Compare optimizers."""
-    return _table(context, "Table 3", TABLE_3, _QUICK_3)
+    return _table(context, "Table 3", TABLE_3, _QUICK_3, secret_sharer_claims.TABLE_3)
 
 
 def table_4(context: Context) -> ReproducedTable:
     """Compare batch sizes at equal numbers of epochs."""
-    return _table(context, "Table 4", TABLE_4, _QUICK_4)
+    return _table(context, "Table 4", TABLE_4, _QUICK_4, secret_sharer_claims.TABLE_4)
 
 
-def _table(context: Context, title: str, settings: Sequence[Setting], quick: Sequence[str]) -> ReproducedTable:
+def _table(
+    context: Context, title: str, settings: Sequence[Setting], quick: Sequence[str], claims: Sequence[PaperClaim]
+) -> ReproducedTable:
     """Return a table with all settings, or at quick scale with a few of them."""
     size = SIZES[context.scale]
     shown = [s for s in settings if context.scale == "full" or s.name in quick]
@@ -251,7 +265,7 @@ def _table(context: Context, title: str, settings: Sequence[Setting], quick: Seq
     parts = context.parts(train, cells)
     rows = [_row(setting, parts[f"secret-sharer-{setting.name}"]) for setting in shown]
     first = parts[next(iter(cells))]
-    cohorts = ", ".join(f"{ours} for {theirs:,}" for theirs, ours in size.cohorts.items())
+    cohorts = ", ".join(f"{ours} for {theirs:,}" for theirs, ours in size.cohorts_of(shown[0]).items())
     note = (
         f"{first['clients']:,} users with {size.examples} sentences of {size.source}, {size.vocabulary_size:,} words."
         f" The 90 canaries have {_span(first['users'])} users and {_span(first['copies'])} copies, and are ranked among"
@@ -260,7 +274,15 @@ def _table(context: Context, title: str, settings: Sequence[Setting], quick: Seq
     )
     columns = ["setting", "paper: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
     columns += ["ours: RS", "lowest", "BS", "lowest", "acc. %", "perp."]
-    return ReproducedTable(f"Secret sharer, {title}: {context.scale}, seed {context.seed}", columns, rows, note)
+    numbers = {}
+    for setting in shown:
+        trained = parts[f"secret-sharer-{setting.name}"]
+        numbers[f"{setting.name} RS"] = [float(trained["sampled"])]
+        numbers[f"{setting.name} BS"] = [float(trained["extracted"])]
+        numbers[f"{setting.name} accuracy"] = [100 * trained["recall"]]
+        numbers[f"{setting.name} perplexity"] = [trained["perplexity"]]
+    heading = f"Secret sharer, {title}: {context.scale}"
+    return ReproducedTable(heading, columns, rows, note, numbers=numbers, claims=claims)
 
 
 def _row(setting: Setting, trained: dict[str, Any]) -> list[str]:
@@ -269,12 +291,12 @@ def _row(setting: Setting, trained: dict[str, Any]) -> list[str]:
     return [
         setting.title,
         *paper,
-        str(trained["sampled"]),
+        Number(trained["sampled"], ".3g"),
         _lowest(trained["sampled_lowest"], trained["clients"]),
-        str(trained["extracted"]),
+        Number(trained["extracted"], ".3g"),
         _lowest(trained["extracted_lowest"], trained["clients"]),
-        f"{100 * trained['recall']:.1f}",
-        f"{trained['perplexity']:.1f}",
+        Number(100 * trained["recall"], ".1f"),
+        Number(trained["perplexity"], ".1f"),
     ]
 
 

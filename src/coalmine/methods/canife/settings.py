@@ -41,7 +41,11 @@ class CanaryDesignSettings(Settings):
     learning_rate: float | None = Field(
         None, examples=[0.1], gt=0, description="learning rate of Adam; by default one that suits the kind of data"
     )
-    schedule: Literal["cosine", "constant"] = Field("cosine", description="learning-rate schedule: cosine or constant")
+    schedule: Literal["cosine", "constant"] | None = Field(
+        None,
+        examples=["cosine"],
+        description="learning-rate schedule: cosine or constant; by default cosine for numbers, constant for texts",
+    )
     start: Literal["random", "pool", "last"] | None = Field(
         None,
         examples=["random"],

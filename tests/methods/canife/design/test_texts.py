@@ -1,17 +1,22 @@
 """Canaries made of text: designed as distributions, chosen as discrete texts."""
 
 import math
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from canary_models import CLIENT, LABELED, lstm, model_and_texts
 from coalmine.errors import InputError
 from coalmine.methods.canife.design import samples
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design.loop import Descent, DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss
 from coalmine.methods.canife.design.samples import design_samples
 from coalmine.methods.canife.mock_clients import pool_updates, updates
+from coalmine.reproductions.canife_attack import frozen
+from coalmine.reproductions.canife_sizes import SIZES
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import texts
 
@@ -65,6 +70,56 @@ def test_design_makes_texts_better():
         module, pool, task=task, client=CLIENT, count=4, settings=DesignSettings(iterations=80, learning_rate=1.0)
     )
     assert np.mean([canary.health for canary in made.canaries]) > 0.3
+
+
+def test_designing_with_several_rates_at_once_is_designing_with_each(monkeypatch):
+    task, rates = LABELED, (1.0, 0.25)
+    together = samples._Texts(task, 3, None, seed=0, rates=rates)
+    for values, rate in zip(together.variable().split(3), rates, strict=True):
+        alone = samples._Texts(task, 3, None, seed=0, rates=(rate,))
+        torch.testing.assert_close(values, alone.variable())
+        torch.testing.assert_close(values * rate, samples._Texts(task, 3, None, seed=0, rates=(1.0,)).variable())
+    texts, labels = together.samples(together.relaxed(together.variable()), torch.tensor([0, 1, 1]))
+    assert labels.tolist() == [0, 1, 1, 0, 1, 1]
+    torch.testing.assert_close(texts.sum(-1), torch.ones(6, 6))
+
+    # The text that the second rate found for the last of three canaries is its own.
+    last = together.variable()
+    wanted = torch.tensor([1, 2, 3, 4, 5, 6])
+    last[5] = 1000 * torch.nn.functional.one_hot(wanted, 13)
+    descent = Descent(last, last, np.zeros((0, 6)), None)
+
+    def far_from_wanted(inputs, targets):
+        return (inputs.argmax(-1) != wanted).sum(-1).double(), torch.ones(len(inputs))
+
+    made = together.canaries(descent, torch.tensor([0, 1, 1]), far_from_wanted)
+    assert made[2].inputs.tolist() == wanted.tolist()
+    assert made[2].loss == 0 < min(made[0].loss, made[1].loss)
+
+
+@pytest.mark.parametrize("iterations", [0, 4])
+def test_losses_are_those_of_the_best_rate(iterations):
+    module, pool = lstm(), pool_updates(lstm(), tweets(6), CLIENT, 0.05)
+    kwargs = {"task": LABELED, "client": CLIENT, "count": 2}
+    design = design_samples(module, pool, settings=DesignSettings(iterations=iterations), **kwargs)
+    assert design.losses.shape == (iterations, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("COALMINE_DATA" not in os.environ, reason="COALMINE_DATA names no directory of data")
+def test_designs_on_real_texts_are_healthy():
+    scene = replace(SIZES["quick"].texts, steps=90)
+    target = frozen(scene)
+    pool = pool_updates(target.model, target.mock.subset(range(100)), target.client, target.clip_norm)
+    healths = {}
+    for name, settings in (("default", {}), ("fast", {"learning_rate": 1.0, "schedule": "cosine"})):
+        design = design_samples(
+            target.model, pool, task=target.mock.task, client=target.client, count=2,
+            settings=DesignSettings(loss=CovarianceLoss(), iterations=100, **settings),
+        )  # fmt: skip
+        healths[name] = [canary.health for canary in design.canaries]
+    assert min(healths["default"]) > 0.8
+    assert min(healths["default"]) > max(healths["fast"])
 
 
 def test_a_labeled_canary_has_the_class_asked_for():

@@ -34,6 +34,18 @@ _ADAM_EPSILON = 1e-16
 _BATCH = 8
 
 
+Schedule = Literal["cosine", "constant"]
+"""How the learning rate changes along a design."""
+
+
+@dataclass(frozen=True)
+class DefaultRate:
+    """Initial learning rate and schedule of a kind of samples, where the settings leave them open."""
+
+    start: float
+    schedule: Schedule
+
+
 @dataclass(frozen=True, kw_only=True)
 class DesignSettings:
     """How canaries are optimized.
@@ -43,7 +55,8 @@ class DesignSettings:
         norm_constant: Norm that a canary's update should reach, in clip norms.
         iterations: Largest number of Adam iterations; 0 takes the start as it is.
         learning_rate: Initial learning rate of Adam, or None for the default of images or texts.
-        schedule: ``"cosine"`` lowers the learning rate to zero along half a cosine, ``"constant"`` keeps it.
+        schedule: ``"cosine"`` lowers the learning rate to zero along half a cosine, ``"constant"`` keeps it, None takes
+            the first for images and the second for texts.
         patience: Stop early if no canary's best loss fell by the share ``tolerance`` in this many iterations.
         tolerance: See ``patience``.
 
@@ -60,7 +73,7 @@ class DesignSettings:
     norm_constant: float = 1.0
     iterations: int = 200
     learning_rate: float | None = None
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: Schedule | None = None
     patience: int = 50
     tolerance: float = 0.01
 
@@ -73,7 +86,7 @@ class DesignSettings:
             raise InputError(f"norm_constant must be a finite number of at least 0, got {self.norm_constant}")
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
-        if self.schedule not in ("cosine", "constant"):
+        if self.schedule not in ("cosine", "constant", None):
             raise InputError(f"schedule must be cosine or constant, got {self.schedule!r}")
         if not 0 <= check_number("tolerance", self.tolerance) < 1:
             raise InputError(f"tolerance must be in [0, 1), got {self.tolerance}")
@@ -84,10 +97,12 @@ class DesignSettings:
             pool, self.loss, step=step_size(client), norm_constant=self.norm_constant, boxes=gradients.boxes
         )
 
-    def rate(self, iteration: int, default: float) -> float:
+    def rate(self, iteration: int, default: DefaultRate) -> float:
         """Return the learning rate of an iteration, counted from 0."""
-        start = self.learning_rate or default
-        return start * (math.cos(math.pi * iteration / self.iterations) + 1) / 2 if self.schedule == "cosine" else start
+        start = self.learning_rate or default.start
+        if (self.schedule or default.schedule) == "constant":
+            return start
+        return start * (math.cos(math.pi * iteration / self.iterations) + 1) / 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -232,7 +247,7 @@ def descend(
     loss: DesignLoss,
     settings: DesignSettings,
     *,
-    default_rate: float,
+    default_rate: DefaultRate,
     project: Callable[[Tensor], None],
 ) -> Descent:
     """Minimize the loss over a variable from which samples are made.
@@ -245,7 +260,7 @@ def descend(
         gradients: Computes per-sample gradients.
         loss: The loss as a function of these gradients.
         settings: Iterations, learning rate and stopping rule.
-        default_rate: Learning rate if the settings give none.
+        default_rate: Learning rate and schedule if the settings give none.
         project: Brings the variable back into its valid range, in place.
 
     Raises:

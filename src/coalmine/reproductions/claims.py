@@ -1,0 +1,106 @@
+"""Claims of papers as data: what a paper says, our numbers for it, and when the two agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from coalmine.arrays import Floats
+from coalmine.reproductions.cells import over_seeds
+
+Predicate = Callable[[Floats], bool]
+"""Says whether numbers, each a mean over seeds, are as a paper has them."""
+
+Numbers = Mapping[str, Sequence[float]]
+"""What a reproduction measured: by name, one number per seed."""
+
+
+_MOST = 8  # numbers in one line
+
+
+class Agreement(StrEnum):
+    """How a reproduction compares with a claim of its paper."""
+
+    AGREES = "agrees"
+    IN_SHAPE = "agrees in shape"
+    NOT = "does not come out"
+    NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim beside our numbers."""
+
+    text: str
+    paper: str
+    ours: str
+    agreement: Agreement
+
+    def __str__(self) -> str:
+        """Return the claim in one line."""
+        if self.agreement is Agreement.NOT_TRIED:
+            return f"{self.agreement} at this scale: {self.text} (paper: {self.paper})"
+        return f"{self.agreement}: {self.text} (paper: {self.paper}; ours: {self.ours})"
+
+
+@dataclass(frozen=True)
+class PaperClaim:
+    """A claim of a paper.
+
+    Args:
+        text: What the paper claims, in our words.
+        paper: The paper's numbers, or "no number".
+        numbers: Names of the numbers that decide it.
+        agrees: Whether the means over seeds of these numbers agree with the paper.
+        in_shape: Where they do not: whether order and size still do. None if the claim is about nothing but an order.
+
+    Example:
+        >>> claim = PaperClaim("more noise, less ε", "6.2, 0.2", ("quiet", "noisy"), near(6.2, 0.2, within=0.5), falls)
+        >>> str(claim.judged({"quiet": [8.0, 9.0], "noisy": [1.0, 1.5]}))
+        'agrees in shape: more noise, less ε (paper: 6.2, 0.2; ours: 8.5 ± 0.707, 1.25 ± 0.354)'
+    """
+
+    text: str
+    paper: str
+    numbers: Sequence[str]
+    agrees: Predicate
+    in_shape: Predicate | None = None
+
+    def judged(self, numbers: Numbers) -> JudgedClaim:
+        """Compare the claim with measured numbers; without all of them it was not tried."""
+        if not all(name in numbers for name in self.numbers):
+            return JudgedClaim(self.text, self.paper, "-", Agreement.NOT_TRIED)
+        values = [numbers[name] for name in self.numbers]
+        means = np.array([np.mean(value) for value in values])
+        ours = ", ".join(over_seeds(value, ".3g") for value in values) if len(values) <= _MOST else "see the table"
+        return JudgedClaim(self.text, self.paper, ours, self._agreement(means))
+
+    def _agreement(self, means: Floats) -> Agreement:
+        if self.agrees(means):
+            return Agreement.AGREES
+        if self.in_shape is not None and self.in_shape(means):
+            return Agreement.IN_SHAPE
+        return Agreement.NOT
+
+
+def near(*expected: float, within: float | Sequence[float]) -> Predicate:
+    """Return whether each number is within a distance of the expected one."""
+    return lambda means: bool(np.all(np.abs(means - np.array(expected)) <= np.array(within)))
+
+
+def rises(means: Floats) -> bool:
+    """Return whether each number is larger than the one before."""
+    return bool(np.all(np.diff(means) > 0))
+
+
+def falls(means: Floats) -> bool:
+    """Return whether each number is smaller than the one before."""
+    return bool(np.all(np.diff(means) < 0))
+
+
+def pairs_fall(means: Floats) -> bool:
+    """Return whether the second number of each pair is the smaller one."""
+    return bool(np.all(means[1::2] < means[0::2]))
