@@ -692,3 +692,23 @@ def test_bad_input_gets_a_sentence(arguments, says):
 
 def test_norms_of_trees_are_what_the_aggregations_clip():
     assert norm_of({"a": np.array([3.0]), "b": np.array(4.0)}) == 5.0
+
+
+HISTORY = [{"norms": np.ones(3)}]
+
+
+def remembering(clients):
+    """Changes a global at two depths in every call."""
+    HISTORY[0]["norms"][:] += len(clients)
+    HISTORY.append({"norms": np.zeros(3)})
+    return sum(clients) + np.random.default_rng(len(HISTORY)).normal(size=3)
+
+
+def test_globals_keep_their_contents_and_their_identity():
+    """Whoever else refers to what a global holds finds the same objects afterwards, with the same contents."""
+    first, norms = HISTORY[0], HISTORY[0]["norms"]
+    cm.replay(remembering, [np.ones(3)] * 3, clip_norm=2.0, noise_multiplier=1.0, quick=True, rounds=1)
+    assert [first] == HISTORY
+    assert HISTORY[0] is first
+    assert first["norms"] is norms
+    assert norms.tolist() == [1, 1, 1]

@@ -15,6 +15,14 @@ import numpy as np
 from coalmine.replaying.clients import is_tensor
 from coalmine.replaying.randomness import generators, reachable, used_globals
 
+# Objects whose contents are kept at most: a variable may lead anywhere, such as to a test session.
+_MOST_OBJECTS = 20_000
+# What these refer to is not state of the user's, or cannot change.
+_FIXED = (
+    str, bytes, int, float, complex, type(None), np.generic, type, types.ModuleType, types.CodeType, types.FunctionType,
+    types.BuiltinFunctionType, types.MappingProxyType,
+)  # fmt: skip
+
 
 class Isolated:
     """A callable whose state (momentum, round counters, clip norms) starts afresh in every run.
@@ -42,15 +50,16 @@ class Isolated:
     @contextmanager
     def copied(self) -> Iterator[Callable[..., Any]]:
         """Return a copy to call, as often as there are rounds."""
-        memo = dict(self._shared)
-        kept = [
-            (space, name, space[name], _snapshot(space[name], memo)) for space, names in self._spaces for name in names
-        ]
+        variables = [(space, name, space[name]) for space, names in self._spaces for name in names]
+        seen = dict(self._shared)
+        kept = [pair for _, _, value in variables for pair in _contents(value, seen)]
         try:
             yield _copied(self._release, dict(self._shared))
         finally:
-            for space, name, value, snapshot in kept:
-                _put_back(space, name, value, snapshot)
+            for space, name, value in variables:
+                space[name] = value
+            for value, contents in kept:
+                _put_back(value, contents)
 
 
 def _in_library(function: types.FunctionType) -> bool:
@@ -99,34 +108,44 @@ def _copied_function(function: types.FunctionType, memo: dict[int, Any]) -> Any:
     return twin
 
 
-def _snapshot(value: Any, memo: dict[int, Any]) -> Any:
-    """Return a copy of what a variable holds, or None if there is nothing to put back."""
-    data = value
-    if not (isinstance(value, dict | list | set | bytearray | np.ndarray) or is_tensor(value)):
-        if isinstance(value, types.FunctionType | types.ModuleType | type) or id(value) in memo:
-            return None
-        data = getattr(value, "__dict__", None)
-    try:
-        return copy.deepcopy(data, memo)
-    except Exception:  # deepcopy raises whatever the user's objects raise
-        return None
+def _contents(value: Any, seen: dict[int, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield what a variable holds, at any depth: each mutable object with a copy of its contents, not of what is in it.
+
+    Contents are put back into the same objects, so whoever else refers to them notices nothing. `seen` has the objects
+    that are done or shared, by their ids.
+    """
+    waiting = [value]
+    while waiting and len(seen) < _MOST_OBJECTS:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, _FIXED):
+            continue
+        seen[id(value)] = value
+        match value:
+            case tuple() | frozenset():
+                waiting += value
+            case dict():
+                yield value, dict(value)
+                waiting += value.values()
+            case list() | set():
+                yield value, type(value)(value)
+                waiting += value
+            case bytearray() | np.ndarray():
+                yield value, value.copy()
+            case _ if is_tensor(value):
+                yield value, value.detach().clone()
+            case _:
+                waiting.append(getattr(value, "__dict__", None))
 
 
-def _put_back(space: dict[str, Any], name: str, value: Any, snapshot: Any) -> None:
-    """Bind a name to its old value again, with its old contents."""
-    space[name] = value
-    if snapshot is None:
-        return
+def _put_back(value: Any, contents: Any) -> None:
+    """Give a mutable object its old contents again."""
     if isinstance(value, dict | set):
         value.clear()
-        value.update(snapshot)
+        value.update(contents)
     elif isinstance(value, list | bytearray):
-        value[:] = snapshot
+        value[:] = contents
     elif isinstance(value, np.ndarray):
         if value.flags.writeable:
-            value[...] = snapshot
-    elif is_tensor(value):
-        value.detach().copy_(snapshot.detach())
+            value[...] = contents
     else:
-        value.__dict__.clear()
-        value.__dict__.update(snapshot)
+        value.detach().copy_(contents)

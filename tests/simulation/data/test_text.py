@@ -72,8 +72,13 @@ def test_a_text_cannot_spell_a_mark():
     assert splits.train.client(0).inputs.tolist() == [[1, a, 3, 3, url, 2]]
 
 
+def test_half_of_a_character_is_refused_before_a_training_that_could_not_be_resumed():
+    with pytest.raises(InputError, match="half of a character"):
+        Vocabulary.build(["a", "\ud800"], [2, 1], level="characters")
+
+
 def test_a_vocabulary_survives_being_saved(tmp_path):
-    words = Vocabulary.build(["été", 'a"b', "\n", "\ud800"], [4, 3, 2, 1], level="characters")
+    words = Vocabulary.build(["été", 'a"b', "\n", "😀"], [4, 3, 2, 1], level="characters")
     words.save(tmp_path / "words.json")
     back = Vocabulary.load(tmp_path / "words.json")
     assert (back.entries, back.level, back.marks) == (words.entries, words.level, words.marks)

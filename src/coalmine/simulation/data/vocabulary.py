@@ -24,6 +24,8 @@ Level = Literal["words", "characters"]
 # Letters and digits with apostrophes inside (don't, o'clock), or a placeholder such as <url>.
 _FIND_WORDS: Callable[[str], list[str]] = re.compile(r"<[a-z]+>|[^\W_]+(?:'[^\W_]+)*").findall
 
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which no file of text can hold
+
 
 def words_in(text: str) -> list[str]:
     """Return the words of a text in lower case, without punctuation: "It's <url>, OK?" gives it's, <url>, ok."""
@@ -42,7 +44,8 @@ class Vocabulary:
             ``<unknown>``.
 
     Raises:
-        InputError: If special tokens are missing, if there is nothing else, or if an entry occurs twice.
+        InputError: If special tokens are missing, if there is nothing else, if an entry occurs twice, or if it has
+            half of a character.
 
     Example:
         >>> words = Vocabulary(("<pad>", "<begin>", "<end>", "<unknown>", "the", "cat"))
@@ -68,6 +71,9 @@ class Vocabulary:
         if len(set(entries)) != len(entries):
             duplicate = next(entry for i, entry in enumerate(entries) if entry in entries[:i])
             raise InputError(f"a vocabulary must have each word once, got {duplicate!r} twice")
+        half = next((entry for entry in entries if _SURROGATE.search(entry)), None)
+        if half is not None:
+            raise InputError(f"a vocabulary must consist of text, got {half!r}, which has half of a character")
 
     @classmethod
     def build(
