@@ -16,6 +16,7 @@ from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, noise_findings
 from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_findings
 from coalmine.methods.one_shot.noise_record import NoiseRecord
+from coalmine.methods.one_shot.scaled import largest_clip_norm
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
 LAYERS = Layers.of({"fc1.weight": (64, 128), "fc1.bias": 64, "fc2.weight": (10, 64), "fc2.bias": 10, "scale": ()})
@@ -456,6 +457,8 @@ def test_canaries_that_are_taken_one_by_one_are_scaled_too():
     ("noise", "words"),
     [
         ({"conv": 0.9, "fc": 0.5, "bias": 0.1}, "0.9"),
+        ({"conv": 0.9, "fc": 0.9, "bias": 0.9}, "0.9"),
+        ({"conv": 1.0, "fc": 1.0, "bias": 0.05}, "0.05"),
         ({"conv": 1.0, "fc": 0.5}, "bias"),
         ({"conv": 1.0, "fc": -0.5, "bias": 0.1}, "-0.5"),
     ],
@@ -465,6 +468,26 @@ def test_noise_per_layer_that_no_clip_norms_explain_is_refused(noise, words):
         OneShot(dim=2640, rounds=1, canaries=5, layers=PER_TENSOR, noise_per_layer=noise)
     with pytest.raises(InputError, match="layers="):
         OneShot(dim=2640, rounds=1, canaries=5, noise_per_layer=noise)
+
+
+@pytest.mark.parametrize("shares", [(1.5, 0.5, 0.1), (3.0, 2.0, 0.9)])
+def test_the_largest_clip_norm_of_a_tensor_is_the_most_that_keeps_the_claim(shares):
+    name, limit = largest_clip_norm(dict(zip(PER_TENSOR, shares, strict=True)))
+    squares = np.random.default_rng(0).dirichlet([0.3, 0.3, 0.3], 20_000)  # of the clip norms, which sum to 1
+    keeps = squares @ np.array(shares) ** -2.0 <= 1
+    assert name == "bias"
+    assert squares[keeps, 2].max() <= limit**2
+    assert squares[keeps, 2].max() == pytest.approx(limit**2, rel=0.2)
+    assert limit**2 / shares[2] ** 2 + (1 - limit**2) / shares[0] ** 2 == pytest.approx(1)
+    assert largest_clip_norm({"conv": 1.0, "fc": 1.0}) is None
+
+
+def test_a_result_says_that_the_noise_per_tensor_was_stated():
+    audit = audit_per_tensor(SHARES, canaries=20)
+    warnings = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).warnings
+    (warning,) = [warning for warning in warnings if "noise_per_layer" in warning]
+    _, limit = largest_clip_norm(dict(zip(PER_TENSOR, SHARES, strict=True)))
+    assert f"that of bias at most {limit:.2g} of" in warning
 
 
 def test_checks_do_not_need_the_names_of_layers():

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from coalmine.accounting import Theory
+from coalmine.methods.one_shot.scaled import largest_clip_norm
 from coalmine.methods.one_shot.updates import FAMILIES
 from coalmine.stats.gaussian import epsilon_gdp
 
@@ -20,6 +21,7 @@ def cautions(audit: OneShot, theory: Theory | None) -> list[str]:
         *_about_precision(audit),
         *_about_secret_rounds(audit, theory),
         *_about_crowding(audit, theory),
+        *_about_noise_per_layer(audit, theory),
     ]
 
 
@@ -61,3 +63,14 @@ def _about_crowding(audit: OneShot, theory: Theory | None) -> list[str]:
     if limit > 2 * theory.epsilon:
         return []
     return [f"{crowd}: even without noise they would show only about ε = {limit:.3g}; fewer would show more"]
+
+
+def _about_noise_per_layer(audit: OneShot, theory: Theory | None) -> list[str]:
+    """Say what must hold for the noise per tensor, which the audit cannot see, to keep the claim."""
+    limit = None if theory is None or audit.noise_per_layer is None else largest_clip_norm(audit.noise_per_layer)
+    if limit is None:
+        return []
+    return [
+        "the noise of each tensor was stated (noise_per_layer), and the claim covers it only if clip norms are as "
+        f"small: that of {limit[0]} at most {limit[1]:.2g} of all of them together"
+    ]

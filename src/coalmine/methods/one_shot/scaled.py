@@ -20,6 +20,8 @@ from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Vector
 from coalmine.vectors import Device, like, on
 
+_ROUNDING = 1e-6  # by which shares that should be 1 may be off
+
 
 @dataclass(frozen=True, eq=False)
 class ScaledCanaries:
@@ -80,13 +82,33 @@ def noise_scale(noise_per_layer: Mapping[str, float] | None, layers: Layers | No
     if layers is None:
         raise InputError("noise_per_layer names tensors: pass layers= too, such as the module")
     scale = layers.spread(noise_per_layer, "noise_per_layer")
-    if scale.max() < 1:
-        # Σ(Cₗ/rₗ)² = ΣCₗ² has no solution with all rₗ < 1: a client would be longer than the noise covers.
+    if scale.min() < 1 - _ROUNDING and scale.max() <= 1 + _ROUNDING:
+        # Σ(Cₗ/rₗ)² ≤ ΣCₗ² has no solution with an rₗ < 1 and none above: clients would be longer than the noise covers.
         raise InputError(
-            f"noise_per_layer must be 1 or more for at least one tensor, got at most {scale.max():g}: no clip norms "
-            "per tensor would keep the claim"
+            "noise_per_layer must be above 1 for one tensor if it is below 1 for another, got at most "
+            f"{scale.max():g} and {scale.min():g}: no clip norms per tensor would keep the claim"
         )
     return scale.astype(np.float32)
+
+
+def largest_clip_norm(noise_per_layer: Mapping[str, float]) -> tuple[str, float] | None:
+    """Return the tensor with the least noise, and the largest clip norm that the claim allows it; None if any.
+
+    The clip norm is a share of that of all tensors together. With Σ(Cₗ/rₗ)² ≤ ΣCₗ² it is largest if all other clipping
+    is of the tensor with the most noise.
+
+    Args:
+        noise_per_layer: The noise of each tensor as a share of the claimed one.
+
+    Example:
+        >>> largest_clip_norm({"weight": 2.0, "bias": 0.5})  # 0.2 / 0.5² + 0.8 / 2² = 1
+        ('bias', 0.4472135954999579)
+    """
+    name, least = min(noise_per_layer.items(), key=lambda item: item[1])
+    if least >= 1 - _ROUNDING:
+        return None
+    most = max(noise_per_layer.values()) ** -2
+    return name, float(((1 - most) / (least**-2 - most)) ** 0.5)
 
 
 def clip_scale(clip_norms: Mapping[str, float], layers: Layers) -> Vector:
