@@ -29,7 +29,7 @@ from coalmine.results.claim_test import (
     check_claim,
 )
 from coalmine.results.finding import Finding
-from coalmine.results.noise_shares import first_exponent
+from coalmine.results.noise_shares import exponent_of, first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
 from coalmine.stats.claim_p_value import ClaimTests
@@ -113,15 +113,15 @@ def test_shares_beyond_the_range_are_not_estimated():
     assert evidence(separation=1e9).noise_estimate is None
 
 
-@pytest.mark.parametrize("efficiency", [1.0, 0.5])
-def test_the_detectable_share_is_the_largest_with_eighty_percent_power(efficiency):
+@pytest.mark.parametrize("rest", [0.0, 0.06])
+def test_the_detectable_share_is_the_largest_with_eighty_percent_power(rest):
     def power(claim, truth, alpha, factor):
         assert (claim, alpha, factor) == (GaussianDP(2.0), 0.05, 1.0)
         return 0.8 if truth.mu >= 2.5 else 0.79
 
-    # The attack reaches the same fraction of what the noise allows.
-    shares = [share for share in SHARES if efficiency * _separation(_curve(CLAIM, share, 1)) >= 2.5 and share <= 1]
-    detectable = evidence(separation=2 * efficiency, power=power).detectable_noise
+    # What disturbs scores beside the noise stays: their variance is (share/2)² and the rest.
+    shares = [share for share in SHARES if _separation(_curve(CLAIM, share, 1)) ** -2 + rest <= 2.5**-2 and share <= 1]
+    detectable = evidence(separation=(2.0**-2 + rest) ** -0.5, power=power).detectable_noise
     assert detectable == pytest.approx(max(shares))
     assert evidence(power=lambda *_: 0.9).detectable_noise == pytest.approx(1 / 1.03)
     assert evidence().detectable_noise is None
@@ -156,8 +156,19 @@ def test_few_scores_get_the_benefit_of_two_standard_errors():
         seen.append(truth.mu)
         return 1.0
 
-    assert evidence(separation=0.2, standard_error=0.4, power=power).canaries_needed == 71
-    assert seen == [pytest.approx(0.5 * 4.0, rel=0.02)] * 2
+    assert evidence(separation=1.0, standard_error=0.4, power=power).canaries_needed == 71
+    # 1.8 now, so a variance of 1/1.8² − 1/2² beside the noise.
+    assert seen == [pytest.approx((1.8**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)] * 2
+
+
+@pytest.mark.parametrize(("separation", "trusted"), [(1.3, 1.6), (5.0, 1.6), (0.5, 1.3)])
+def test_an_expected_separation_counts_unless_scores_are_two_standard_errors_below(separation, trusted):
+    seen = []
+    tests = evidence(
+        separation=separation, standard_error=0.4, power=lambda claim, truth, *_: seen.append(truth.mu) or 1.0
+    )._tests
+    _Evidence(tests, CLAIM, 0.05, 1, expected=1.6)._power(exponent_of(0.5))
+    assert seen == [pytest.approx((trusted**-2 - 2.0**-2 + 4.0**-2) ** -0.5, rel=0.02)]
 
 
 def test_copies_make_a_group():

@@ -49,6 +49,12 @@ class FakeTests:
         return stats.norm.cdf((truth.mu - claim.mu) * math.sqrt(self.members * factor) / 3 - 1.6)
 
 
+def separation_with(mu, separation):
+    """Return the separation once the noise allows μ instead of 1.5: its variance 1/μ² is replaced, the rest stays."""
+    rest = max(0.0, 1 / separation**2 - 1 / _separation(GaussianDP(1.5)) ** 2)
+    return 1 / math.sqrt(1 / _separation(GaussianDP(mu)) ** 2 + rest)
+
+
 def evidence(**settings):
     return _Evidence(FakeTests(**settings), THEORY, 0.05, 1)
 
@@ -94,16 +100,13 @@ def test_there_is_no_estimate_beyond_the_shares_that_are_looked_at():
     assert evidence(separation=1e9).noise_estimate is None
 
 
-@pytest.mark.parametrize("separation", [0.9, 1.2, 2.0])
+@pytest.mark.parametrize("separation", [0.9, 1.3, 2.0])
 @pytest.mark.parametrize("members", [20, 400])
 def test_detectable_noise_is_the_largest_share_with_enough_power(separation, members):
     found = evidence(separation=separation, members=members)
-    efficiency = min(1.0, separation / _separation(GaussianDP(1.5)))
     shares = SHARES[SHARES <= 1]
     powers = [
-        FakeTests(members=members).power(
-            GaussianDP(1.5), GaussianDP(efficiency * _separation(GaussianDP(1.5 / s))), 0.05
-        )
+        FakeTests(members=members).power(GaussianDP(1.5), GaussianDP(separation_with(1.5 / s, separation)), 0.05)
         for s in shares
     ]
     expected = max((share for share, power in zip(shares, powers, strict=True) if power >= 0.8), default=None)
@@ -114,11 +117,10 @@ def test_a_test_without_power_detects_nothing():
     assert evidence(separation=0.0).detectable_noise is None
 
 
-@pytest.mark.parametrize(("separation", "members"), [(0.9, 3), (1.1, 3), (0.7, 5), (1.3, 2)])
+@pytest.mark.parametrize(("separation", "members"), [(1.0, 3), (1.1, 3), (0.9, 5), (1.3, 2)])
 def test_canaries_needed_are_the_first_power_of_root_two_with_enough_power(separation, members):
     half = 1.03 ** round(math.log(0.5, 1.03))
-    efficiency = min(1.0, (separation + 2 * 0.2) / _separation(GaussianDP(1.5)))
-    truth = GaussianDP(efficiency * _separation(GaussianDP(1.5 / half)))
+    truth = GaussianDP(separation_with(1.5 / half, separation + 2 * 0.2))
     tests = FakeTests(separation=separation, members=members)
 
     def enough(factor):
@@ -136,9 +138,9 @@ def test_canaries_needed_are_the_first_power_of_root_two_with_enough_power(separ
 def test_no_number_of_canaries_is_named_beyond_what_can_be_computed():
     hopeless = FakeTests(separation=0.0, standard_error=0.0)
     assert _Evidence(hopeless, THEORY, 0.05, 1).canaries_needed is None
-    # About 5,400 canaries would do, but power for dependent scores is computed up to 1,000 only.
-    assert evidence(separation=0.8, members=300, standard_error=0.0).canaries_needed > 5000
-    assert evidence(separation=0.8, members=300, standard_error=0.0, dependent=True).canaries_needed is None
+    # About 5,000 would do, but power for dependent scores is computed up to 4,000 only.
+    assert evidence(separation=1.18, members=300, standard_error=0.0).canaries_needed > 4000
+    assert evidence(separation=1.18, members=300, standard_error=0.0, dependent=True).canaries_needed is None
 
 
 def test_copies_are_tested_as_a_group():

@@ -78,6 +78,7 @@ def canary_evidence(
     confidence: float,
     theory: Theory | None,
     independent: bool = True,
+    expected: float | None = None,
 ) -> CanaryEvidence:
     """Return every estimate that applies, and the test of the claim.
 
@@ -95,6 +96,7 @@ def canary_evidence(
         theory: The claimed guarantee, or None.
         independent: Whether the claim test may assume that canaries do not influence one another's scores, as random
             directions hardly do. The quoted bound assumes it only where a null distribution is known.
+        expected: How far members' scores are expected to be from the null distribution (see `check_claim`), or None.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -120,7 +122,14 @@ def canary_evidence(
     ordered = [estimates[name] for name in _ORDER if name in estimates]
     estimates_at_levels = with_stricter_bound(ordered, members, nonmembers, null=null, design=design)
     test = claim_test(
-        theory, estimates_at_levels, members, nonmembers, null=null, design=design, independent=independent
+        theory,
+        estimates_at_levels,
+        members,
+        nonmembers,
+        null=null,
+        design=design,
+        independent=independent,
+        expected=expected,
     )
     name = None if null is None else null_text(null)
     recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
@@ -129,7 +138,7 @@ def canary_evidence(
         scores=Scores(members, nonmembers),
         ceiling=top,
         claim_test=test,
-        recipe={} if name is None and null is not None else recipe | {"independent": independent},
+        recipe={} if name is None and null is not None else recipe | {"independent": independent, "expected": expected},
     )
 
 
@@ -156,6 +165,7 @@ def claim_test(
     design: Design = "fixed",
     copies: int = 1,
     independent: bool = True,
+    expected: float | None = None,
 ) -> ClaimTest | None:
     """Return the test of a claim, with the null distribution if the quoted bound uses one.
 
@@ -168,6 +178,7 @@ def claim_test(
         design: How members were chosen.
         copies: How often each canary was inserted.
         independent: Whether canaries do not influence one another's scores.
+        expected: See `check_claim`.
 
     Returns:
         The test, or None without a claim or a bound.
@@ -185,6 +196,7 @@ def claim_test(
         design="fixed" if uses_null else design,
         dependent=not (independent or uses_null),
         copies=copies,
+        expected=expected,
     )
     if not test.refuted and refutes(quoted.epsilon, quoted.delta, theory):
         # The bound alone exceeds the claim, but the test that was decided on does not reject it.

@@ -36,6 +36,7 @@ from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
 
 _NOT_NORMAL = 0.05  # significance at which scores do not count as normal
+_BENEFIT_OF_DOUBT = 2.0  # standard errors
 _MOST_CANARIES, _MOST_DEPENDENT = 1_000_000, 4_000  # the latter since power for dependent scores is slow to compute
 
 
@@ -114,6 +115,7 @@ def check_claim(
     null: Null | None = None,
     dependent: bool = False,
     copies: int = 1,
+    expected: float | None = None,
 ) -> ClaimTest:
     """Test a claimed guarantee with the scores of inserted and held-out canaries.
 
@@ -132,6 +134,8 @@ def check_claim(
         null: Known distribution of a held-out canary's score, instead of ``nonmembers``.
         dependent: Whether scores may depend on one another. The test is then weaker, and needs coin flips.
         copies: How often each member was inserted; the claim is about one copy.
+        expected: How many standard deviations members' scores are expected to exceed those of non-members by, if it is
+            known without the scores. It makes the stated power more exact, and changes nothing about the test.
 
     Returns:
         The verdict, its p-value, the noise in effect and the power of the test.
@@ -156,7 +160,7 @@ def check_claim(
     check_count("copies", copies)
     guesses = _planned_guesses(scores, theory, alpha, copies) if dependent and null is None else None
     tests = ClaimTests(scores, design=design, dependent=dependent, guesses=guesses)
-    evidence = _Evidence(tests, theory, alpha, copies)
+    evidence = _Evidence(tests, theory, alpha, copies, expected)
     p_value = tests.p_value(evidence.curve(0))
     detectable = evidence.detectable_noise
     if p_value <= alpha:
@@ -183,8 +187,11 @@ def check_claim(
 class _Evidence:
     """What the scores say about the share of the claimed noise: `RATIO` to an exponent, of which 0 is the claim."""
 
-    def __init__(self, tests: ClaimTests, theory: Theory, alpha: float, copies: int) -> None:
+    def __init__(
+        self, tests: ClaimTests, theory: Theory, alpha: float, copies: int, expected: float | None = None
+    ) -> None:
         self._tests, self._theory, self._alpha, self._copies = tests, theory, alpha, copies
+        self._expected = expected
 
     def curve(self, exponent: int) -> Curve:
         """Return the curve for a share of the claimed noise."""
@@ -210,19 +217,21 @@ class _Evidence:
         """The number of members that detects half the noise with the wanted power, rounded up to two digits."""
         half, most = exponent_of(HALF_THE_NOISE), _MOST_DEPENDENT if self._tests.dependent else _MOST_CANARIES
         return number_needed(
-            self._tests.members, lambda factor: self._power(half, factor, benefit_of_doubt=2.0), most=most
+            self._tests.members, lambda factor: self._power(half, factor, _BENEFIT_OF_DOUBT), most=most
         )
 
     def _power(self, exponent: int, factor: float = 1.0, benefit_of_doubt: float = 0.0) -> float:
         """Return the probability to detect a share with this attack, on ``factor`` times as many canaries.
 
-        The attack would separate the scores by the same fraction of what the noise allows as it does now, or by so many
-        standard errors more: few scores that happen to overlap do not make a weak attack.
+        Whatever makes the scores overlap more than the claimed noise does, such as other canaries and the clients'
+        updates, does not shrink with the noise. So many standard errors are added to the observed separation first: few
+        scores that happen to overlap do not make a weak attack. If the separation is known without the scores, they
+        only matter if they are further below it than chance explains.
         """
-        allowed = self._separation(0)
         observed = self._tests.separation + benefit_of_doubt * self._tests.standard_error
-        efficiency = min(1.0, observed / allowed) if allowed > 0 else 0.0
-        truth = GaussianDP(efficiency * self._separation(exponent))
+        if self._expected is not None:
+            observed = min(self._expected, self._tests.separation + _BENEFIT_OF_DOUBT * self._tests.standard_error)
+        truth = GaussianDP(with_less_noise(observed, self._separation(0), self._separation(exponent)))
         return self._tests.power(self.curve(0), truth, self._alpha, factor)
 
     @cached_property
@@ -236,6 +245,25 @@ class _Evidence:
         # The same measure as of the scores (`ClaimTests.separation`).
         counted = self._tests.nonmembers is not None
         return _separation(self.curve(exponent), _MOST_CANARIES if counted else self._tests.members)
+
+
+def with_less_noise(observed: float, allowed: float, allowed_then: float) -> float:
+    """Return how far scores are separated with less noise, if all else that disturbs them stays.
+
+    Args:
+        observed: How far they are separated now; counts as ``allowed`` if it is larger.
+        allowed: How far the noise allows to separate them now.
+        allowed_then: How far less noise allows.
+
+    Example:
+        >>> [with_less_noise(separation, 1.0, 2.0) for separation in (1.0, 0.8)]
+        [2.0, 1.1094003924504583]
+    """
+    if min(observed, allowed) <= 0:
+        return 0.0
+    # In units of what a canary adds, scores have variance 1/s². The noise explains 1/a² of it, and the rest stays.
+    rest = max(0.0, observed**-2 - allowed**-2)
+    return float((allowed_then**-2 + rest) ** -0.5)
 
 
 def _curve(theory: Theory, share: float, copies: int) -> Curve:

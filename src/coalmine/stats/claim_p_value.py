@@ -126,7 +126,8 @@ class ClaimTests:
         if factor != 1:
             test = RankSum(members, nonmembers or None, np.random.default_rng(0), draws=999)
         if self.nonmembers is None:
-            return known_null_power(test, claim, truth, alpha)
+            by_signs = isinstance(self.scores.null, DependentNull)
+            return known_null_power(test, claim, truth, alpha, by_signs=by_signs)
         return test.power(claim, truth, alpha * RANK_SUM_SHARE)
 
     @cached_property
@@ -144,7 +145,7 @@ class ClaimTests:
         return (self.members + (self.nonmembers or 0)) // 2 if self.guesses is None else self.guesses
 
 
-def known_null_power(rank_sum: RankSum, claim: Curve, truth: Curve, alpha: float) -> float:
+def known_null_power(rank_sum: RankSum, claim: Curve, truth: Curve, alpha: float, *, by_signs: bool = False) -> float:
     """Return the probability that one of the tests rejects a claim if ``truth`` holds and the null is known.
 
     Args:
@@ -152,6 +153,7 @@ def known_null_power(rank_sum: RankSum, claim: Curve, truth: Curve, alpha: float
         claim: The claim.
         truth: The curve that the attack really reaches.
         alpha: Significance of all tests together.
+        by_signs: Whether nothing is rejected that the signs of the scores do not reject (`DependentNull`).
 
     Example:
         >>> from coalmine.stats.tradeoff import GaussianDP
@@ -159,6 +161,8 @@ def known_null_power(rank_sum: RankSum, claim: Curve, truth: Curve, alpha: float
         >>> known_null_power(test, GaussianDP(10.0), GaussianDP(20.0), 0.05)  # claims of ε = 96 and ε = 292 at δ = 1e-5
         1.0
     """
+    if by_signs and 0.5**rank_sum.members > alpha:  # not even if all scores are positive
+        return 0.0
     members, even, top = rank_sum.members, even_ranks(rank_sum.members), member_ranks(rank_sum.members)
     ranks = np.union1d(even, top)
     fpr = truth.fpr(uniform_order_statistics(members, ranks, np.random.default_rng(1), _POWER_DRAWS))

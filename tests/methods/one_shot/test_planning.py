@@ -8,6 +8,7 @@ import pytest
 from scipy import special, stats
 
 import coalmine
+from coalmine import OneShot, Release
 from coalmine.accounting import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson, theory
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.audit_power import AuditPower, participation_rate, secret_rounds_curve
@@ -131,7 +132,7 @@ def test_the_share_of_the_rounds(sampling, rate):
 
 
 def test_a_plan_grows_with_what_it_asks_for():
-    planned = plan(noise_multiplier=3.0, rounds=10, clients=50, dim=10_000)
+    planned = plan(noise_multiplier=3.0, rounds=10, clients=50, dim=1_000_000)
     assert planned.test == "exact-null"
     assert [(row.noise, row.power) for row in planned.rows[:2]] == [(0.9, 0.8), (0.9, 0.95)]
     needed = [row.exact_null for row in planned.rows]
@@ -141,7 +142,7 @@ def test_a_plan_grows_with_what_it_asks_for():
     row = planned.rows[4]
     assert row.per_round == row.canaries
     assert row.share == pytest.approx(row.canaries / (row.canaries + 50))
-    assert row.extra_noise == pytest.approx(math.sqrt(1 + row.canaries / 90_000) - 1)
+    assert row.extra_noise == pytest.approx(math.sqrt(1 + row.canaries / 9_000_000) - 1)
     assert f"{row.canaries} canaries detect half" in planned.summary
     table, sentences = str(planned).splitlines()[:7], " ".join(str(planned).splitlines()[7:])
     assert len({len(line) for line in table}) == 1
@@ -200,6 +201,52 @@ def test_the_default_is_a_quarter_of_the_average_between_20_and_1000():
     assert default_canaries(None, clients=9, rate=1.0) == 20
     assert default_canaries(None, clients=1e6, rate=0.01) == 1000
     assert default_canaries(None, clients=1e6, rate=0.01, dim=500) == 125
+
+
+def test_canaries_that_disturb_each_other_detect_less():
+    claim = theory(noise_multiplier=0.5, sampling=EveryRound(), rounds=9, delta=1e-5)  # μ = 6
+    alone, crowded = (AuditPower(theory=claim, view="updates", rate=1.0, dim=dim) for dim in (None, 5000))
+    # 40 of 200 canaries lie in single tensors: the variance 1/6² grows by 40/5000, to 1/5.28².
+    assert crowded.exact_null(1.0, 200) == 0.0
+    assert crowded.exact_null(0.9, 200) < 0.05
+    assert alone.exact_null(0.9, 200) > 0.95
+    needed = crowded.needed(crowded.exact_null, 0.8, 0.8)
+    assert crowded.exact_null(0.8, needed) >= 0.8
+    assert crowded.needed(crowded.exact_null, 0.95, 0.8) is None
+
+
+def test_too_few_canaries_refute_nothing_by_the_signs_of_their_scores():
+    power = power_of(0.5, EveryRound(), 20)
+    # 0.5⁴ > 0.05: five must be inserted, by as many of 2n fair coins.
+    for canaries in (5, 6, 8):
+        enough = stats.binom.sf(4, 2 * canaries, 0.5)
+        assert power.exact_null(0.5, canaries) == pytest.approx(enough, abs=1 / 11)
+    assert power.needed(power.exact_null, 0.5, 0.8) > 5
+
+
+@pytest.mark.parametrize("settings", [{"layers": {"w": 900, "b": 100}}, {"family": "gaussian"}])
+def test_audits_whose_canaries_disturb_each_other_have_the_power_that_they_state(settings):
+    """60 audits at the share of the noise that each states: four standard errors below 80% are 59%."""
+    claim = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=4, delta=1e-5)
+
+    def audited(seed, share):
+        audit = OneShot(
+            dim=1000, rounds=4, canaries=40, view="updates", participation="every-round", seed=seed, **settings
+        )
+        rng = np.random.default_rng([seed, int(1e6 * share)])
+        for t in range(4):
+            total = audit.plant(t, clip_norm=1.0).total + rng.normal(0, share, 1000)
+            audit.observe(Release(round=t, kind="update", vector=total.astype(np.float32), divisor=1))
+        return audit
+
+    shares = [audited(seed, 1.0).result(theory=claim).claim_test.detectable_noise for seed in range(6)]
+    assert all(0.3 < share < 0.95 for share in shares)
+    refuted = [
+        ClaimTests(Scores(audit.scores()[0], None, audit.null())).p_value(claim.curve()) <= 0.05
+        for seed, share in enumerate(shares)
+        for audit in (audited(seed, share * (1 - repeat * 1e-5)) for repeat in range(10))
+    ]
+    assert np.mean(refuted) >= 0.8 - 4 * math.sqrt(0.8 * 0.2 / 60)
 
 
 def test_the_default_detects_half_the_noise_if_the_clients_are_enough():

@@ -13,7 +13,7 @@ import numpy as np
 from coalmine.accounting import Theory
 from coalmine.arrays import Bools, Floats
 from coalmine.methods.canife.round_estimates import Period
-from coalmine.results.claim_test import ClaimTest
+from coalmine.results.claim_test import ClaimTest, with_less_noise
 from coalmine.results.noise_shares import HALF_THE_NOISE, POWER
 from coalmine.results.verdict import Verdict
 from coalmine.stats import GaussianDP, Scores, SequentialBound, SequentialTest
@@ -69,8 +69,7 @@ class AnytimeEvidence:
         """Return whether this attack would have refuted the claim at half of the claimed noise."""
         assert theory.noise_multiplier is not None
         allowed = 1 / theory.noise_multiplier
-        # The attack would separate scores by the same fraction of what the noise allows as it does now.
-        separation = min(allowed, ClaimTests(scores).separation) / HALF_THE_NOISE
+        separation = with_less_noise(ClaimTests(scores).separation, allowed, allowed / HALF_THE_NOISE)
         return reaches_power(
             lambda: SequentialTest(GaussianDP(allowed)),
             lambda coins, rng: rng.normal(separation * coins, 1.0),

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
+from scipy import stats
 
 from coalmine.accounting import AtMost, FixedSize, OncePerEpoch, Poisson, Sampling, Theory, parse_sampling
 from coalmine.arrays import Floats
 from coalmine.errors import check_confidence, check_probability
+from coalmine.methods.one_shot.strata import IN_TENSORS
 from coalmine.stats.claim_p_value import RANK_SUM_SHARE, known_null_power
 from coalmine.stats.rank_sum import RankSum
 from coalmine.stats.tradeoff import Curve, GaussianDP
@@ -25,7 +27,9 @@ _TRIED: tuple[int, ...] = (5, 6, 7, 8, 9, *(digits * 10**decade for decade in ra
 MOST_TRIED = _TRIED[-1]
 """The largest number of canaries that is tried."""
 
+_STEP = 8  # of these numbers
 _DRAWS = 1_999
+_QUANTILES, _ALWAYS_ENOUGH = 11, 50
 _FEWEST_SCORES, _MOST_SCORES, _MOST_NUMBERS = 2_000, 20_000, 10_000_000
 
 
@@ -45,6 +49,20 @@ def participation_rate(sampling: Sampling, rounds: int) -> float:
             return 1.0 if sampling.rate is None else sampling.rate
 
 
+def numbers_inserted(canaries: int) -> list[int]:
+    """Return evenly likely numbers of inserted canaries if a coin decides on each of twice as many.
+
+    Example:
+        >>> numbers_inserted(5)
+        [2, 3, 4, 4, 5, 5, 5, 6, 6, 7, 8]
+    """
+    if canaries > _ALWAYS_ENOUGH:  # the number hardly varies
+        return [canaries]
+    quantiles = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    numbers = stats.binom.ppf(quantiles, 2 * canaries, 0.5)
+    return [int(number) for number in np.clip(numbers, 1, 2 * canaries - 1)]
+
+
 class AuditPower:
     """The power of an audit's test of a claim, by share of the noise and number of canaries.
 
@@ -53,6 +71,8 @@ class AuditPower:
         view: What the adversary sees.
         rate: Share of the rounds that a canary takes part in.
         confidence: One minus the false-alarm rate of the test.
+        dim: Number of parameters, a fifth of the canaries being in single tensors; None if all of them have random
+            directions and do not disturb each other.
 
     Example:
         >>> from coalmine.accounting import EveryRound, theory
@@ -62,8 +82,10 @@ class AuditPower:
         (True, True)
     """
 
-    def __init__(self, *, theory: Theory, view: str, rate: float, confidence: float = 0.95) -> None:
-        self.theory, self.view, self.rate = theory, view, rate
+    def __init__(
+        self, *, theory: Theory, view: str, rate: float, confidence: float = 0.95, dim: int | None = None
+    ) -> None:
+        self.theory, self.view, self.rate, self.dim = theory, view, rate, dim
         self._alpha, self._sampling = 1 - check_confidence(confidence), parse_sampling(theory.sampling)
         self._curve = cache(theory.curve)
         self.exact_null, self.counted = cache(self._exact_null), cache(self._counted)
@@ -119,22 +141,48 @@ class AuditPower:
         return GaussianDP(self.rate * math.sqrt(self.theory.rounds) / sigma * math.sqrt(2 / (2 + variance)))
 
     def needed(self, of: Callable[[float, int], float], noise: float, power: float) -> int | None:
-        """Return the number of canaries from which on ``of`` reaches a power, or None if none does."""
+        """Return the smallest number of canaries with which ``of`` reaches a power, or None if none does."""
         check_probability("power", power)
-        if of(noise, _TRIED[-1]) < power:
+        # Upwards in steps, since power decreases again where canaries disturb each other, then by bisection.
+        steps = [*range(_STEP - 1, len(_TRIED) - 1, _STEP), len(_TRIED) - 1]
+        high: int | None = next((step for step in steps if of(noise, _TRIED[step]) >= power), None)
+        if high is None:
             return None
-        low, high = -1, len(_TRIED) - 1
+        low = max(-1, high - _STEP)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if of(noise, _TRIED[middle]) >= power else (middle, high)
-        return _TRIED[high]
+        needed: int = _TRIED[high]
+        return needed
 
     def _exact_null(self, noise: float, canaries: int) -> float:
-        return known_null_power(self._rank_sum(canaries, None), self._curve(1.0), self.truth(noise), self._alpha)
+        claim, truth = self._curve(1.0), self._disturbed(noise, canaries)
+
+        def power(inserted: int) -> float:
+            return known_null_power(self._rank_sum(inserted, None), claim, truth, self._alpha, by_signs=True)
+
+        return float(np.mean([power(inserted) for inserted in numbers_inserted(self._scored(canaries))]))
 
     def _counted(self, noise: float, canaries: int) -> float:
-        test = self._rank_sum(canaries, canaries)
-        return test.power(self._curve(1.0), self.truth(noise), self._alpha * RANK_SUM_SHARE)
+        claim, truth, level = self._curve(1.0), self._disturbed(noise, canaries), self._alpha * RANK_SUM_SHARE
+
+        def power(inserted: int) -> float:
+            return self._rank_sum(inserted, 2 * self._scored(canaries) - inserted).power(claim, truth, level)
+
+        return float(np.mean([power(inserted) for inserted in numbers_inserted(self._scored(canaries))]))
+
+    def _scored(self, canaries: int) -> int:
+        """Return how many canaries the test of the claim is about: those in single tensors have one of their own."""
+        return canaries if self.dim is None else canaries - canaries // IN_TENSORS
+
+    def _disturbed(self, noise: float, canaries: int) -> Curve:
+        """Return `truth` for so many canaries that disturb each other."""
+        truth = self.truth(noise)
+        if self.dim is None or not isinstance(truth, GaussianDP):
+            return truth
+        # Those in single tensors are not orthogonal to the others: each adds 1/dim of a canary's square to the variance
+        # of their scores, in the same direction every round.
+        return GaussianDP((truth.mu**-2 + canaries / IN_TENSORS / self.dim) ** -0.5)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 from coalmine.arrays import Floats, Ints
 from coalmine.methods.one_shot.participation import Participation
@@ -60,6 +61,7 @@ class Evidence:
         # matched filter Σ shift · u / |u|². Its weights depend on the releases alone, so its cosine with a held-out
         # canary has the null distribution of any cosine.
         self.direction = np.zeros(canaries.dim if shared_rounds else 0, dtype=np.float32)
+        self.gain = 0.0  # what an inserted canary adds to its dot product with the direction; NaN if unknown
 
     @property
     def is_noiseless(self) -> bool:
@@ -85,6 +87,7 @@ class Evidence:
         if self.history.shared_rounds and due.any():
             # If the shift is unknown, all releases get the same weight.
             weight = length if shift is None else shift
+            self.gain += math.nan if shift is None else (shift / length) ** 2
             self.direction = like(self.direction, change)
             for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
                 self.direction[part] += np.float32(weight / length**2) * change[part]
@@ -110,6 +113,19 @@ class Evidence:
             return dots / lengths
         return self._score.values()
 
+    def expected_separation(self) -> float | None:
+        """Return how many standard deviations from its null an inserted canary's score is expected; None if unknown.
+
+        The length of the releases tells how much noise, clients and other canaries there are, more exactly than the
+        scores do.
+        """
+        if not self._score.uses_direction or not self.gain > 0:
+            return None
+        dots, lengths = self._compared(self.direction, norm(self.direction))
+        if self._canaries.orthonormal:  # of its own component, lengths contain what chance made of it
+            lengths = np.sqrt(lengths**2 - dots**2 + self.gain**2)
+        return float(-special.ndtri_exp(self.history.cosine.log_sf(self.gain / lengths.mean())))
+
     def null(self) -> Null | None:
         """Return the null distribution of the score, or an upper bound on its tails, or None."""
         return None if self.is_silent else self._score.null()
@@ -121,6 +137,7 @@ class Evidence:
             "times": self.history.times,
             "direction": to_numpy(self.direction),
             "least_noise": self.least_noise,
+            "gain": self.gain,
         }
         return {name: np.array(value) for name, value in arrays.items()} | self._score.state()
 
@@ -128,6 +145,7 @@ class Evidence:
         """Restore a saved state."""
         self.history.releases, self.history.times = int(state["releases"]), np.array(state["times"])
         self.direction, self.least_noise = np.array(state["direction"]), float(state["least_noise"])
+        self.gain = float(state["gain"])
         self._score.restore(state)
 
 

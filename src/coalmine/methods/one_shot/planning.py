@@ -181,7 +181,7 @@ def plan(
         sampling: How clients and canaries take part, as text such as ``"poisson:0.01"`` or a `Sampling`.
         rounds: Number of rounds.
         clients: Expected number of clients in a round, for what canaries cost.
-        dim: Number of parameters, for the noise that canaries add.
+        dim: Number of parameters, for how canaries disturb each other, and for the noise that they add.
         view: What the adversary sees, as in `OneShot`.
         delta: The δ at which ε is claimed.
         confidence: One minus the false-alarm rate of the test.
@@ -195,7 +195,7 @@ def plan(
     Example:
         >>> planned = plan(noise_multiplier=3.0, sampling="every-round", rounds=10, clients=50)
         >>> [(row.noise, row.power, row.canaries) for row in planned.rows if row.noise == 0.5]
-        [(0.5, 0.8, 10), (0.5, 0.95, 18)]
+        [(0.5, 0.8, 10), (0.5, 0.95, 16)]
     """
     parse_view(view)
     scheme = parse_sampling(sampling) if isinstance(sampling, str) else sampling
@@ -204,9 +204,11 @@ def plan(
     theory = accounting.theory(
         noise_multiplier=noise_multiplier, sampling=scheme, rounds=check_count("rounds", rounds), delta=delta
     )
-    power = AuditPower(theory=theory, view=view, rate=participation_rate(scheme, rounds), confidence=confidence)
     clients = None if clients is None else check_positive("clients", clients)
     dim = None if dim is None else check_count("dim", dim, least=2)
+    power = AuditPower(
+        theory=theory, view=view, rate=participation_rate(scheme, rounds), confidence=confidence, dim=dim
+    )
     return Plan(
         theory=theory,
         view=view,

@@ -48,6 +48,7 @@ def one_shot_result(
         delta=common_delta(delta, theory),
         confidence=confidence,
         theory=theory,
+        expected=record.evidence.expected_separation(),
     )
     test, warnings = normality(inserted, "inserted")
     checks, findings = inspection.findings(theory, record.in_tensors, audit.members)

@@ -27,7 +27,9 @@ from coalmine.seeds import generator
 from coalmine.stats.noise_tests import LEAST_P_VALUE
 from coalmine.vectors import Device, norm, on, take, to_numpy, zeros
 
-_SHARE = 5  # one canary in so many lies in a single tensor
+IN_TENSORS = 5
+"""One canary in so many lies in a single tensor."""
+
 _LEAST_CANARIES = 20  # in all tensors together; with fewer, dense canaries need every one of them
 _LEAST_SIZE = 16  # smaller tensors form one stratum
 _MOST_COORDINATES = 2048
@@ -117,7 +119,7 @@ def draw_strata(layers: Layers, *, count: int, seed: int) -> list[Stratum]:
     Canaries go to the tensors in turn, so that small tensors get as many as large ones, but take at most half of the
     dimensions of each. If there are fewer canaries than tensors, some tensors are drawn at random.
     """
-    left = count // _SHARE
+    left = count // IN_TENSORS
     if len(layers.names) < 2 or left < _LEAST_CANARIES:
         return []
     draw = generator(seed, "checks", 1)
