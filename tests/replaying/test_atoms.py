@@ -8,7 +8,7 @@ from scipy import special
 
 from coalmine.replaying.atoms import alone, largest_chance, proportional, shortened
 from coalmine.replaying.noise import factors, measure
-from coalmine.replaying.state import has_noise, innovations
+from coalmine.replaying.state import covered, has_noise, innovations, is_prepared, period
 
 
 def _divergence(p, q):
@@ -145,3 +145,52 @@ def test_what_a_round_adds_is_measured(name):
     """Within 8%: the change of a momentum of 0.9 has √(2 / 1.9) of its noise, and the error is 1 / √(2 · 39 · 200)."""
     runs = innovations(_rounds(name, np.random.default_rng(5), calls=40, dim=200)[:, None], [200])
     assert measure(runs, [200]).level == pytest.approx(1.0, rel=0.08)
+
+
+@pytest.mark.parametrize("dim", [2, 30])
+@pytest.mark.parametrize(("model", "momentum"), [(0.0, 0.0), (1.0, 0.0), (0.0, 0.9), (1.0, 0.9)])
+def test_noise_that_waits_is_told_from_noise_that_was_released(model, momentum, dim):
+    """100 cases each, of noise that is drawn one round ahead or when it is needed."""
+    rng = np.random.default_rng(6)
+    for _ in range(100):
+        for ahead in (0, 1):
+            fresh, last = rng.standard_normal((13, dim)), rng.standard_normal(dim)
+            step, total, rounds, reset = np.zeros(dim), np.zeros(dim), [], []
+            for number in range(12):
+                before = total, step
+                for noise, releases in ((fresh[number] if ahead else last, reset), (fresh[number], rounds)):
+                    step = momentum * before[1] + noise
+                    total = model * before[0] + step
+                    releases.append(total)
+            spread = np.full(dim, 0.0 if ahead else 1.0)
+            assert is_prepared(np.stack(rounds), np.stack(reset), spread, [dim]) == bool(ahead)
+
+
+@pytest.mark.parametrize("kind", ["white", "correlated", "model", "laplace"])
+@pytest.mark.parametrize("dim", [1, 20])
+def test_noise_that_just_covers_each_round_is_hardly_ever_called_too_little(kind, dim):
+    """Of 2,000 cases with rounds of other sizes and signs, p is at most 5% in at most 5% and five standard errors."""
+    rng, alarms = np.random.default_rng(8), 0
+    root = np.linalg.qr(rng.standard_normal((dim, dim)))[0] * np.geomspace(0.2, 5, dim)
+    root = root if kind == "correlated" else np.eye(dim)
+    moved = rng.choice([-1.0, 1.0], (40, dim)) * 0.97 ** np.arange(40)[:, None]
+    needed = np.sqrt(np.sum(np.linalg.solve(root, moved.T) ** 2, axis=0))  # at z = 1
+    for _ in range(2000):
+        white = rng.laplace(0, np.sqrt(0.5), (40, dim)) if kind == "laplace" else rng.standard_normal((40, dim))
+        noise = needed[:, None] * (white @ root.T)
+        p_value = covered(np.cumsum(noise, axis=0) if kind == "model" else noise, moved, 1.0).p_value
+        alarms += p_value <= 0.05
+    assert alarms / 2000 <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / 2000)
+    if kind in ("white", "model"):
+        assert covered(0.3 * noise, moved, 1.0).too_little
+
+
+def test_only_noise_that_starts_again_has_a_period():
+    rng = np.random.default_rng(9)
+    for _ in range(4):
+        gaussian, signs = rng.standard_normal((300, 5)), rng.choice([-1.0, 1.0], (300, 1))
+        sparse = np.where(rng.random((300, 3)) < 0.02, 1.0, 0.0)
+        for noise in (gaussian, gaussian[:, :1], signs, np.repeat(signs, 10, axis=1), sparse, np.cumsum(signs, axis=0)):
+            assert period(noise) is None
+        assert period(np.tile(gaussian[:29], (11, 1))) == 29
+        assert period(np.cumsum(np.tile(gaussian[:100], (3, 1)), axis=0)) == 100

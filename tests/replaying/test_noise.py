@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coalmine.replaying.noise import _excess_kurtosis, factors, measure
+from coalmine.replaying.noise import excess_kurtosis, factors, measure
+from coalmine.results.finding import CHECK_RATE
 
 SHAPES = {
     "gaussian": lambda rng, size: rng.standard_normal(size),
@@ -27,7 +28,7 @@ def test_the_true_noise_is_rarely_above_its_upper_limit(shape, runs, dim):
     noise = SHAPES[shape](rng, (400, runs, dim if runs == 128 else dim + 200))
     residuals = (noise - noise.mean(axis=1, keepdims=True)) * np.sqrt(runs / (runs - 1))
     for one in residuals:
-        excess = _excess_kurtosis(one / np.sqrt(np.mean(one**2)))
+        excess = excess_kurtosis(one / np.sqrt(np.mean(one**2)))
         level = float(np.sqrt(np.mean(one[:, :dim] ** 2)))
         exceeded += level * factors(np.array([(runs - 1.0) * dim / (1 + excess / 2)]), 0.05)[0] < 1
     assert exceeded / 400 < 0.05 + 5 * np.sqrt(0.05 * 0.95 / 400)
@@ -39,7 +40,7 @@ def test_the_kurtosis_of_residuals_is_corrected():
     """Of Laplace noise it is 3. The mean of x⁴ has the standard error √(8!/16 − 36) / √300,000 = 0.09."""
     noise = np.random.default_rng(0).laplace(0, np.sqrt(0.5), (6, 50_000))
     residuals = (noise - noise.mean(axis=0)) * np.sqrt(6 / 5)
-    assert _excess_kurtosis(residuals) == pytest.approx(3.0, abs=0.6)
+    assert excess_kurtosis(residuals) == pytest.approx(3.0, abs=0.6)
 
 
 def test_a_movement_of_few_numbers_is_judged_by_the_error_of_their_own_noise():
@@ -52,6 +53,17 @@ def test_a_movement_of_few_numbers_is_judged_by_the_error_of_their_own_noise():
     assert noise.length(3 * large).p_value(1.0) < 1e-9
     assert noise.length(3 * small).p_value(1.0) > 1e-3
     assert noise.length(3 * (large + small)).p_value(1.0) < 1e-9
+
+
+def test_the_p_value_agrees_with_the_limit_that_decides():
+    """What is refuted has a p-value below half of the rate of a replay, and what is not has none."""
+    for dims in ([500], [500, 1], [40, 3, 7]):
+        noise = measure(np.random.default_rng(1).normal(0, 1, (12, 1, sum(dims))), dims)
+        moved = np.random.default_rng(2).normal(0, 1, (1, sum(dims)))
+        for size in np.geomspace(0.5, 5, 40):
+            length = noise.length(size * moved / np.linalg.norm(moved))
+            refuted = length.measured * length.margin > 1
+            assert (length.p_value(1.0) < CHECK_RATE / 2 * (1 + 1e-6)) == refuted
 
 
 @pytest.mark.parametrize(

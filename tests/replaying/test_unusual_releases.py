@@ -83,6 +83,39 @@ def own_generator(z):
     return lambda updates: total(updates) + z * np.array([normal() for _ in range(DIM)])
 
 
+def queue(z, depth=1, dither=0.0):
+    """Noise is drawn so many rounds ahead."""
+    rng = np.random.default_rng(6)
+    drawn = [rng.normal(0, z, DIM) for _ in range(depth)]
+
+    def release(updates):
+        drawn.append(rng.normal(0, z, DIM))
+        return total(updates) + drawn.pop(0) + rng.normal(0, dither * z, DIM)
+
+    return release
+
+
+def short_queue(z):
+    return queue(z, depth=4)
+
+
+def queue_with_dither(z):
+    return queue(z, dither=0.05)
+
+
+def spare(z):
+    """Two vectors at a time, of which the second waits for the next round."""
+    rng = np.random.default_rng(7)
+    waiting = [rng.normal(0, z, DIM)]
+
+    def release(updates):
+        if not waiting:
+            waiting.extend(rng.normal(0, z, (2, DIM)))
+        return total(updates) + waiting.pop()
+
+    return release
+
+
 def tree_of_noise_drawn_at_the_start(z):
     nodes, state = np.random.default_rng(2).normal(0, z * np.sqrt(2), (8, 129, DIM)), {"t": 0, "total": 0.0}
 
@@ -195,7 +228,10 @@ def stream(z):
     return lambda updates: total(updates) + next(drawn)
 
 
-IN_THE_STATE = [Counter, CounterModel, HalfInTheState, block, own_generator, tree_of_noise_drawn_at_the_start]
+IN_THE_STATE = [
+    Counter, CounterModel, HalfInTheState, block, own_generator, tree_of_noise_drawn_at_the_start, queue, short_queue,
+    queue_with_dither, spare,
+]  # fmt: skip
 
 FEW_VALUES = [
     discrete, noisy_count, category, after(lambda noisy, _: np.sign(noisy[:1])),
@@ -273,6 +309,67 @@ def _two_in_turn(z):
 )
 def test_missing_noise_is_found_although_releases_keep_a_state(make, z):
     assert not replayed(make(z), z).ok
+
+
+class Decaying(Counter):
+    """A learning rate that decays, and a public array that changes in each round."""
+
+    def __init__(self, z, share=1.0, bare=slice(0), signs=False):
+        super().__init__(z, share)
+        self.bare, self.signs = bare, signs
+
+    def __call__(self, updates):
+        noise, rng = self.noise(), np.random.default_rng(self.number)
+        noise[self.bare] = 0.0
+        public = rng.choice([-1.0, 1.0], DIM) if self.signs else rng.random(DIM)
+        factor = public if self.signs else 0.98**self.number
+        return {"update": factor * (total(updates) + noise), "public": public}
+
+
+@pytest.mark.parametrize("signs", [False, True])
+@pytest.mark.parametrize(
+    ("share", "bare"), [(0.0, slice(0)), (0.001, slice(0)), (0.3, slice(0)), (1.0, slice(20, None))]
+)
+def test_missing_noise_is_found_although_the_state_changes_what_a_client_does(share, bare, signs):
+    z = 4.0 if signs else 0.3
+    result = replayed(Decaying(z, share, bare, signs), z, rounds=1)
+    assert not result.ok
+    assert "'public'" not in str(result)
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_noise_that_a_state_scales_is_not_refuted(signs):
+    """False-alarm probability at most 0.1% each, once for this seed."""
+    z = 4.0 if signs else 0.3
+    result = replayed(Decaying(z, signs=signs), z, rounds=1)
+    assert result.ok, str(result)
+    assert warned(result, "could not vary the noise")
+
+
+@pytest.mark.parametrize("kind", ["sum", "model", "decay"])
+def test_noise_that_repeats_after_many_rounds_is_found(kind):
+    state = {"pool": np.random.default_rng(3).normal(0, 1, (39, DIM)), "round": 0, "model": 0.0}
+
+    def release(updates):
+        noisy = total(updates) + state["pool"][state["round"] % 39]
+        state["round"] += 1
+        state["model"] = state["model"] + noisy
+        return {"sum": noisy, "model": np.float32(state["model"]), "decay": 0.99 ** state["round"] * noisy}[kind]
+
+    result = replayed(release, 1.0)
+    assert "round 40 equals that of round 1" in result.findings[0].sentence
+
+
+@pytest.mark.parametrize(("share", "bugs"), [(1.0, {"not finite"}), (0.7, {"not finite", "replaced"})])
+def test_a_tiny_update_that_is_scaled_up_is_no_bug_of_clipping(share, bugs):
+    """Zero is refused, and the tiny update that stands for it moves the release by as much as any other."""
+    rng = np.random.default_rng(0)
+
+    def release(updates):
+        return sum(update / np.linalg.norm(update) for update in updates) + rng.normal(0, share, DIM)
+
+    result = replayed(release, 1.0, quick=False, draws=100)
+    assert {str(finding.check) for finding in result.findings if finding.refutes} == bugs
 
 
 def test_missing_noise_on_whole_numbers_is_found_where_draws_can_tell():

@@ -3,9 +3,10 @@
 `replay` runs an aggregation with and without one client and compares what is released. docs/replay.md explains it.
 
 Where to find what: `api` has the function, `search` goes through all clients and rounds to try. `extras` makes clients
-(`clients` knows what they are made of), `quiet_places` finds where noise looks small. `running` runs the aggregation
-once, with the generators of `randomness` and without leaving a trace (`isolation`). `movement` compares two runs and
-`noise` measures what covers their difference. `judge` turns that into findings, `shrinking` finds the smallest example,
+(`clients` knows what they are made of, `absent` finds what stands for an absent one), `quiet_places` finds where noise
+looks small. `running` runs the aggregation once, with the generators of `randomness` and without leaving a trace
+(`isolation`). `movement` compares two runs and `noise` measures what covers their difference; `state_search` and
+`state` look for noise that the release keeps. `judge` turns that into findings, `shrinking` finds the smallest example,
 and `result` is what the user gets. `mechanisms` replays those of `coalmine.simulation`.
 """
 

@@ -15,6 +15,7 @@ from coalmine.replaying.movement import Movement, Round
 from coalmine.replaying.noise import Noise
 from coalmine.replaying.result import Moved
 from coalmine.replaying.shrinking import detected, limit
+from coalmine.replaying.state import Covered
 from coalmine.results.finding import Check, Finding
 from coalmine.results.words import factor, plural
 
@@ -116,10 +117,32 @@ class Judge:
             "Noise comes from the state of the release, which replay varied by running more rounds ahead. It protects "
             "only if nobody knows that state, such as a seed"
             if varied
-            else "Replay could not vary the noise, which comes from the state of the release, so that only movements "
-            "beyond the clip norm were looked for: check the size of the noise in another way"
+            else "Replay could not vary the noise, which comes from the state of the release, without changing what a "
+            f"{self._who} does, so that only movements beyond the clip norm and less than about half of the noise were "
+            "looked for: check its size in another way"
         )
         self._general.append(Finding(check=Check.SIZE, sentence=sentence, refutes=False))
+
+    def about_repeats(self, rounds: int) -> None:
+        """Judge noise in the state that starts again after so many rounds."""
+        sentence = (
+            f"The noise repeats: that of round {rounds + 1} equals that of round 1, and so on, so that the difference "
+            "of two releases carries none."
+        )
+        self._general.append(Finding(check=Check.FRESH, sentence=sentence))
+
+    def about_size(self, places: Sequence[int], noise: Covered, extra: Extra) -> None:
+        """Judge an array that has too little noise for what a client does in each round."""
+        when = f"when one {self._who} {extra.sends} {extra.does}".replace("  ", " ")
+        arrays = _listed(self._arrays(places))
+        sentence = (
+            f"{arrays}: noise in the state covers {noise.share:.2g} of how far the output moved {when} (noise "
+            f"multiplier {self._noise_multiplier:g})."
+            if noise.share
+            else f"{arrays}: {plural(len(places), 'coordinate')} without noise moved {when}."
+        )
+        check = Check.SIZE if noise.share else Check.PLACES
+        self._general.append(Finding(check=check, sentence=sentence, p_value=noise.p_value, example=extra.code))
 
     def about_zero(self, refusal: str) -> None:
         """Judge an aggregation that fails on an update of zero."""
@@ -175,7 +198,7 @@ class Judge:
     def _plain(self, magnitude: float) -> float:
         """Return how far a plain update of about this size moved the release, over what is allowed; at least 1."""
         plain = [o for o in self._observations if o.extra.plain and math.isfinite(o.movement.excess)]
-        sizes = [o.movement.excess for o in plain if o.extra.magnitude <= max(magnitude, 1.0)]
+        sizes = [o.movement.excess / (1 + o.extra.tolerance) for o in plain if o.extra.magnitude <= max(magnitude, 1.0)]
         return max([1.0, *sizes])
 
     def _poisoned(self, example: Callable[[Observation], str]) -> list[Finding]:

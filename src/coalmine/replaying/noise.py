@@ -22,8 +22,8 @@ from coalmine.results.finding import CHECK_RATE
 
 # Comparisons of a movement with a measured noise level, per replay, at most: each level may be too low by chance, and
 # they share half of the rate.
-_TESTS = 200
-_RATE = CHECK_RATE / 2 / _TESTS
+TESTS = 200
+RATE = CHECK_RATE / 2 / TESTS
 
 _LEAST_NUMBERS = 8  # with fewer, noise vectors of full rank say little
 
@@ -64,18 +64,17 @@ class Length:
     def p_value(self, noise_multiplier: float) -> float:
         """Return a p-value of the claim that the movement is covered: that some noise level was measured too low.
 
-        A part of a movement is no longer than all of it. So parts of few numbers, whose noise is uncertain, may be left
-        out: the best of these choices counts, times their number.
+        It is the smallest rate at which `margin` would still leave a movement that is not covered.
         """
         if math.isinf(self.measured):
             return 0.0
-        order = np.argsort(-self.degrees, kind="stable")
-        ratios = np.cumsum(self.squares[order]) * noise_multiplier**2
-        best = 1.0
-        for count in np.flatnonzero(ratios > 1) + 1:
-            n = self.degrees[order[:count]]
-            best = min(best, float(np.sum(special.gammainc(n / 2, n / 2 / ratios[count - 1]))))
-        return min(1.0, _TESTS * len(order) * best)
+        low, high = -700.0, 0.0  # logarithms of the rate of one comparison
+        for _ in range(40):
+            middle = (low + high) / 2
+            shares = 1 / factors(self.degrees, math.exp(middle)) ** 2
+            covered = float(np.sum(self.squares * shares)) * noise_multiplier**2 <= 1
+            low, high = (middle, high) if covered else (low, middle)
+        return min(1.0, TESTS * math.exp(high)) if low > -700 else 0.0
 
 
 @dataclass(frozen=True)
@@ -260,7 +259,7 @@ def measure(runs: Floats, sizes: list[int]) -> Noise:
     standard = residuals[:, :, noisy] / std[noisy]
     samples = (count - 1) * int(noisy.sum())
     inverse, singular = _inverse(np.einsum("ktc,kuc->tu", standard, standard) / (count * int(noisy.sum())))
-    excess = _excess_kurtosis(first[:, noisy] / std[noisy])
+    excess = excess_kurtosis(first[:, noisy] / std[noisy])
     degrees = max(1, samples - rounds + 1)
     return Noise(
         mean, std, np.where(noisy, levels[places], 0.0), places, array_degrees, inverse, singular, degrees, excess,
@@ -283,7 +282,7 @@ def _pooled(levels: Floats, numbers: Ints, count: int) -> Floats:
     return np.where((low <= square) & (square <= high), common, levels)
 
 
-def factors(degrees: Floats, rate: float = _RATE) -> Floats:
+def factors(degrees: Floats, rate: float = RATE) -> Floats:
     """Return how many times each measured standard deviation the true one may be.
 
     All limits hold together with probability 1 − ``rate`` if the noise is Gaussian (χ², union bound). For noise with
@@ -313,7 +312,7 @@ def draws_for(excess: float, most: int) -> int:
     return next((runs for runs in range(10, most, 10) if _plain_excess(runs) < excess), most)
 
 
-def _excess_kurtosis(standard: Floats) -> float:
+def excess_kurtosis(standard: Floats) -> float:
     """Return the excess kurtosis of noise, (runs, numbers), from residuals of unit variance; at least 0.
 
     A residual x − mean of n runs is a weighted sum of all of them, which has ((n−1)³ + 1) / (n²(n−1)) of the excess.
@@ -387,7 +386,7 @@ def _repeated(standard: Floats) -> int | None:
     most = _most_frequent(standard)
     runs, different = len(standard), len(np.unique(standard, axis=0))
     log_chance = math.log(runs**2 / 2) + float(np.sum(np.log(most / runs)))
-    return different - 1 if different < runs and log_chance < math.log(_RATE) else None
+    return different - 1 if different < runs and log_chance < math.log(RATE) else None
 
 
 def _chi_square_quantile(probability: float, degrees: Floats | Ints) -> Floats:

@@ -8,7 +8,7 @@ import inspect
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ class Runner:
         self._isolated, self._seed = Isolated(release), seed
         self._asks = _asks(release)
         self._memory: dict[bytes, Outcome] | None = None
-        self._idle: list[Any] | None = None
+        self.idle: list[Any] | None = None
         self.most_draws = _MOST_DRAWS
         self.calls, self.seconds = 0, 0.0
 
@@ -80,26 +80,30 @@ class Runner:
             idle: The clients.
             most_draws: How many draws there are.
         """
-        self._idle, self._memory, self.most_draws = list(idle), None, most_draws
+        self.idle, self._memory, self.most_draws = list(idle), None, most_draws
 
     @property
     def state_varies(self) -> bool:
         """Whether draws differ in the state that they begin with."""
-        return self._idle is not None
+        return self.idle is not None
 
-    def successive(self, members: Sequence[Any], calls: int, draw: int = 0) -> list[Floats]:
-        """Return the releases of successive rounds of the same clients, all with the same random numbers.
+    def successive(self, members: Sequence[Any], seeds: Sequence[int | None]) -> list[Floats]:
+        """Return the releases of successive rounds of the same clients; fewer if one of them fails.
 
         Args:
             members: The clients of each round.
-            calls: Number of rounds; fewer if one of them fails.
-            draw: Number of the random draw.
+            seeds: For each round, the random draw that generators are set to before it; None lets them run on.
         """
         vectors: list[Floats] = []
-        with self._isolated.copied() as release:
-            for _ in range(calls):
-                with set_to((self._seed, draw), self._isolated.generators):
-                    outcome = self._call(release, copy.deepcopy(list(members)), self._arguments(draw, 0))
+        clients = [copy.deepcopy(list(members)) for _ in seeds]  # copying must not draw
+        with self._isolated.copied() as release, ExitStack() as stack:
+            draw = number = 0
+            for present, seed in zip(clients, seeds, strict=True):
+                number += 1
+                if seed is not None:
+                    draw, number = seed, 0
+                    stack.enter_context(set_to((self._seed, draw), self._isolated.generators))
+                outcome = self._call(release, present, self._arguments(draw, number))
                 if outcome.vector is None or outcome.vector.size != (vectors or [outcome.vector])[0].size:
                     break
                 vectors.append(outcome.vector)
@@ -124,16 +128,18 @@ class Runner:
         return self._memory[key]
 
     def _run(self, rounds: Sequence[Sequence[Any]], draw: int) -> Outcome:
-        ahead = 0 if self._idle is None else draw
-        with self._isolated.copied() as release:
+        ahead = 0 if self.idle is None else draw
+        with self._isolated.copied() as release, ExitStack() as stack:
             # Copied before the generators are set: copying must not draw.
-            clients = [copy.deepcopy(list(members)) for members in [*[self._idle or []] * ahead, *rounds]]
-            with set_to((self._seed, draw), self._isolated.generators):
-                outcomes = []
-                for number, members in enumerate(clients):
-                    outcomes.append(self._call(release, members, self._arguments(draw, number)))
-                    if outcomes[-1].vector is None:
-                        return outcomes[-1]
+            clients = [copy.deepcopy(list(members)) for members in [*[self.idle or []] * ahead, *rounds]]
+            outcomes: list[Outcome] = []
+            for number, members in enumerate(clients):
+                if number in (0, ahead):  # rounds ahead have the same randomness in all draws
+                    seed = draw if number == ahead else 0
+                    stack.enter_context(set_to((self._seed, seed), self._isolated.generators))
+                outcomes.append(self._call(release, members, self._arguments(seed, number)))
+                if outcomes[-1].vector is None:
+                    return outcomes[-1]
         seen = outcomes[ahead:]
         vectors = [outcome.vector for outcome in seen if outcome.vector is not None]
         coarsest = max(outcome.precision for outcome in seen)

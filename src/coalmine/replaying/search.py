@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.arrays import Floats
+from coalmine.arrays import Bools, Floats
 from coalmine.errors import InputError
 from coalmine.layers import Layers
+from coalmine.replaying.absent import find_absent, near_zero
 from coalmine.replaying.atoms import shortened
 from coalmine.replaying.clients import precision
 from coalmine.replaying.extras import Extra, Extras, Setting
@@ -23,7 +24,7 @@ from coalmine.replaying.quiet_places import quiet_places
 from coalmine.replaying.result import Moved, Replay, unit_name
 from coalmine.replaying.running import Runner
 from coalmine.replaying.shrinking import shrunk
-from coalmine.replaying.state import has_noise
+from coalmine.replaying.state_search import Idle
 from coalmine.results.finding import Check
 
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
@@ -31,9 +32,8 @@ _RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
 
 LEAST_DRAWS = 6
 
-# Rounds that tell whether there is noise in the state. If there is, draws to measure it, and draws at most: draw k
-# takes k more rounds.
-_STATE_ROUNDS, _STATE_DRAWS, _MOST_STATE_DRAWS = 12, 40, 100
+# Draws that measure noise in the state, and draws at most: draw k takes k more rounds.
+_STATE_DRAWS, _MOST_STATE_DRAWS = 40, 100
 
 # Residuals that a part of an array is judged by, and draws for them at most.
 _PART_RESIDUALS, _PART_DRAWS = 300, 64
@@ -50,21 +50,6 @@ _WHOLE = 1e-3
 def always(client: Any, _: float) -> Any:
     """Return a client that has no magnitude to change."""
     return client
-
-
-@dataclass(frozen=True)
-class Absent:
-    """The client that stands for an absent one.
-
-    Args:
-        client: The client.
-        magnitude: Norm of its update, in clip norms: 0, unless an update of zero is refused.
-        refusal: What became of an update of zero.
-    """
-
-    client: Any
-    magnitude: float = 0.0
-    refusal: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +89,7 @@ class Search:
     ) -> None:
         self.runner, self.extras, self._claim, self._quick = runner, extras, claim, quick
         self._precision = max(precision(leaf) for leaf in extras.template.update.values())
-        self._absent = self._find_absent()
+        self._absent = find_absent(runner, extras, claim.who)
         members = self._without(extras.clients)
         outcome = runner.run([members])
         assert outcome.vector is not None
@@ -127,6 +112,12 @@ class Search:
         self.scale = Scale(
             noise_multiplier=claim.noise_multiplier, sensitivity=measured, size_released=claim.size_released
         )
+        # What the client that stands for an absent one does itself, relative to one at the clip norm. A tiny update
+        # does as much as any other if updates are scaled to the clip norm.
+        self._absent_counts = 0.0
+        if self._absent.magnitude:
+            pair = [near_zero(extras, sign * self._absent.magnitude) for sign in (1, -1)]
+            self._absent_counts = max(self._absent.magnitude, self._half_apart(pair) / measured)
         self.judge = Judge(
             hostile=claim.hostile, layers=self.layers, sensitivity=measured, noise_multiplier=claim.noise_multiplier,
             unit=unit_name(self.divisor, given=claim.divisor is not None), who=claim.who,
@@ -164,17 +155,47 @@ class Search:
         """
         if not self.reproducible or not self._claim.noise_multiplier:
             return False
-        for idle in ([self._absent.client] * (len(self.extras.clients) + 1), self._without(self.extras.clients)):
-            releases = [self.runner.successive(idle, _STATE_ROUNDS, draw) for draw in (0, 1)]
-            count = min(len(vectors) for vectors in releases)
-            if count > 1:
+        clients, moved = self.extras.clients, self._moved()
+        noise = self.base.noise
+        for others in ([self._absent.client] * len(clients), clients):
+            idle = self._idle([*others, self._absent.client], moved)
+            if idle.keeps_noise(np.where(noise.varying, noise.unit, 0.0)):
+                most = idle.lasts(_MOST_STATE_DRAWS + rounds) - rounds
+                self.runner.vary_state(idle.members, most_draws=most)
+                return True
+            if idle.lasts(2) == 2:
                 break
-        one, two = (np.stack(vectors[:count]) for vectors in releases)
-        if count < 2 or one.shape != two.shape or not has_noise(one, two, [size for _, size in self._names]):
-            return False
-        most = len(self.runner.successive(idle, _MOST_STATE_DRAWS + rounds)) - rounds
-        self.runner.vary_state(idle, most_draws=most)
-        return True
+        return False
+
+    def _idle(self, members: Sequence[Any], moved: Bools) -> Idle:
+        return Idle(self.runner, members, moved, [size for _, size in self._names])
+
+    def _moved(self) -> Bools:
+        """Return which coordinates any honest client moves that joins the given ones."""
+        before = self.base.outcome(0).vector
+        assert before is not None
+        moved = np.zeros(before.size, dtype=bool)
+        for extra in (extra for extra in self.extras.all() if not extra.hostile):
+            after = self.runner.run([[*self.extras.clients, extra.build(extra.magnitude)]]).vector
+            if after is not None and after.size == before.size:
+                moved |= after != before
+        return moved
+
+    def _check_state(self, first: Extra) -> None:
+        """Look at noise in the state: whether it repeats, and its size if the state changes what a client does."""
+        steady = self._steady(first)
+        self.judge.about_state(varied=steady)
+        idle = self._idle(self.runner.idle or [], self._moved())
+        if repeats := idle.period():
+            self.judge.about_repeats(repeats)
+        if steady:
+            return
+        claimed = self.scale.noise_multiplier
+        client, shorter = (self.extras.along(self.extras.direction, size) for size in (1.0, shortened(claimed)))
+        draws = min(self.runner.most_draws, _STATE_DRAWS)
+        for places, noise in idle.too_little(client, shorter, claimed, draws):
+            self.judge.about_size(places, noise, first)
+        self.scale = replace(self.scale, noise_multiplier=0.0)
 
     def _steady(self, first: Extra) -> bool:
         """Whether the state may be varied: it lasts for enough draws, and a client counts the same in all of them."""
@@ -194,10 +215,7 @@ class Search:
         if self._absent.refusal:
             self.judge.about_zero(self._absent.refusal)
         if self.runner.state_varies:
-            steady = self._steady(first)
-            self.judge.about_state(varied=steady)
-            if not steady:
-                self.scale = replace(self.scale, noise_multiplier=0.0)
+            self._check_state(first)
         if not self.scale.noise_multiplier:
             return
         noise, members = self.base.noise, [[*self.extras.clients, first.build(first.magnitude)]]
@@ -367,7 +385,8 @@ class Search:
             return None
 
     def _observe(self, extra: Extra, movement: Movement, around: Round, others: Sequence[Any]) -> None:
-        extra = replace(extra, tolerance=extra.tolerance + self._absent.magnitude)
+        if extra.check != Check.REPLACED:  # which needs no absent client
+            extra = replace(extra, tolerance=extra.tolerance + self._absent_counts)
         self.judge.observe(
             Observation(extra=extra, movement=movement, around=around, others=tuple(others), who=self._claim.who)
         )
@@ -389,40 +408,27 @@ class Search:
         """Return a round without the client in question."""
         return list(others) if self._claim.adjacency == "add-remove" else [*others, self._absent.client]
 
-    def _find_absent(self) -> Absent:
-        """Return a client that stands for an absent one: an update of zero, or nearly zero if that is refused."""
-        clients, refusal = self.extras.clients, ""
-        for magnitude in (0.0, 1e-5, 1e-3, 1e-2):
-            # In one coordinate, where half precision does not round it to zero.
-            client = self.extras.along(np.eye(1, self.extras.template.dim)[0], magnitude)
-            outcome = self.runner.run([[*clients, client]])
-            if outcome.vector is not None and np.isfinite(outcome.vector).all():
-                return Absent(client, magnitude, refusal)
-            refusal = refusal or outcome.refusal or "the release is not finite"
-        outcome = self.runner.run([clients])
-        if outcome.vector is None:
-            raise InputError(f"release fails on the clients as they are: {outcome.refusal}")
-        raise InputError(f"release fails when one {self._claim.who} joins the given ones: {refusal}")
-
     def _whole(self, divisor: float) -> float | None:
         """Return a measured divisor if it is a whole number, as that of a sum or an average is; otherwise None."""
         near = max(1, round(divisor))
         return float(near) if self.reproducible and abs(divisor - near) < _WHOLE * near else None
 
     def _sensitivity(self) -> float:
-        """Return how far a client at the clip norm moves the release: half as far as its opposite does in its place."""
-        pairs = [
-            [
-                self.runner.run([[*self.extras.clients, self.extras.along(sign * self.extras.direction, 1.0)]], draw)
-                for sign in (1, -1)
-            ]
+        """Return how far a client at the clip norm moves the release."""
+        pair = [self.extras.along(sign * self.extras.direction, 1.0) for sign in (1, -1)]
+        return self._half_apart(pair) or self.extras.clip
+
+    def _half_apart(self, pair: Sequence[Any]) -> float:
+        """Return half of how far the release moves if one client takes another's place; 0 if that is not known."""
+        runs = [
+            [self.runner.run([[*self.extras.clients, client]], draw).vector for client in pair]
             for draw in range(1 if self.reproducible else self._draws)
         ]
-        vectors = [[outcome.vector for outcome in pair if outcome.vector is not None] for pair in pairs]
-        if any(len(pair) < 2 or pair[0].shape != pair[1].shape for pair in vectors):
-            return self.extras.clip
-        differences = np.nan_to_num([(pair[0] - pair[1]) / 2 for pair in vectors], posinf=0.0, neginf=0.0)
+        vectors = [[vector for vector in sides if vector is not None] for sides in runs]
+        if any(len(sides) < 2 or sides[0].shape != sides[1].shape for sides in vectors):
+            return 0.0
+        differences = np.nan_to_num([(sides[0] - sides[1]) / 2 for sides in vectors], posinf=0.0, neginf=0.0)
         square = float(np.sum(differences.mean(axis=0) ** 2))
-        if len(pairs) > 1:  # without what the average has by chance
-            square -= float(np.sum(differences.var(axis=0, ddof=1))) / len(pairs)
-        return math.sqrt(square) if square > 0 else self.extras.clip
+        if len(runs) > 1:  # without what the average has by chance
+            square -= float(np.sum(differences.var(axis=0, ddof=1))) / len(runs)
+        return math.sqrt(max(square, 0.0))
