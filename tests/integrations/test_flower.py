@@ -195,6 +195,7 @@ def test_nodes_have_ids_of_64_bits_as_in_a_deployment(monkeypatch):
     assert sorted(audits[0].state()["cohort_ids"].tolist()) == [-(2**63), -100, 1, 2**63 - 1]
 
 
+@pytest.mark.slow
 def test_observed_participation_is_accounted_as_sampling_without_replacement():
     audit = one_shot(participation=ObservedParticipation(size=8, population=CLIENTS + 12))
     strategy = server_side(8, noise=2.0, inner=FedAvg(fraction_train=0.5, fraction_evaluate=0.0))

@@ -89,6 +89,7 @@ def test_whole_models_are_refused(noisy_mean):
         audited.accept_model(FLModel(params=client_update(0), params_type=ParamsType.FULL))
 
 
+@pytest.mark.slow
 def test_the_example_runs_in_the_simulator(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLE)
     for name in ("noisy_mean", "job"):

@@ -398,6 +398,7 @@ class Linked:
 SESSION = [Linked(400)]
 
 
+@pytest.mark.slow
 def test_generators_at_hand_are_found_before_what_is_far_away():
     rng = np.random.default_rng(0)
 

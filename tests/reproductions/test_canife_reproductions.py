@@ -128,6 +128,7 @@ def test_users_keep_their_first_examples():
     assert np.array_equal(first.client(1).inputs, everything.client(1).inputs[:3])
 
 
+@pytest.mark.slow
 def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
     table = complete(canife.figure_3(Context()))
     assert column(table, "figure").count("c") == 2

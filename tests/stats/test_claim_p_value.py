@@ -150,7 +150,11 @@ def test_power_is_that_of_the_rank_sum_test_at_half_the_significance():
     assert known.power(claim, truth, 0.06, factor=1.45) == known_null_power(fifteen, claim, truth, 0.06)
 
 
-@pytest.mark.parametrize(("members", "mu"), [(25, 0.3), (50, 1.7), (25, 5.5), (25, 10.5), (100, 10.5)])
+@pytest.mark.parametrize(
+    ("members", "mu"),
+    [(25, 0.3), pytest.param(50, 1.7, marks=pytest.mark.slow), (25, 5.5), (25, 10.5),
+     pytest.param(100, 10.5, marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_power_with_a_known_null_is_how_often_the_p_value_is_small(members, mu):
     """Claims of ε = 1 to 100 at δ = 1e-5, tested 300 times: four binomial standard errors are below 12 points."""
     truth = mu + 3 / math.sqrt(members)  # detected in roughly half of the audits

@@ -48,6 +48,7 @@ def test_the_section_3_estimate_is_the_gaussian_mechanisms_calibration():
     assert estimate.lower < estimate.epsilon < estimate.upper
 
 
+@pytest.mark.slow
 def test_table_1_of_the_one_shot_paper_comes_out():
     # Independent simulations have 1.015 ± 0.169, 2.985 ± 0.168 and 9.970 ± 0.194; 50 of ours, 5 standard errors.
     rows = table_1(Context(seed=1)).rows
