@@ -60,7 +60,7 @@ def is_prepared(rounds: Floats, reset: Floats, spread: Floats, sizes: list[int])
     Args:
         rounds: Releases of successive rounds, with generators that run on, (rounds, dim).
         reset: The same, but with the same random numbers in the last round: row k is round k after rounds that ran on.
-        spread: Standard deviation of the first round's release over random numbers, (dim,).
+        spread: Standard deviation of a release over the random numbers of its own round, (dim,).
         sizes: Numbers of coordinates of the arrays of a release.
     """
     if len(rounds) <= _LEAST_CHANGES:
