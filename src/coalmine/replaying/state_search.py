@@ -55,7 +55,7 @@ class Idle:
         if any(len(rounds) <= number for runs in resets for number, rounds in enumerate(runs)):
             return False
         one, two = (np.stack([rounds[-1] for rounds in runs]) for runs in resets)
-        # An adaptive clip norm may make the noise of later rounds far larger than that of the first. Where the first has
+        # An adaptive clip norm may make the noise of later rounds far larger than that of the first. Where that has
         # none of its own, it waits in the state, though other rounds may draw theirs.
         first, later = spread[self.moved], np.sqrt(np.mean((one - two) ** 2, axis=0) / 2)
         return is_prepared(running, one, np.where(first > 0, np.maximum(first, later), 0), sizes)
