@@ -109,8 +109,8 @@ class ClientMechanism:
     def _measured(self) -> float:
         """Return how far a client at the clip norm moves the output now, beside as many as carry a sum."""
         others = self._sending(np.zeros(self.dim, dtype=np.float32))[1:]
-        found = replay(
+        measurement = replay(
             self._release, others, clip_norm=self._clip, noise_multiplier=None, rounds=1, dropouts=False, quick=True,
             seed=self._seed,
         )  # fmt: skip
-        return found.unit
+        return measurement.unit
