@@ -61,6 +61,12 @@ def momentum():
     return noisy
 
 
+def from_a_buffer(dtype, length):
+    """Noise from a buffer of given length that is read again from its start, and so at other coordinates."""
+    buffer, start = normal()(length), itertools.count(step=DIM)
+    return lambda total: (total + buffer[(next(start) + np.arange(DIM)) % length]).astype(dtype)
+
+
 def added(change, seed=0):
     draw = normal(seed)
     return lambda total: total + change(draw())
@@ -91,6 +97,8 @@ BUGS = [
     ),
     (added(lambda noise: 1.6 * SIGMA * np.tanh(noise / SIGMA)), "shape of the noise", "never exceeds 1"),
     (added(np.round), "values of the noise", "only .* different values"),
+    (from_a_buffer(np.float64, 90 * DIM + 7), "values of the noise", "values occurred in other calls"),
+    (from_a_buffer(np.float32, 90 * DIM + 7), "values of the noise", "values occurred in other calls"),
     (added(lambda noise: noise[0]), "independent noise", "All coordinates get the same noise"),
     (added(lambda noise: np.tile(noise[:200], 3)), "independent noise", "share their noise"),
     (

@@ -175,7 +175,12 @@ class _Density:
 
 
 def value_attack(calls: Calls) -> Attack | None:
-    """Look for exact values of the noise that were seen before: a table, a shuffled vector, a coarse grid."""
+    """Look for exact values of the noise that stand elsewhere too: a table, a grid, noise that was used before."""
+    return _table_attack(calls) or _reuse_attack(calls)
+
+
+def _table_attack(calls: Calls) -> Attack | None:
+    """Look for values that occurred in the first half of the pilot: a shuffled vector, a coarse grid."""
     columns = calls.first == 0
     pilot = calls.noise[calls.pilot][:, columns]
     half = max(1, pilot.shape[0] // 2)
@@ -191,13 +196,38 @@ def value_attack(calls: Calls) -> Attack | None:
     signs = _in_table(table, output - values, grid).astype(np.float64) - _in_table(table, output, grid)
     scores = weight * signs + 0.01 * np.tanh(gaussian_scores(calls, 0.0, calls.size))
     top = float(counts.max() / counts.sum())
-    sentence = f"The noise repeats itself: {100 * rate:.3g}% of its values occurred in other calls, to the last digit."
+    sentence = _repeats(rate)
     if seen.size < min(1000, checked.size / 20):
         sentence = f"The noise takes only {seen.size:,} different values."
     elif top > 0.001:
         value = float(seen[np.argmax(counts)]) * grid
         sentence = f"In {100 * top:.3g}% of the places the noise is exactly {value:.3g}."
     return Attack(Check.VALUES, scores, sentence, rank=7)
+
+
+def _reuse_attack(calls: Calls) -> Attack | None:
+    """Look for outputs that equal noise of any other call or coordinate to the last bit: used a second time.
+
+    A canary that is held out leaves the noise as it was. Comparing bits needs no tolerance, so that even in single
+    precision few of a million values are equal by chance.
+    """
+    noise, counts = np.unique(calls.outputs[calls.known & (calls.inputs == 0)], return_counts=True)
+    inserted = calls.outputs[calls.known & (calls.inputs != 0)]
+    if noise.size == 0 or inserted.size == 0:
+        return None
+    total = int(counts.sum())
+    rate, chance = float(counts[counts > 1].sum()) / total, float(np.isin(inserted, noise).mean())
+    if rate < 3 * chance + 50 / total:
+        return None
+    weight = np.log(rate / max(chance, 1 / inserted.size))
+    scores = -weight * np.isin(calls.outputs[calls.targets], noise)
+    scores = scores + 0.01 * np.tanh(gaussian_scores(calls, 0.0, calls.size))
+    return Attack(Check.VALUES, scores, _repeats(rate), rank=7)
+
+
+def _repeats(rate: float) -> str:
+    """Say which share of the values of the noise occurred more than once."""
+    return f"The noise repeats itself: {100 * rate:.3g}% of its values occurred in other calls, to the last digit."
 
 
 def _in_table(table: Floats, points: Floats, reach: float) -> Bools:
