@@ -129,6 +129,23 @@ def test_a_mechanism_that_adapts_is_refused_with_a_sentence():
         assert_private(adaptive, noise_multiplier=NOISE, dim=DIM, clients=10, calls=200)
 
 
+def normalized_sum(updates, rng):
+    return sum(update / max(float(np.linalg.norm(update)), 1e-12) for update in updates) + noise(rng)
+
+
+def test_updates_that_are_made_longer_are_not_judged_by_sums():
+    # Private, but many short updates count for more than one that is as long as their sum.
+    with pytest.raises(InputError, match="short updates are made longer"):
+        assert_private(bound(normalized_sum), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200)
+
+
+def test_updates_that_are_made_shorter_are_judged():
+    def softly_clipped_sum(updates, rng):
+        return sum(update / (1 + float(np.linalg.norm(update))) for update in updates) + noise(rng)
+
+    assert assert_private(bound(softly_clipped_sum), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200).valid
+
+
 def test_clients_may_be_given_with_weights_and_several_arrays():
     rng = np.random.default_rng(0)
 

@@ -20,6 +20,7 @@ from coalmine.replaying.clients import Template, leaves, numbers_of
 
 _LARGEST = 100_000  # numbers of an update: the clients that carry a sum take up 1.1 · dim^1.5 numbers together
 _STEADY = 0.01  # change of what a client does over all calls that is still taken for rounding
+_LONGER = 1.05  # clients that share an update may move the output by so much more than one client moves it at most
 
 
 class ClientMechanism:
@@ -72,9 +73,12 @@ class ClientMechanism:
         )
         # Canaries of the battery have a coordinate each, so their sum is no longer than √dim.
         self._carriers = max(len(clients) + 1, math.ceil(1.1 * math.sqrt(self.dim)) + 1)
-        self._unit = self._measured()
+        alone = self._alone()
+        self._unit = alone.unit
         if not 0 < self._unit < math.inf:
             raise InputError("the mechanism's output does not depend on its clients: there is nothing to test")
+        if self.replay.ok:  # otherwise the findings say more than that the noise cannot be judged
+            self._check_shares(most=max([1.0, *(row.clip_norms for row in alone.moved if not row.hostile)]))
 
     def __call__(self, total: Vector) -> Floats:
         """Return the noisy sum, in clip norms, of clients whose updates add up to ``total`` clip norms.
@@ -93,7 +97,7 @@ class ClientMechanism:
 
     def check_steady(self) -> None:
         """Raise `InputError` if what a client does has changed over the calls, as with adaptive clipping."""
-        factor = self._measured() / self._unit
+        factor = self._alone().unit / self._unit
         if abs(factor - 1) > _STEADY:
             raise InputError(
                 f"one client now moves the output by {factor:.3g} times as much as before the calls, so its noise "
@@ -106,11 +110,33 @@ class ClientMechanism:
         share = np.asarray(total, dtype=np.float64) * (self._clip / self._carriers)
         return [self._template.build(share) for _ in range(self._carriers)]
 
-    def _measured(self) -> float:
-        """Return how far a client at the clip norm moves the output now, beside as many as carry a sum."""
+    def _check_shares(self, most: float) -> None:
+        """Raise `InputError` if clients that share an update count for more than any single one.
+
+        Args:
+            most: How far one client moves the output at most, in units of what one at the clip norm does.
+        """
+        release = self._release
+
+        def of_sums(sums: Sequence[Vector]) -> object:
+            return release(self._sending(np.sum(sums, axis=0)))
+
+        shared = self._replayed(of_sums, [np.zeros(self.dim, dtype=np.float32)], clip_norm=1.0).unit
+        if shared > _LONGER * most * self._unit:
+            raise InputError(
+                f"{self._carriers:,} clients that share an update of the clip norm move the output by "
+                f"{shared / self._unit:.3g} times as much as one client that sends it, so short updates are made "
+                "longer and the noise cannot be judged by sums: use assert_sensitivity"
+            )
+
+    def _alone(self) -> Replay:
+        """Replay one client beside as many as carry a sum, who send nothing."""
         others = self._sending(np.zeros(self.dim, dtype=np.float32))[1:]
-        measurement = replay(
-            self._release, others, clip_norm=self._clip, noise_multiplier=None, rounds=1, dropouts=False, quick=True,
+        return self._replayed(self._release, others, clip_norm=self._clip)
+
+    def _replayed(self, release: Callable[[list[Any]], object], clients: Sequence[Any], clip_norm: float) -> Replay:
+        """Measure movements with a short replay, without judging the noise."""
+        return replay(
+            release, clients, clip_norm=clip_norm, noise_multiplier=None, rounds=1, dropouts=False, quick=True,
             seed=self._seed,
         )  # fmt: skip
-        return measurement.unit
