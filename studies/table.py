@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-import torch
 
 from coalmine.accounting import EveryRound, theory
 from coalmine.replaying import replay
@@ -116,7 +116,8 @@ def seed_all(seed: int = 0) -> None:
     """Seed the global generators, from which the packages draw noise, so that the table comes out the same."""
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    if torch := sys.modules.get("torch"):  # not every study needs it, and importing it takes seconds
+        torch.manual_seed(seed)
 
 
 def row(path: Path) -> str:

@@ -152,6 +152,17 @@ def _momentum(place: Place) -> Noise:
     return noise
 
 
+@bug("freshness", "overlaps with the last: (nₜ + nₜ₋₁)/√2")
+def _overlapping(place: Place) -> Noise:
+    last = [place.normal()]
+
+    def noise(call: int) -> Array:
+        before, last[0] = last[0], place.normal()
+        return (before + last[0]) / np.sqrt(2)
+
+    return noise
+
+
 @bug("freshness", "a seed of 8 bits")
 def _small_seed(place: Place) -> Noise:
     return lambda call: place.sigma * np.random.default_rng(place.rng.integers(256)).standard_normal(place.dim)

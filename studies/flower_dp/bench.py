@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from coalmine import Audit, AuditResult, Canife, OneShot
+import coalmine as cm
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid
 from coalmine.methods.canife.canaries import GivenUpdates
 
@@ -74,9 +74,9 @@ class Setting:
 
 def audit_training(
     setting: Setting, strategy: Strategy, *, rounds: int, canaries: int, delta: float, confidence: float, seed: int = 0
-) -> AuditResult:
+) -> cm.AuditResult:
     """Audit a whole training, with random canaries in every round and an adversary who sees every round."""
-    audit = OneShot(
+    audit = cm.OneShot(
         dim=Layout.of(setting.record()).dim,
         rounds=rounds,
         canaries=canaries,
@@ -100,9 +100,9 @@ def audit_round(
     delta: float,
     confidence: float,
     seed: int = 0,
-) -> AuditResult:
+) -> cm.AuditResult:
     """Audit the first round by repeating it; a coin decides each time whether the given canary takes part."""
-    audit = Canife(canaries=GivenUpdates(canary), rounds=1, every=1, trials=trials, seed=seed)
+    audit = cm.Canife(canaries=GivenUpdates(canary), rounds=1, every=1, trials=trials, seed=seed)
     grid = _canary_grid(setting, audit, strategy)
     frozen = FrozenRounds(strategy, grid)
     with seeded(seed):
@@ -112,13 +112,13 @@ def audit_round(
 
 def run_rounds(setting: Setting, strategy: Strategy, *, canary: npt.ArrayLike, rounds: int) -> None:
     """Run a few rounds, some of them with the canary, to see what the strategy does."""
-    audit = Canife(canaries=GivenUpdates(canary), rounds=rounds, every=rounds, trials=rounds, mode="running")
+    audit = cm.Canife(canaries=GivenUpdates(canary), rounds=rounds, every=rounds, trials=rounds, mode="running")
     grid = _canary_grid(setting, audit, strategy)
     with seeded(0):
         strategy.start(grid=grid, initial_arrays=setting.record(), num_rounds=rounds, evaluate_fn=grid.recorder())
 
 
-def _canary_grid(setting: Setting, audit: Audit, strategy: Strategy) -> CanaryGrid:
+def _canary_grid(setting: Setting, audit: cm.Audit, strategy: Strategy) -> CanaryGrid:
     return CanaryGrid(
         setting.grid(),
         audit,

@@ -10,9 +10,26 @@ looks small. `running` runs the aggregation once, with the generators of `random
 and `result` is what the user gets. `mechanisms` replays those of `coalmine.simulation`.
 """
 
-from coalmine.replaying.api import replay
-from coalmine.replaying.clients import Client
-from coalmine.replaying.mechanisms import replay_mechanism
-from coalmine.replaying.result import Moved, Replay
+from __future__ import annotations
 
-__all__ = ["Client", "Moved", "Replay", "replay", "replay_mechanism"]
+from typing import TYPE_CHECKING
+
+from coalmine.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from coalmine.replaying.api import replay as replay
+    from coalmine.replaying.clients import Client as Client
+    from coalmine.replaying.mechanisms import replay_mechanism as replay_mechanism
+    from coalmine.replaying.result import Moved as Moved
+    from coalmine.replaying.result import Replay as Replay
+
+# Replaying a NumPy function takes no torch, which the mechanisms of `coalmine.simulation` import.
+__getattr__, __all__ = lazy_names(
+    __name__,
+    {
+        "coalmine.replaying.api": ("replay",),
+        "coalmine.replaying.clients": ("Client",),
+        "coalmine.replaying.mechanisms": ("replay_mechanism",),
+        "coalmine.replaying.result": ("Moved", "Replay"),
+    },
+)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.replaying.clients import is_tensor
-from coalmine.replaying.randomness import generators, reachable, used_globals
+from coalmine.replaying.randomness import is_generator, reachable, used_globals
 
 # Objects whose contents are kept at most: a variable may lead anywhere, such as to a test session.
 _MOST_OBJECTS = 20_000
@@ -36,10 +36,11 @@ class Isolated:
 
     def __init__(self, release: Callable[..., Any]) -> None:
         self._release = release
-        self.generators = generators(release)
+        objects = list(reachable(release))
+        self.generators = [value for value in objects if is_generator(value)]
         # An object that refers to a module or to a generator keeps referring to the same one.
         self._shared = {id(value): value for value in [*sys.modules.values(), *self.generators]}
-        functions = [value for value in reachable(release) if isinstance(value, types.FunctionType)]
+        functions = [value for value in objects if isinstance(value, types.FunctionType)]
         spaces = {id(f.__globals__): f.__globals__ for f in functions if not _in_library(f)}
         names = {key: set[str]() for key in spaces}
         for function in functions:
@@ -48,13 +49,13 @@ class Isolated:
         self._spaces = [(spaces[key], sorted(names[key])) for key in spaces]
 
     @contextmanager
-    def copied(self) -> Iterator[Callable[..., Any]]:
-        """Return a copy to call, as often as there are rounds."""
+    def copied(self, release: Callable[..., Any] | None = None) -> Iterator[Callable[..., Any]]:
+        """Return a copy to call, as often as there are rounds: of the release, or of a copy that had some rounds."""
         variables = [(space, name, space[name]) for space, names in self._spaces for name in names]
         seen = dict(self._shared)
         kept = [pair for _, _, value in variables for pair in _contents(value, seen)]
         try:
-            yield _copied(self._release, dict(self._shared))
+            yield _copied(release or self._release, dict(self._shared))
         finally:
             for space, name, value in variables:
                 space[name] = value

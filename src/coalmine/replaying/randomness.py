@@ -30,9 +30,13 @@ _LEAVES = (str, bytes, int, float, complex, type(None), np.generic, types.Module
 _LIBRARIES = {*sys.stdlib_module_names, "numpy", "torch", "scipy", "sklearn", "coalmine", "jax", "jaxlib"}
 
 
-def generators(root: object) -> list[Any]:
-    """Return the generators that an object can reach: NumPy's (new and legacy), torch's and `random.Random`."""
-    return [value for value in reachable(root) if _is_generator(value)]
+def is_generator(value: object) -> bool:
+    """Whether an object is a generator that can be set: NumPy's (new and legacy), torch's or `random.Random`."""
+    torch = sys.modules.get("torch")
+    kinds: tuple[Any, ...] = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
+    if isinstance(value, random.SystemRandom):
+        return False
+    return isinstance(value, kinds) or (torch is not None and isinstance(value, torch.Generator))
 
 
 def reachable(root: object) -> Iterator[Any]:
@@ -132,14 +136,6 @@ def _entropy_from(stream: random.Random) -> AbstractContextManager[None]:
     return replaced(*changes)
 
 
-def _is_generator(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    kinds: tuple[Any, ...] = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
-    if isinstance(value, random.SystemRandom):
-        return False
-    return isinstance(value, kinds) or (torch is not None and isinstance(value, torch.Generator))
-
-
 def _state(generator: Any) -> Any:
     match generator:
         case np.random.Generator():
@@ -204,7 +200,7 @@ def _device_states(torch: Any) -> list[tuple[Callable[[Any], None], Any]]:
 
 def _children(value: Any) -> Iterator[Any]:
     """Yield what an object refers to, as far as a generator may be there."""
-    if _is_generator(value):
+    if is_generator(value):
         return
     match value:
         case types.FunctionType():

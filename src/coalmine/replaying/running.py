@@ -94,20 +94,44 @@ class Runner:
             members: The clients of each round.
             seeds: For each round, the random draw that generators are set to before it; None lets them run on.
         """
-        vectors: list[Floats] = []
+        return [vectors[0] for vectors in self.branching(members, seeds)]
+
+    def branching(
+        self, members: Sequence[Any], seeds: Sequence[int | None], branches: Sequence[int] = ()
+    ) -> list[list[Floats]]:
+        """Return the releases of successive rounds, each with what it would be after other random draws.
+
+        Args:
+            members: The clients of each round.
+            seeds: As for `successive`.
+            branches: Random draws that generators are set to before each round, which ends there: the next round
+                follows one without.
+        """
+        releases: list[list[Floats]] = []
         clients = [copy.deepcopy(list(members)) for _ in seeds]  # copying must not draw
         with self._isolated.copied() as release, ExitStack() as stack:
             draw = number = 0
             for present, seed in zip(clients, seeds, strict=True):
                 number += 1
+                others = [self._branch(release, members, branch) for branch in branches]
                 if seed is not None:
                     draw, number = seed, 0
                     stack.enter_context(set_to((self._seed, draw), self._isolated.generators))
                 outcome = self._call(release, present, self._arguments(draw, number))
-                if outcome.vector is None or outcome.vector.size != (vectors or [outcome.vector])[0].size:
+                vectors = [each.vector for each in (outcome, *others) if each.vector is not None]
+                size = (releases or [vectors])[0][0].size if vectors else 0
+                if len(vectors) <= len(branches) or any(vector.size != size for vector in vectors):
                     break
-                vectors.append(outcome.vector)
-        return vectors
+                releases.append(vectors)
+        return releases
+
+    def _branch(self, release: Callable[..., Any], members: Sequence[Any], draw: int) -> Outcome:
+        """Run one round of a copy of a release that goes on afterwards as if nothing had happened."""
+        owned = self._isolated.generators
+        with kept(owned), self._isolated.copied(release) as twin:
+            present = copy.deepcopy(list(members))
+            with set_to((self._seed, draw), owned):
+                return self._call(twin, present, self._arguments(draw, 0))
 
     def run(self, rounds: Sequence[Sequence[Any]], draw: int = 0) -> Outcome:
         """Run one or more rounds.

@@ -100,9 +100,9 @@ class Search:
         self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _FEW_DRAWS, _MOST_DRAWS))
         if runner.state_varies:
             self._draws = max(LEAST_DRAWS, min(self._draws, runner.most_draws, _STATE_DRAWS))
-        if self.reproducible and not quick:
+        if self.reproducible:
             runner.remember()
-        elif not self.reproducible:
+        else:
             self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
         self._names = outcome.names
         self.layers = Layers.of(dict(outcome.names))

@@ -50,11 +50,10 @@ class Idle:
         if has_noise(fixed[0][:count], fixed[1][:count], sizes):
             return True
         on: list[int | None] = [0] + [None] * (_ROUNDS - 1)
-        running = self._rounds(on)
-        resets = [[self._rounds([*on[:number], draw]) for number in range(len(running))] for draw in (1, 2)]
-        if any(len(rounds) <= number for runs in resets for number, rounds in enumerate(runs)):
+        releases = self.runner.branching(self.members, on, branches=(1, 2))
+        if not releases or releases[0][0].size != self.moved.size:
             return False
-        one, two = (np.stack([rounds[-1] for rounds in runs]) for runs in resets)
+        running, one, two = np.array(releases)[:, :, self.moved].transpose(1, 0, 2)
         # An adaptive clip norm may make the noise of later rounds far larger than that of the first. Where that has
         # none of its own, it waits in the state, though other rounds may draw theirs.
         first, later = spread[self.moved], np.sqrt(np.mean((one - two) ** 2, axis=0) / 2)

@@ -12,6 +12,7 @@ from coalmine.methods.mechanism import calls as calls_module
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noise
 from coalmine.methods.mechanism.calls import canaries_to_guess, default_calls, make_calls
+from coalmine.methods.mechanism.lags import _correlations, lag_attack
 from coalmine.methods.mechanism.power import _simulated, weakness
 from coalmine.methods.mechanism.twins import _Twins, copy_attack
 from coalmine.stats import sigma_gaussian
@@ -67,6 +68,17 @@ def from_a_buffer(dtype, length):
     return lambda total: (total + buffer[(next(start) + np.arange(DIM)) % length]).astype(dtype)
 
 
+def overlapping(lag, weight=1.0):
+    """Noise that shares a part with that of the call so many calls before."""
+    draw, past = normal(), [np.zeros(DIM)] * lag
+
+    def noisy(total):
+        past.append(draw())
+        return total + (past[-1] + weight * past.pop(0)) / np.hypot(1, weight)
+
+    return noisy
+
+
 def added(change, seed=0):
     draw = normal(seed)
     return lambda total: total + change(draw())
@@ -109,6 +121,9 @@ BUGS = [
     (zero_sum(), "noise in every direction", "adds up to zero"),
     (repeated(), "fresh noise", r"The noise of call \d+ equals that of call \d+"),
     (momentum(), "fresh noise", "correlation of 0.9"),
+    (overlapping(1), "fresh noise", "successive calls has a correlation of 0.[45]"),
+    (overlapping(7), "fresh noise", "calls 7 apart has a correlation of 0.[45]"),
+    (overlapping(1, -1.0), "fresh noise", "successive calls has a correlation of -0.[45]"),
     (every_fifth_call_bare(), "noise in every call", "Every 5th call, from call 1 on, carries no noise"),
 ]
 
@@ -151,9 +166,9 @@ def tree():
     return noisy
 
 
-def anti_correlated():
+def anti_correlated(seed=0):
     """z_t − z_(t−1)/2, undone by whoever sees all calls: an update then has the norm √(4/3)."""
-    draw, state = normal(), [0.0]
+    draw, state = normal(seed), [0.0]
 
     def noisy(total):
         fresh = np.sqrt(4 / 3) * draw()
@@ -433,6 +448,28 @@ def test_calls_are_paired_as_by_their_correlations_one_by_one():
         assert abs(twins.likeness[t]) == pytest.approx(strength.max(), abs=1e-5)
     assert np.any(twins.likeness != 0)
     assert np.any(twins.likeness == 0)
+
+
+def test_correlations_over_calls_are_those_of_a_plain_loop():
+    record = make_calls(overlapping(2), dim=DIM, calls=20, seed=0)
+    standard = np.where(record.known, record.noise / SIGMA, 0.0)
+    correlations, errors = _correlations(standard, record.known)
+    for lag in (1, 2, 5, 19):
+        both = record.known[lag:] & record.known[:-lag]
+        products = (standard[lag:] * standard[:-lag])[both]
+        assert correlations[lag] == pytest.approx(products.mean())
+        assert errors[lag] == pytest.approx(np.sqrt(np.sum(products**2)) / products.size)
+
+
+def test_correct_correlated_noise_is_refuted_by_its_lags_at_the_stated_rate():
+    """At 20%, of noise that just keeps its claim if all calls are seen: above 12 of 40 has a probability below 4%."""
+
+    def p_value(seed):
+        record = make_calls(anti_correlated(seed), dim=DIM, calls=60, seed=seed)
+        attack, revealed = lag_attack(record)
+        return attack_p_value(attack, revealed, CLAIM)
+
+    assert sum(p_value(seed) <= 0.2 for seed in range(40)) <= 12
 
 
 @pytest.mark.parametrize("size", [1e10, 1e100, 1e200])

@@ -140,7 +140,7 @@ def copied(content: RecordDict) -> RecordDict:
 
 def _copied_arrays(record: ArrayRecord) -> ArrayRecord:
     """Return a record of new array objects that share their bytes with the old ones."""
-    return ArrayRecord({key: copy.copy(array) for key, array in record.items()})
+    return ArrayRecord(dict(record.items()))
 
 
 def _identify() -> None:

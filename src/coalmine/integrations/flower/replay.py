@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
-import io
 import logging
 import math
 import sys
@@ -18,10 +16,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from coalmine.errors import InputError, check_count, check_kind
+from coalmine.integrations.flower.fast_records import fast_records
 from coalmine.integrations.flower.local import _identify, copied
 from coalmine.replaying import Client, Replay, replay
 from coalmine.replaying.clients import Template
-from coalmine.replaying.randomness import replaced
 
 
 def replay_strategy(
@@ -141,7 +139,7 @@ class StrategyRelease:
     def __call__(self, clients: Sequence[Client | Mapping[str, Any]]) -> dict[str, Any] | None:
         """Run the next round; None if the strategy releases nothing."""
         self._number += 1
-        with _quiet(), replaced((Array, "numpy", decoded), (Array, "from_numpy_ndarray", staticmethod(encoded))):
+        with _quiet(), fast_records():
             asked = [self._asked] * len(clients) if self._asked else self._configured()
             # The client in question is the last one. It is asked first, for strategies that ask only some of the nodes.
             ordered = [*clients[-1:], *clients[:-1]]
@@ -215,42 +213,6 @@ def claimed_noise(strategy: Strategy) -> float | None:
     return float((noise**-2 + (2 * count) ** -2) ** -0.5)
 
 
-_load, _save = Array.numpy, Array.from_numpy_ndarray
-
-
-def decoded(array: Array) -> Any:
-    """Return what ``array.numpy()`` does, without parsing the header: that would take half of the time of a replay.
-
-    Flower stores arrays in NumPy's own format; type and shape stand beside the data, which are behind a header whose
-    length is in bytes 8 and 9.
-    """
-    data = array.data
-    if (
-        array.stype != "numpy.ndarray"
-        or data[:8] != b"\x93NUMPY\x01\x00"
-        or b"'fortran_order': False" not in data[:128]
-    ):
-        return _load(array)
-    start = 10 + int.from_bytes(data[8:10], "little")
-    return np.frombuffer(data, dtype=array.dtype, offset=start).reshape(array.shape).copy()
-
-
-def encoded(array: Any) -> Array:
-    """Return what ``Array.from_numpy_ndarray`` does, with headers that are written only once."""
-    if not array.flags.c_contiguous or array.dtype.kind not in "biuf":
-        return _save(array)
-    data = _header(array.dtype, array.shape) + array.tobytes()
-    return Array(dtype=str(array.dtype), shape=tuple(array.shape), stype="numpy.ndarray", data=data)
-
-
-@functools.cache
-def _header(dtype: Any, shape: tuple[int, ...]) -> bytes:
-    """Return what stands before the numbers in NumPy's format."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.zeros(shape, dtype), allow_pickle=False)
-    return buffer.getvalue()[: 10 + int.from_bytes(buffer.getvalue()[8:10], "little")]
-
-
 class _Encoded:
     """Arrays as Flower sends them. The same clients reply in run after run, and encoding takes most of the time."""
 
@@ -270,7 +232,7 @@ class _Encoded:
                 self._known.clear()
             after = update if before is None else np.asarray(before.numpy() + update).astype(update.dtype)
             self._known[key] = Array(np.asarray(after))
-        return copy.copy(self._known[key])
+        return self._known[key]  # records copy what they are made of
 
 
 class _Nodes(Grid):

@@ -16,6 +16,7 @@ from coalmine.layers import Layers
 from coalmine.methods.mechanism import attacks, twins
 from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.calls import LEAST, MOST, Calls, calls_along_waves, default_calls, make_calls
+from coalmine.methods.mechanism.lags import lag_attack
 from coalmine.methods.mechanism.places import call_attack, direction_attack, gain_attack, local_attack, place_attack
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
@@ -41,7 +42,7 @@ _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
     (local_attack, _SMALL_SHARE),
     (attacks.value_attack, _DEFAULT_SHARE),
     (attacks.shape_attack, SHAPE_SHARE),
-    (attacks.coordinate_attack, _DEFAULT_SHARE),
+    (attacks.coordinate_attack, _SMALL_SHARE),
     (attacks.size_attack, SIZE_SHARE),
 )
 
@@ -152,6 +153,8 @@ def _attacks(
     for attack, share in itertools.chain(by_place, made):
         if attack is not None:
             yield attack, record, share
+    if lagged := lag_attack(record):
+        yield *lagged, _SMALL_SHARE
     several, before = calls_along_waves(dim, calls), before + calls
     if several:
         waves = make_calls(_along_waves(mechanism), dim=dim, calls=several, seed=seed + 1, before=before)
