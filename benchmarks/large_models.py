@@ -1,10 +1,11 @@
 """What one-shot canaries cost by the size of the model: processor time and memory beyond the release itself.
 
-    python benchmarks/large_models.py [--dims 1000000,10000000,100000000] [--kinds numpy,bfloat16,list]
+    python benchmarks/large_models.py [--dims 1000000,10000000,100000000] [--kinds numpy,torch,bfloat16,list]
 
 1,000 canaries inserted and 1,000 held out; one round of ``OneShot``, view "updates". The baseline transforms the whole
 vector by one matrix product after the other, with temporary vectors, as coalmine did before; both are measured in turns
-in one process. Memory is the peak of a process of its own beyond what it has once the release is there (Linux).
+in one process. Times of the whole audit are those of its first round, which also draws the canaries, checks included;
+memory is the peak beyond what the process has once the release is there (Linux).
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ class PlainCanaries(HadamardCanaries):
         mixed *= self._signs(2)
         folded = mixed[: self._whole].reshape(-1, self._rows).sum(axis=0)
         folded[: self.dim - self._whole] += mixed[self._whole :]
-        return (plain_transform(folded * self._scale)[: self.count] * self._flips).astype(np.float64)
+        return (plain_transform(8 * folded * self._scale)[: self.count] * self._flips).astype(np.float64)
 
     def total(self, weights: Any, device: Any = None) -> Any:
         """Return Σ weightᵢ · canaryᵢ."""
         coefficients = np.zeros(self._rows, dtype=np.float32)
         coefficients[: self.count] = weights * self._flips
-        mixed = np.resize(plain_transform(coefficients) * self._scale, self.dim)
+        mixed = np.resize(8 * plain_transform(coefficients) * self._scale, self.dim)
         mixed *= self._signs(2)
         mixed[-self._length :] = plain_transform(mixed[-self._length :])
         mixed *= self._signs(1)
@@ -57,7 +58,7 @@ class PlainCanaries(HadamardCanaries):
         return mixed
 
     def _signs(self, layer: int) -> Any:
-        return ((self._bytes >> layer) & 1) * np.int8(2) - np.int8(1)
+        return ((self._bytes >> layer + 1) & 1) * np.int8(2) - np.int8(1)
 
 
 def plain_transform(vector: Any) -> Any:
@@ -95,24 +96,29 @@ def times(dim: int, repeats: int) -> None:
     print(f"| {dim:,} | {' | '.join(cells)} | {apart:.0e} |", flush=True)
 
 
-def memory(dim: int, kind: str) -> None:
-    """Print the peak memory of a round beyond the release."""
+def whole_audit(dim: int, kind: str) -> None:
+    """Print the processor time of a round, and the peak memory beyond the release."""
     release: Any = np.random.default_rng(0).standard_normal(dim, dtype=np.float32)
     if kind != "numpy":
         import torch
 
+        torch.set_num_threads(1)
         release = torch.from_numpy(release)
-        release = release.bfloat16() if kind == "bfloat16" else list(release.split(-(-dim // 8)))
+        release = release.bfloat16() if kind == "bfloat16" else release
+        release = list(release.split(-(-dim // 8))) if kind == "list" else release
     audit = OneShot(
         dim=dim if kind == "numpy" else release, rounds=1, canaries=_CANARIES, view="updates",
         participation="every-round",
     )  # fmt: skip
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _status("VmRSS")
+    before, start = _status("VmRSS"), time.process_time()
     planted = audit.plant(0, clip_norm=1.0)
+    middle = time.process_time()
     audit.observe(Release(round=0, kind="update", vector=release, divisor=100.0))
+    end = time.process_time()
     assert planted is not None
-    print(f"| {dim:,} | {kind} | {(_status('VmHWM') - before) / 1024:,.0f} MiB |", flush=True)
+    cells = f"{middle - start:.3g} s | {end - middle:.3g} s | {(_status('VmHWM') - before) / 1024:,.0f} MiB"
+    print(f"| {dim:,} | {kind} | {cells} |", flush=True)
 
 
 def _status(name: str) -> int:
@@ -125,21 +131,21 @@ def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--dims", default="1000000,10000000,100000000")
-    parser.add_argument("--kinds", default="numpy,bfloat16,list")
+    parser.add_argument("--kinds", default="numpy,torch,bfloat16,list")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    parser.add_argument("--audit", help=argparse.SUPPRESS)
     options = parser.parse_args()
     dims = [int(dim) for dim in options.dims.split(",")]
-    if options.memory:
-        memory(dims[0], options.memory)
+    if options.audit:
+        whole_audit(dims[0], options.audit)
         return
     print("| parameters | sum of the canaries, baseline / ours | scores, baseline / ours | apart |\n|---|---|---|---|")
     for dim in dims:
         times(dim, options.repeats)
-    print("\n| parameters | release | peak beyond it |\n|---|---|---|", flush=True)
+    print("\n| parameters | release | plant | observe | peak memory |\n|---|---|---|---|---|", flush=True)
     for dim in dims:
         for kind in options.kinds.split(","):
-            subprocess.run([sys.executable, __file__, "--dims", str(dim), "--memory", kind], check=True)
+            subprocess.run([sys.executable, __file__, "--dims", str(dim), "--audit", kind], check=True)
 
 
 if __name__ == "__main__":

@@ -51,14 +51,14 @@ def sentences(clients: int, per_client: int = 40, positions: int = 20, tokens: i
     )
 
 
-def overhead(clients: int = 20, rounds: int = 6) -> None:
-    """Print the audit's share of the training time of the word LSTM with realistic clients."""
+def overhead(clients: int = 20, rounds: int = 20) -> None:
+    """Print the audit's share of the training time of the word LSTM with realistic clients, checks included."""
     data = sentences(clients)
     print(f"word-lstm, {clients} clients of 40 x 20 words per round, 1,000 canaries inserted and 1,000 held out")
     print(f"{'view':<14}{'score':<18}{'round':>10}{'audit per round':>17}{'share':>9}")
-    for view, score in (("final", None), ("updates", None), ("updates", "likelihood-ratio")):
+    for view in ("final", "updates"):
         model = models.build("word-lstm", data.task)
-        audit = OneShot(dim=parameter_vector(model).numel(), rounds=rounds, canaries=1000, view=view, score=score)
+        audit = OneShot(dim=parameter_vector(model).numel(), rounds=rounds, canaries=1000, view=view)
         training = Training(
             model=model,
             data=data,
@@ -68,14 +68,16 @@ def overhead(clients: int = 20, rounds: int = 6) -> None:
             mechanism=Mechanism(clipping=FixedClipping(1.0), noise_multiplier=0.5),
             audits=[audit],
         )
-        training.run(until=1)
-        start, audit_before = time.perf_counter(), audit._seconds
-        training.run()
-        total, in_audit = time.perf_counter() - start, audit._seconds - audit_before
-        per_round = total / (rounds - 1), 1e3 * in_audit / (rounds - 1)
-        shares = f"{per_round[0]:>8.2f} s{per_round[1]:>14.1f} ms{in_audit / total:>9.2%}"
-        print(f"{view:<14}{audit.score:<18}{shares}")
-    print("targets: final below 2%, updates below 10%")
+        seconds = []
+        for until in range(1, rounds + 1):
+            start, audit_before = time.perf_counter(), audit._seconds
+            training.run(until=until)
+            seconds.append((time.perf_counter() - start, audit._seconds - audit_before))
+        # Medians: the first rounds also draw the canaries and allocate memory, and a busy machine has outliers.
+        whole, in_audit = np.median(seconds, axis=0)
+        shares = f"{whole:>8.2f} s{1e3 * in_audit:>14.1f} ms{in_audit / whole:>9.2%}"
+        print(f"{view:<14}{audit.score:<18}{shares}", flush=True)
+    print("target: below 1.5%")
 
 
 def memory(dim: int = 4_000_000) -> None:

@@ -54,7 +54,10 @@ class FakeTensor(torch.Tensor):
         return f"FakeTensor({self.inner})"
 
     def __deepcopy__(self, memo):
-        return self.detach().clone().requires_grad_(self.requires_grad)
+        copied = self.detach().clone().requires_grad_(self.requires_grad)
+        if isinstance(self, torch.nn.Parameter):
+            copied._is_param = True
+        return copied
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):

@@ -12,7 +12,6 @@ from torch import nn
 
 from coalmine import OneShot, Release, vectors
 from coalmine.errors import InputError
-from coalmine.methods.one_shot import hadamard
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.protocol import Contribution, checked_contribution
@@ -35,12 +34,12 @@ def plain_transform(length):
 def dense_matrix(canaries):
     """All canaries by their definition S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁, with plain matrices in float64."""
     dim, length, rows = canaries.dim, canaries._length, canaries._rows
-    signs = [2.0 * (canaries._bytes >> layer & 1) - 1 for layer in range(3)]
+    signs = [2.0 * (canaries._bytes >> layer & 1) - 1 for layer in (1, 2, 3)]
     kernel = plain_transform(length)
     first, last = np.eye(dim), np.eye(dim)
     first[:length, :length], last[-length:, -length:] = kernel, kernel
     fold = np.zeros((rows, dim))
-    fold[np.arange(dim) % rows, np.arange(dim)] = canaries._scale[np.arange(dim) % rows]
+    fold[np.arange(dim) % rows, np.arange(dim)] = 8 * canaries._scale[np.arange(dim) % rows]
     head = plain_transform(rows) @ fold
     return canaries._flips[:, None] * (head * signs[2] @ (last * signs[1]) @ (first * signs[0]))[: canaries.count]
 
@@ -49,7 +48,6 @@ def dense_matrix(canaries):
 @pytest.mark.parametrize(("dim", "count"), [(200, 16), (1025, 30), (2049, 100)])
 def test_hadamard_canaries_are_what_plain_matrices_give_however_the_work_is_cut(dim, count, piece, monkeypatch):
     monkeypatch.setattr(vectors, "_CPU_PIECE", piece)
-    monkeypatch.setattr(hadamard, "_TOGETHER", 64)
     canaries, draw = HadamardCanaries(dim=dim, count=count, seed=dim), np.random.default_rng(0)
     matrix = dense_matrix(canaries)
     update, weights = draw.standard_normal(dim).astype(np.float32), draw.standard_normal(count)

@@ -11,28 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.errors import InputError, check_positive
+from coalmine.methods.canife.pool_storage import POOL_MEMORY, ParameterBlock, UpdateStore
 from coalmine.simulation import flat
-
-Index = tuple[slice | Tensor, ...]
-"""A part of a parameter: some taps of a kernel, some rows of a table; ``()`` is all of it."""
-
-# Rows of a matrix that are zero in every update are dropped if that saves at least this share of it.
-_WORTHWHILE = 0.1
 
 # Columns converted to float64 at a time.
 _COLUMNS = 1 << 16
 
 # A matrix of at most this many numbers is kept whole in float64: it is multiplied in every round.
 _SMALL = 1 << 20
-
-
-@dataclass(frozen=True, eq=False)
-class ParameterBlock:
-    """The updates of one parameter: ``rows`` (m, numbers) of its part ``index``, outside which all are zero."""
-
-    shape: torch.Size
-    index: Index
-    rows: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,20 +33,28 @@ class Pool:
     clip_norm: float
 
     @classmethod
-    def of(cls, updates: Iterable[Tensor], shapes: Sequence[Sequence[int]], *, clip_norm: float) -> Pool:
+    def of(
+        cls,
+        updates: Iterable[Tensor],
+        shapes: Sequence[Sequence[int]],
+        *,
+        clip_norm: float,
+        memory: float = POOL_MEMORY,
+    ) -> Pool:
         """Build a pool from flat updates (d,).
 
         Args:
             updates: One update per mock client, clipped.
             shapes: Shapes of the model's trainable parameters, in the order of the flat vector.
             clip_norm: The norm they were clipped to.
+            memory: GiB of memory that they may take. A larger pool is kept in temporary files.
 
         Raises:
-            InputError: If there are no updates, all are zero, or one exceeds the clip norm.
+            InputError: If there are no updates, all are zero, one exceeds the clip norm, or the files do not fit on the
+                disk.
         """
         check_positive("clip_norm", clip_norm)
-        sizes = [torch.Size(shape) for shape in shapes]
-        kept: list[list[tuple[Index, Tensor]]] = [[] for _ in sizes]
+        store = UpdateStore([torch.Size(shape) for shape in shapes], memory)
         for number, update in enumerate(updates):
             norm = float(flat.norms(update[None]))
             if not math.isfinite(norm) or norm > clip_norm * (1 + 1e-5):
@@ -68,13 +62,10 @@ class Pool:
                     f"update {number} of the design pool has norm {norm:.6g}, which exceeds the clip norm "
                     f"{clip_norm:.6g}: clip it first"
                 )
-            pieces = update.split([size.numel() for size in sizes])
-            for piece, size, parts in zip(pieces, sizes, kept, strict=True):
-                index = _nonzero_part(piece.view(size))
-                parts.append((index, piece.view(size)[index].clone()))
-        if not kept or not kept[0]:
+            store.add(update.cpu())
+        if not shapes or not len(store):
             raise InputError("the design pool is empty: give it at least one mock client")
-        pool = cls(blocks=[_block(size, parts) for size, parts in zip(sizes, kept, strict=True)], clip_norm=clip_norm)
+        pool = cls(blocks=store.blocks(), clip_norm=clip_norm)
         if not any(bool(block.rows.any()) for block in pool.blocks):
             raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
         return pool
@@ -147,51 +138,3 @@ class Pool:
         """Yield each block with the piece of ``vectors`` (k, d) that belongs to its parameter."""
         pieces = vectors.split([block.shape.numel() for block in self.blocks], 1)
         return ((block, piece.unflatten(1, block.shape)) for block, piece in zip(self.blocks, pieces, strict=True))
-
-
-def _nonzero_part(piece: Tensor) -> Index:
-    """Return the part outside which a parameter's update is zero: a box of kernel taps, or rows of a matrix."""
-    if piece.ndim == 4:
-        used = piece.flatten(0, 1).ne(0).any(0)
-        sides = [used.any(1).nonzero()[:, 0], used.any(0).nonzero()[:, 0]]
-        spans = [slice(int(side[0]), int(side[-1]) + 1) if len(side) else slice(0, 0) for side in sides]
-        return (slice(None), slice(None), *spans)
-    if piece.ndim == 2:
-        return (piece.ne(0).any(1).nonzero()[:, 0],)
-    return ()
-
-
-def _block(size: torch.Size, parts: list[tuple[Index, Tensor]]) -> ParameterBlock:
-    """Gather all updates of a parameter over the part that any of them touches; consumes ``parts`` to save memory."""
-    index = _union([index for index, _ in parts], size)
-    shape = torch.empty(size, device="meta")[index].shape
-    if shape == size or (len(size) == 2 and shape.numel() > (1 - _WORTHWHILE) * size.numel()):
-        index, shape = (), size
-    rows = torch.zeros(len(parts), *shape)
-    whole = torch.zeros(size)
-    for row in rows:
-        where, values = parts.pop(0)
-        if not index:
-            row[where] = values
-        else:
-            whole[where] = values
-            row.copy_(whole[index])
-            whole[where] = 0
-    return ParameterBlock(size, index, rows.flatten(1))
-
-
-def _union(indices: list[Index], size: torch.Size) -> Index:
-    """Return the smallest part of a parameter that contains all of ``indices``."""
-    if len(size) == 4:
-        spans = [[index[axis] for index in indices] for axis in (2, 3)]
-        used = [[span for span in each if isinstance(span, slice) and span.stop > span.start] for each in spans]
-        if not all(used):
-            return (slice(None), slice(None), slice(0, 0), slice(0, 0))
-        boxes = [slice(min(s.start for s in each), max(s.stop for s in each)) for each in used]
-        return (slice(None), slice(None), *boxes)
-    if len(size) == 2:
-        touched = torch.zeros(size[0], dtype=torch.bool)
-        for (rows,) in indices:
-            touched[rows] = True
-        return (touched.nonzero()[:, 0],)
-    return ()

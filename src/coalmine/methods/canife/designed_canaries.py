@@ -25,6 +25,7 @@ from coalmine.methods.canife.design.loop import (
 from coalmine.methods.canife.design.samples import design_samples, valid_range
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.mock_clients import ClientUpdates, check_disjoint
+from coalmine.methods.canife.pool_storage import POOL_MEMORY
 from coalmine.methods.canife.score_direction import likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
 from coalmine.seeds import generator
@@ -76,10 +77,14 @@ class DesignedCanaries:
             the paper.
         weighting: How the mechanism weights clients by size. Mock clients are weighted alike; the canary's client has
             full weight.
-        seed: Seed of the designs.
+        device: Where mock clients train and samples are designed; where the module is if None.
+        pool_memory: GiB of memory that the mock clients' updates may take. A larger pool is kept in temporary files,
+            which give the same canaries more slowly.
+        seed: Seed of the designs, which are the same on every device up to rounding.
 
     Raises:
-        InputError: If the pool is empty or shares clients, the model does not fit, or clients do not train with SGD.
+        InputError: If the pool is empty or shares clients, the model does not fit, clients do not train with SGD, or
+            there is no such device.
 
     Example:
         >>> from coalmine.simulation import SGD, LocalTraining, models
@@ -111,6 +116,8 @@ class DesignedCanaries:
         target: Target = "random",
         valid: tuple[float, float] | Literal["data"] | None = "data",
         weighting: Weighting | None = None,
+        device: torch.device | str | None = None,
+        pool_memory: float = POOL_MEMORY,
         seed: int = 0,
     ) -> None:
         check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task) returns")
@@ -131,8 +138,9 @@ class DesignedCanaries:
         if clients is not None:
             check_disjoint(pool, clients)
         step_size(client)
-        model = model if flat.device_of(model).type == "cpu" else flat.moved(model, "cpu")
+        model = flat.moved(model, device)
         flat.check_module(model, private=True)
+        self.device = flat.device_of(model)
         check_fits(model, pool.task, name=type(model).__name__)
         self.data, self.client, self.score, self.start, self.target = pool, client, score, start, target
         self.weighting = weighting or EqualWeights()
@@ -145,18 +153,20 @@ class DesignedCanaries:
             self.valid = valid_range(pool) if valid == "data" else valid
         self._flat = flat.FlatModel(model)
         self._initial = flat.parameter_vector(model)
-        self._senders = ClientUpdates(model, pool.task, client, mock=pool, weighting=self.weighting, seed=seed)
+        self._senders = ClientUpdates(
+            model, pool.task, client, mock=pool, weighting=self.weighting, memory=pool_memory, seed=seed
+        )
         self._inputs: Array | None = None
         self._targets: Array | None = None
         self._pool: Pool | None = None
-        self._designed_for, self._clip_norm = self._initial.numpy(), 0.0
+        self._designed_for, self._clip_norm = self._initial.cpu().numpy(), 0.0
         self._gradients_by: str | None = None
 
     def design(self, model: Vector | None, *, clip_norm: float, round: int) -> Floats:
         """Design canaries for ``model`` and return their FACTS; a design that meets NaN stops at the best before it."""
         check_clip_norm(clip_norm)
         weights = self._parameters(model)
-        self._designed_for, self._clip_norm = weights.numpy(), float(clip_norm)
+        self._designed_for, self._clip_norm = weights.cpu().numpy(), float(clip_norm)
         self._pool = self._mock_updates(weights)
         self._flat.load(weights)
         seed = int(generator(self.seed, "design", round).integers(2**31))
@@ -191,7 +201,7 @@ class DesignedCanaries:
             self._pool = self._mock_updates(self._parameters(self._designed_for))
         weights = self._parameters(model)
         rows = self._updates(weights, targets, clip_norm)
-        if not self.data.task.per_position and not np.array_equal(weights.numpy(), self._designed_for):
+        if not self.data.task.per_position and not np.array_equal(weights.cpu().numpy(), self._designed_for):
             rows = self._relabel_learned(rows, weights, clip_norm)
         direction = likelihood_ratio_direction if self.score == "likelihood-ratio" else plain_direction
         # If the clip norm has moved since the design, noise and clients moved with it: relative to the clip norm, the
@@ -207,7 +217,7 @@ class DesignedCanaries:
     def _updates(self, weights: torch.Tensor, targets: Array, clip_norm: float) -> npt.NDArray[np.float32]:
         """Return what the canaries' clients send, (k, d)."""
         clients = clients_of(self.samples[0], targets, self.data.task)
-        return np.stack([u.numpy() for u in self._senders.of(weights, clients, clip_norm)])
+        return np.stack([u.cpu().numpy() for u in self._senders.of(weights, clients, clip_norm)])
 
     def _relabel_learned(
         self, rows: npt.NDArray[np.float32], weights: torch.Tensor, clip_norm: float
@@ -268,14 +278,14 @@ class DesignedCanaries:
 
     def __repr__(self) -> str:
         settings = {name: getattr(self, name) for name in _REPRESENTED}
-        digest = hashlib.blake2b(self._initial.numpy().tobytes(), digest_size=6)
+        digest = hashlib.blake2b(self._initial.cpu().numpy().tobytes(), digest_size=6)
         digest.update(np.ascontiguousarray(self.data.indices).tobytes())
         digest.update(np.ascontiguousarray(self.data.bounds).tobytes())
         return f"DesignedCanaries({settings}, {len(self.data)} mock clients, {digest.hexdigest()})"
 
     def _parameters(self, model: Vector | None) -> torch.Tensor:
         """Return a released model, or the initial one, as a tensor."""
-        vector = self._initial if model is None else torch.from_numpy(np.array(model, dtype=np.float32))
+        vector = self._initial if model is None else torch.from_numpy(np.array(model, dtype=np.float32)).to(self.device)
         if vector.shape != self._initial.shape:
             raise InputError(
                 f"a released model of {vector.numel()} numbers does not fit the module, which trains "

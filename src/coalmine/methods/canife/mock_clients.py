@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coalmine.arrays import Ints
 from coalmine.errors import InputError, check_count, check_positive
 from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.pool_storage import POOL_MEMORY
 from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant
@@ -32,6 +33,7 @@ def pool_updates(
     *,
     clients: FederatedData | None = None,
     weighting: Weighting | None = None,
+    memory: float = POOL_MEMORY,
     seed: int = 0,
 ) -> Pool:
     """Return what mock clients would send from a model.
@@ -44,6 +46,7 @@ def pool_updates(
         clients: The clients under audit, if known. The pool must not share examples with them: a canary designed
             against the very clients of the rounds says nothing about an adversary without their data.
         weighting: How the mechanism weights clients by their size; equal weights if not given.
+        memory: GiB of memory that the updates may take. A larger pool is kept in temporary files.
         seed: Seed of the clients' batches.
 
     Returns:
@@ -54,7 +57,7 @@ def pool_updates(
     """
     if clients is not None:
         check_disjoint(pool, clients)
-    senders = ClientUpdates(model, pool.task, client, weighting=weighting, seed=seed)
+    senders = ClientUpdates(model, pool.task, client, weighting=weighting, memory=memory, seed=seed)
     return senders.pool(flat.parameter_vector(model), pool, clip_norm)
 
 
@@ -75,6 +78,7 @@ class ClientUpdates:
         mock: Clients whose updates will be needed repeatedly. They train together (`Stacked`) where that is faster and
             gives the same update for the first of them as the reference, which trains one client after another.
         weighting: How the mechanism weights mock clients by their size; equal weights if not given.
+        memory: GiB of memory that a pool may take. A larger one is kept in temporary files.
         seed: Seed of the clients' batches.
     """
 
@@ -86,9 +90,11 @@ class ClientUpdates:
         *,
         mock: FederatedData | None = None,
         weighting: Weighting | None = None,
+        memory: float = POOL_MEMORY,
         seed: int = 0,
     ) -> None:
         flat.check_module(module, private=True)
+        self._memory = check_positive("pool_memory", memory)
         self._weighting, self._seed = weighting or EqualWeights(), check_count("seed", seed, least=0)
         self._loop = Loop(module, task, client)
         kernel = None if mock is None else promising_kernel(module, mock, client)
@@ -104,7 +110,7 @@ class ClientUpdates:
         clients = self._clients(data, self._weighting)
         stacked = self._stacked(weights, data, clip_norm, clients)
         rows = self._one_by_one(weights, data, clip_norm, clients) if stacked is None else stacked
-        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm)
+        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm, memory=self._memory)
 
     def _one_by_one(
         self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Participant]

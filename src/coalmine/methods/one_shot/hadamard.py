@@ -21,8 +21,6 @@ from coalmine.errors import InputError, check_count
 from coalmine.protocol import Vector
 from coalmine.vectors import (
     Device,
-    as_int32,
-    bits_of,
     column_sums,
     device_of,
     empty,
@@ -35,14 +33,10 @@ from coalmine.vectors import (
 Signs = npt.NDArray[np.int8]
 Rows = npt.NDArray[np.float32]
 
-# Transforms are products with matrices of at most 2⁵ rows, but for the first: large enough for fast matrix products,
-# small enough to stay near d log d multiplications.
-_FACTOR, _FACTOR_BITS = 32, 5
-# Neighboring factors are multiplied while their numbers are in the cache, up to this many rows together.
-_TOGETHER = 1024
-# Up to this length a vector is transformed as a whole: it stays in a larger cache, and copies would cost more.
-_WHOLE = 1 << 22
-_SIGN_BIT = -(2**31)
+# Transforms are products with matrices of 8 or 16 rows, but for the first, q, and the last. Small ones come closest to
+# the d log d multiplications of a fast transform, and with these sizes the products take little longer than memory.
+_FIRST_BITS, _FACTOR_BITS, _LAST_BITS = 6, 4, 5
+_ROWS = 64  # of a matrix that is multiplied by the last factor at a time
 
 
 class HadamardCanaries:
@@ -76,7 +70,7 @@ class HadamardCanaries:
         # Coordinates k, k + K, k + 2K, … fold into one. Residues below dim mod K have one coordinate more.
         whole, rest = divmod(self.dim, self._rows)
         self._whole = whole * self._rows
-        self._scale = (1 / np.sqrt(whole + (np.arange(self._rows) < rest))).astype(np.float32)
+        self._scale = (1 / np.sqrt(whole + (np.arange(self._rows) < rest)) / 8).astype(np.float32)
         self._on_devices: dict[str, Signs] = {}
 
     def dots(self, vector: Vector) -> Floats:
@@ -129,17 +123,19 @@ class HadamardCanaries:
             yield self.total(weights, device)
 
     def _flip_all(self, layer: int, vector: Vector) -> None:
-        """Multiply a vector by the random signs S₁, S₂ or S₃ for ``layer`` 0, 1 or 2, in place."""
+        """Multiply a vector by the random signs S₁, S₂ or S₃ for ``layer`` 0, 1 or 2 (see `_flip`), in place."""
         for part in pieces(self.dim, device_of(vector)):
             self._flip(layer, vector, part)
 
     def _flip(self, layer: int, vector: Vector, part: slice) -> None:
-        """Multiply a part of a vector by its random signs, in place: a sign is one bit of a float."""
-        masks = as_int32(~self._bytes_on(device_of(vector))[part])
-        masks <<= 31 - layer
-        masks &= _SIGN_BIT
-        bits = bits_of(vector[part])
-        bits ^= masks
+        """Multiply a part of a vector by its random signs times 2^``layer``, in place.
+
+        The powers of two save time. All three layers together multiply by 8, which `_scale` undoes without rounding.
+        """
+        signs = self._bytes_on(device_of(vector))[part] & (2 << layer)
+        signs -= 1 << layer
+        numbers = vector[part]
+        numbers *= signs
 
     @cached_property
     def _flips(self) -> Signs:
@@ -148,8 +144,10 @@ class HadamardCanaries:
 
     @cached_property
     def _bytes(self) -> Signs:
-        """One random byte per coordinate, (dim,), with a bit for each layer of signs."""
-        return self._draw(0, self.dim)
+        """One random byte per coordinate, (dim,), of which bits 1, 2 and 3 are the signs."""
+        random = self._draw(0, self.dim)
+        random += random
+        return random
 
     def _bytes_on(self, device: Device) -> Signs:
         """Return the random bytes on a device."""
@@ -162,7 +160,9 @@ class HadamardCanaries:
     def _draw(self, stream: int, count: int) -> Signs:
         """Return random bytes."""
         bits = np.random.Generator(np.random.Philox(np.random.SeedSequence(self.seed, spawn_key=(stream,))))
-        return np.frombuffer(bits.bytes(count), np.int8)
+        # As ``bits.bytes``, which would copy them three times.
+        words = bits.integers(0, 1 << 32, -(-count // 4), dtype=np.uint32)
+        return words.astype("<u4", copy=False).view(np.int8)[:count]
 
 
 def transform_length(dim: int) -> int:
@@ -183,71 +183,63 @@ def transform(vector: Vector) -> Vector:
     Returns:
         The same vector.
     """
-    length, device, before = len(vector), device_of(vector), 1
+    length, device = len(vector), device_of(vector)
     piece = next(pieces(length, device)).stop
-    scratch = empty(min(length, max(piece, _WHOLE)), device), empty(piece, device)
-    if length <= max(piece, _WHOLE):
-        _multiply(vector, _sizes(length), 1, scratch[0])
-        return vector
-    # Groups of factors, one after the other, each on pieces of the vector that fit in the cache: rows of a matrix
-    # (group, after) for the factors' indices, and as many of its columns, or whole matrices, as fit.
-    for sizes in _groups(_sizes(length)):
-        rows = math.prod(sizes)
-        after = length // (before * rows)
-        matrices = vector.reshape(before, rows, after)
-        count, width = max(1, piece // (rows * after)), max(1, min(after, piece // rows))
-        for first in range(0, before, count):
-            for column in range(0, after, width):
-                tile = matrices[first : first + count, :, column : column + width]
-                if width == after:  # contiguous
-                    _multiply(tile.reshape(-1), sizes, len(tile), scratch[0])
-                    continue
-                copied = scratch[1][: math.prod(tile.shape)]
-                copied.reshape(tile.shape)[:] = tile
-                tile[:] = _multiply(copied, sizes, len(tile), scratch[0]).reshape(tile.shape)
-        before *= rows
+    sizes, scratch, after = _sizes(length), empty(piece, device), length
+    while after > piece:
+        after //= sizes[0]
+        _mix_rows(vector.reshape(-1, sizes.pop(0), after), scratch)
+    # The other factors mix numbers that are close together: piece by piece, all of them while a piece is in the cache.
+    for part in pieces(length, device, multiple=after):
+        _mix(vector[part], sizes, after, scratch)
     return vector
 
 
-def _multiply(numbers: Vector, sizes: Sequence[int], before: int, scratch: Vector) -> Vector:
-    """Multiply ``before`` matrices by the Kronecker product of matrices of these sizes, in place."""
-    length, device = len(numbers), device_of(numbers)
-    source, target = numbers, scratch[:length]
+def _mix_rows(matrices: Vector, scratch: Vector) -> None:
+    """Multiply matrices by one factor, in place, as many of their columns at a time as fit in the cache."""
+    size, after = matrices.shape[1:]
+    factor, width = _factor(size, device_of(matrices)), len(scratch) // size
+    for matrix in matrices:
+        for columns in (matrix[:, start : start + width] for start in range(0, after, width)):
+            product = scratch[: size * columns.shape[1]].reshape(size, -1)
+            matrix_product(factor, columns, out=product)
+            columns[:] = product
+
+
+def _mix(numbers: Vector, sizes: Sequence[int], length: int, scratch: Vector) -> None:
+    """Multiply vectors of a length, one after the other, by the Kronecker product of factors, in place."""
+    source, target, device = numbers, scratch[: len(numbers)], device_of(numbers)
     for size in sizes:
-        after = length // (before * size)
-        matrix = _matrix(size, None if device is None else str(device))
-        shape = (before, size, after) if after > 1 else (before, size)
-        factors = (matrix, source.reshape(shape)) if after > 1 else (source.reshape(shape), matrix)
-        matrix_product(*factors, out=target.reshape(shape))
+        length //= size
+        factor = _factor(size, device)
+        if length > 1:
+            shape: tuple[int, ...] = (-1, size, length)
+            matrix_product(factor, source.reshape(shape), out=target.reshape(shape))
+        else:
+            # On the CPU, BLAS would copy one long matrix: products of many small ones are twice as fast.
+            shape = (-1, math.gcd(len(numbers) // size, _ROWS), size) if device is None else (-1, size)
+            matrix_product(source.reshape(shape), factor, out=target.reshape(shape))
         source, target = target, source
-        before *= size
     if source is not numbers:
         numbers[:] = source
-    return numbers
 
 
 def _sizes(length: int) -> list[int]:
-    """Return the sizes of the factors of the transform of q · 2ʲ: q, and powers of two that are as even as possible."""
+    """Return the sizes of the factors of the transform of q · 2ʲ: q, and powers of two."""
     power = _power(length)
-    parts = -(-power // _FACTOR_BITS)
-    # Even sizes need the fewest multiplications, and no factor is so small that calling the product takes longer.
-    return [length >> power, *(1 << (power + part) // parts for part in range(parts))]
-
-
-def _groups(sizes: Sequence[int]) -> list[list[int]]:
-    """Return neighboring sizes in groups whose product is small enough."""
-    groups = [[sizes[0]]]
-    for size in sizes[1:]:
-        if math.prod(groups[-1]) * size <= _TOGETHER:
-            groups[-1].append(size)
-        else:
-            groups.append([size])
-    return groups
+    last = min(power, _LAST_BITS)
+    parts = -(-(power - last) // _FACTOR_BITS)
+    return [length >> power, *(1 << (power - last + part) // parts for part in range(parts)), 1 << last]
 
 
 def _power(length: int) -> int:
     """Return the exponent j of the power of two in length ≈ q · 2ʲ, 32 ≤ q < 64."""
-    return max(0, length.bit_length() - _FACTOR.bit_length())
+    return max(0, length.bit_length() - _FIRST_BITS)
+
+
+def _factor(size: int, device: Device) -> Rows:
+    """Return a factor on a device."""
+    return _matrix(size, None if device is None else str(device))
 
 
 @lru_cache(maxsize=128)

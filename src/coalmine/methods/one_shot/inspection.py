@@ -24,7 +24,7 @@ from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
-from coalmine.vectors import AnyVector, dot, flat, like, product_energy
+from coalmine.vectors import AnyVector, dot, flat, like, product_sums
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.5
@@ -94,9 +94,9 @@ class Inspection:
         their product with a variance of Σ cᵢ²uᵢ², wherever canaries and update are large. Rounds are weighted by the
         inverse of the variance of the share.
         """
-        length, variance = dot(inserted, inserted), product_energy(inserted, update)
+        length, (product, variance) = dot(inserted, inserted), product_sums(inserted, update)
         if length > 0 and variance > 0:
-            share = dot(inserted, update) * divisor / length
+            share = product * divisor / length
             precision = length**2 / (variance * divisor**2)
             rows = slice(None) if not self._presence.any() else slice(1, None)
             self._presence[rows] += [share * precision, precision]

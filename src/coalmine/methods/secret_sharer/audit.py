@@ -26,6 +26,7 @@ from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import AuditResult
 from coalmine.results.units import PHRASE, USER
+from coalmine.simulation.flat import device_of, moved
 from coalmine.stats import Scores
 from coalmine.stats.random_guessing import RandomGuessing
 from coalmine.vectors import flat, to_numpy
@@ -60,6 +61,7 @@ class SecretSharer(Audit):
             `Insertion.most_users`. By default the largest of ``users``.
         probe: How to probe the model.
         reference: A model that saw none of the canaries, to calibrate losses with.
+        device: Where the final model is probed; where the module is if None.
 
     Example:
         >>> from coalmine.methods.secret_sharer.insertion import insert
@@ -89,10 +91,12 @@ class SecretSharer(Audit):
         most_users: int | None = None,
         probe: Probe | None = None,
         reference: nn.Module | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
         self.canaries, self.users, self.probe = canaries, users, probe or Probe()
         self.most_users = most_users
-        self._module, self._reference = module, reference
+        # A copy only if it has to move: a device that does not exist is an error now, not after the training.
+        self._module, self._reference = moved(module, device), reference
         self._model: npt.NDArray[np.float32] | None = None
         self._memorization: Memorization | None = None
         self._seconds = 0.0
@@ -222,11 +226,11 @@ def _metrics(memorization: Memorization) -> dict[str, float]:
 
 
 def _with_parameters(module: nn.Module, vector: npt.NDArray[np.float32]) -> nn.Module:
-    """Return a copy of the module on the CPU with the parameters of a release."""
-    copied = copy.deepcopy(module).cpu()
+    """Return a copy of the module with the parameters of a release."""
+    copied = copy.deepcopy(module)
     parameters = [parameter for parameter in copied.parameters() if parameter.requires_grad]
     expected = sum(parameter.numel() for parameter in parameters)
     if expected != len(vector):
         raise InputError(f"the final model has {len(vector)} parameters, but the audit's module has {expected}")
-    torch.nn.utils.vector_to_parameters(torch.tensor(vector), parameters)
+    torch.nn.utils.vector_to_parameters(torch.tensor(vector, device=device_of(copied)), parameters)
     return copied

@@ -16,7 +16,7 @@ from torch import Tensor
 from coalmine.arrays import Ints
 from coalmine.errors import check_count
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
-from coalmine.simulation.models.steps import State
+from coalmine.simulation.models.steps import State, rows_of
 
 
 def beam_search(scorer: PhraseScorer, phrases: Ints, *, width: int = 5) -> Ints:
@@ -69,7 +69,7 @@ class _Beams:
         """Return the states of some beams after all of their words."""
         parents = self.parents[canaries, beams]
         if not self.paths.shape[2]:
-            return tuple(tensor.index_select(0, parents) for tensor in self.state)
+            return rows_of(self.state, parents)
         return scorer.steps.extend(self.state, parents, self.paths[canaries, beams, -1])
 
     def longer(self, scorer: PhraseScorer, width: int) -> _Beams:

@@ -22,7 +22,7 @@ from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.progress import track
-from coalmine.simulation.models.steps import State
+from coalmine.simulation.models.steps import State, rows_of
 
 Words = npt.NDArray[np.int32]
 
@@ -258,7 +258,7 @@ def _count_copies(scorer: PhraseScorer, start: State, loss: float, trie: Trie, l
         for begin in range(0, len(leaves), scorer.batch_size):
             batch = leaves[begin : begin + scorer.batch_size]
             repeated = torch.zeros(len(batch), dtype=torch.int64)
-            state = tuple(tensor.index_select(0, repeated) for tensor in start)
+            state = rows_of(start, repeated)
             cheap.append(batch[scorer.costs(state, trie.sequences(batch)) <= loss])
         leaves = np.concatenate([leaves[:0], *cheap])
     return int(trie.copies[leaves].sum())

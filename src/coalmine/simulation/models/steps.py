@@ -35,6 +35,41 @@ class Steps(Protocol):
         ...
 
 
+def rows_of(state: State, rows: Tensor) -> State:
+    """Return some rows of a state, wherever it is."""
+    return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in state)
+
+
+class OnDevice:
+    """A model on a device, for searches on the CPU: tokens go to the device, and probabilities come back.
+
+    Args:
+        steps: The model, whose states stay on the device.
+        device: The device.
+    """
+
+    def __init__(self, steps: Steps, device: torch.device) -> None:
+        self.words = steps.words
+        self._steps, self._device = steps, device
+
+    def start(self, tokens: Tensor) -> State:
+        """Return the states after ``tokens``."""
+        return self._steps.start(tokens.to(self._device))
+
+    def extend(self, state: State, parents: Tensor, tokens: Tensor) -> State:
+        """Return states after one more token."""
+        return self._steps.extend(state, parents.to(self._device), tokens.to(self._device))
+
+    def log_probabilities(self, state: State) -> Tensor:
+        """Return the log-probability of every next token, on the CPU."""
+        return self._steps.log_probabilities(state).cpu()
+
+    def cost_floors(self, state: State, rows: Tensor, tokens: Tensor) -> Tensor | None:
+        """Return lower bounds on costs, on the CPU, or None."""
+        floors = self._steps.cost_floors(state, rows.to(self._device), tokens.to(self._device))
+        return None if floors is None else floors.cpu()
+
+
 class RecomputedSteps:
     """The plain way: read the whole sequence again for each token.
 
@@ -73,10 +108,12 @@ def steps_of(module: nn.Module, words: int) -> Steps:
     """Return the model token by token: by its own method ``steps`` if it has one, else by recomputing.
 
     ``words`` is the size of the vocabulary, which the model's output must match. Puts the module into evaluation mode.
+    It runs where the module is; tokens, row numbers and results are on the CPU.
     """
     module.eval()
+    device = next((value.device for value in module.parameters()), torch.device("cpu"))
     method = getattr(type(module), "steps", None)
     steps: Steps = module.steps() if callable(method) else RecomputedSteps(module, words)  # type: ignore[operator]
     if steps.words != words:
         raise InputError(f"the model has {steps.words} words, but the vocabulary has {words} entries")
-    return steps
+    return steps if device.type == "cpu" else OnDevice(steps, device)

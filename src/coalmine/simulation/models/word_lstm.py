@@ -85,7 +85,7 @@ class WordLSTMSteps:
         self._recent: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self._by_word = model.input_gates(model.embedding.weight)
-            contexts = torch.arange(0, self.words, max(1, self.words // _CONTEXTS))
+            contexts = torch.arange(0, self.words, max(1, self.words // _CONTEXTS), device=self._by_word.device)
             frequencies = self.log_probabilities(self.start(contexts[:, None])).exp().mean(0)
             self._common = model.embedding.weight[frequencies.topk(min(_COMMON, self.words)).indices]
 

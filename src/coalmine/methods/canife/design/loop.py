@@ -91,10 +91,17 @@ class DesignSettings:
         if not 0 <= check_number("tolerance", self.tolerance) < 1:
             raise InputError(f"tolerance must be in [0, 1), got {self.tolerance}")
 
-    def loss_for(self, pool: Pool, client: LocalTraining, gradients: SampleGradients) -> DesignLoss:
-        """Return the loss of canaries whose clients train like ``client``."""
+    def loss_for(
+        self, pool: Pool, client: LocalTraining, gradients: SampleGradients, device: torch.device | None = None
+    ) -> DesignLoss:
+        """Return the loss of canaries whose clients train like ``client``, and whose gradients are on a device."""
         return DesignLoss(
-            pool, self.loss, step=step_size(client), norm_constant=self.norm_constant, boxes=gradients.boxes
+            pool,
+            self.loss,
+            step=step_size(client),
+            norm_constant=self.norm_constant,
+            boxes=gradients.boxes,
+            device=device,
         )
 
     def rate(self, iteration: int, default: DefaultRate) -> float:
@@ -223,9 +230,10 @@ def start_labels(target: Target, labels: Tensor, task: Task) -> Tensor:
 def best_labels(gradients: SampleGradients, loss: DesignLoss, inputs: Tensor, classes: int) -> Tensor:
     """Return for each sample the class (k,) with which its loss is lowest."""
     by_class = [
-        sample_losses(gradients, loss, inputs, torch.full((len(inputs),), label))[0] for label in range(classes)
+        sample_losses(gradients, loss, inputs, torch.full((len(inputs),), label, device=inputs.device))[0]
+        for label in range(classes)
     ]
-    return torch.stack(by_class).argmin(0)
+    return torch.stack(by_class).argmin(0).to(inputs.device)
 
 
 def sample_losses(
@@ -281,7 +289,8 @@ def descend(
         now = now.detach()
         finite = bool(values.losses.isfinite().all()) and bool(step.isfinite().all())
         better = values.losses < lowest  # False for NaN
-        best[better] = now[better]
+        chosen = better.to(now.device)
+        best[chosen] = now[chosen]
         lowest = torch.where(better, values.losses, lowest)
         history.append(values.losses)
         lowest_so_far.append(lowest)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from coalmine.errors import InputError, check_positive
-from coalmine.methods.canife.design_pool import Index, ParameterBlock, Pool
+from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.per_sample_gradients import Box
+from coalmine.methods.canife.pool_storage import Index, ParameterBlock
 from coalmine.simulation import flat
 
 
@@ -90,12 +91,22 @@ class DesignLoss:
         step: Factor from a gradient to a client's update: its learning rate times its number of steps.
         norm_constant: c, the norm to reach, in clip norms.
         boxes: Part of each parameter that gradients are given for.
+        device: Where gradients are; the pool's updates are copied there.
     """
 
-    def __init__(self, pool: Pool, loss: Loss, *, step: float, norm_constant: float, boxes: Sequence[Box]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        loss: Loss,
+        *,
+        step: float,
+        norm_constant: float,
+        boxes: Sequence[Box],
+        device: torch.device | None = None,
+    ) -> None:
         self._metric, self._clip_norm = loss.metric(pool), pool.clip_norm
         self._step, self._constant = step, norm_constant
-        self._rows = [block.rows for block in pool.blocks]
+        self._rows = [block.rows.to(device) for block in pool.blocks]
         self._where = [_index_within(block, box) for block, box in zip(pool.blocks, boxes, strict=True)]
 
     def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -108,7 +119,7 @@ class DesignLoss:
         losses, norms, weighted = self._parts(gradients)
         length = norms * self._clip_norm / self._step
         safe = torch.where(length > 0, length, 1.0)
-        across = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients[0].dtype)
+        across = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients[0])
         along = -2 * (self._constant - norms).clamp(min=0) * self._step / (self._clip_norm * safe)
         derivatives = []
         for rows, where, piece in zip(self._rows, self._where, gradients, strict=True):
@@ -121,19 +132,19 @@ class DesignLoss:
             derivatives.append(whole)
             # The component along ĝ is bᵀ W b up to rounding. Where updates resemble the canary's, (I − ĝ ĝᵀ) leaves
             # little of a large vector, so we measure the component on that very vector instead.
-            along -= (whole * piece).flatten(1).sum(1) / safe**2
-        along = torch.where(length > 0, along, 0.0).to(across.dtype)
+            along -= (whole * piece).flatten(1).sum(1).cpu() / safe**2
+        along = torch.where(length > 0, along, 0.0).to(across)
         for whole, piece in zip(derivatives, gradients, strict=True):
             whole.addcmul_(piece, along.view(-1, *[1] * (piece.ndim - 1)))
         return LossValues(losses, norms, derivatives)
 
     def _parts(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the losses, the norms s, and W b, in float64."""
+        """Return the losses, the norms s, and W b, in float64 on the CPU."""
         count = len(gradients[0])
         squares, dots = (torch.zeros(size, dtype=torch.float64) for size in ((count,), (count, len(self._metric))))
         for rows, where, piece in zip(self._rows, self._where, gradients, strict=True):
             squares += flat.norms(piece.flatten(1)).square()
-            dots += piece[(slice(None), *where)].reshape(count, -1) @ rows.T
+            dots += (piece[(slice(None), *where)].reshape(count, -1) @ rows.T).cpu()
         length = squares.sqrt()
         b = dots / (torch.where(length > 0, length, 1.0) * self._clip_norm)[:, None]
         weighted = b @ self._metric

@@ -37,6 +37,7 @@ from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.per_sample_gradients import sample_gradients
 from coalmine.simulation.client import LocalTraining, tensors
 from coalmine.simulation.data.federated import FederatedData, Task
+from coalmine.simulation.flat import device_of
 from coalmine.simulation.workers import one_thread
 
 # Learning rates of Adam as a share of the valid range: the best ones we measured, for long and for short designs.
@@ -114,15 +115,17 @@ def design_samples(
     """
     settings = check_settings(settings, count, seed)
     pool.check_fits(model)
+    device = device_of(model)
     kind: _Numbers | _Texts
     if task.tokens is None:
-        kind = _Numbers(task, count, start, valid, seed)
+        kind = _Numbers(task, count, start, valid, seed, device)
     else:
-        kind = _Texts(task, count, start, seed, rates=_TEXT_RATES if settings.learning_rate is None else (1.0,))
+        rates = _TEXT_RATES if settings.learning_rate is None else (1.0,)
+        kind = _Texts(task, count, start, seed, rates=rates, device=device)
     targets = start_labels(target, kind.labels, task)
     with one_thread():
         gradients = sample_gradients(model, *kind.samples(kind.start, targets), implementation=gradients_by)
-        loss = settings.loss_for(pool, client, gradients)
+        loss = settings.loss_for(pool, client, gradients, device)
         if target == "best" and not task.per_position:
             targets = best_labels(gradients, loss, kind.start, task.classes)
         descent = descend(
@@ -155,7 +158,13 @@ class _Numbers:
     """Samples of numbers, which are optimized themselves: ``start`` (k, *input_shape) with ``labels`` (k,)."""
 
     def __init__(
-        self, task: Task, count: int, start: StartExamples, valid: tuple[float, float] | None, seed: int
+        self,
+        task: Task,
+        count: int,
+        start: StartExamples,
+        valid: tuple[float, float] | None,
+        seed: int,
+        device: torch.device,
     ) -> None:
         if valid is not None and not valid[0] < valid[1]:
             raise InputError(f"valid must be a range (lowest, highest), got {valid}")
@@ -168,6 +177,7 @@ class _Numbers:
             )
         else:
             self.start, self.labels = tensors(start_examples(start, count, draw), task)
+        self.start, self.labels = self.start.to(device), self.labels.to(device)
         self.project(self.start)
 
     def rate(self, iterations: int) -> DefaultRate:
@@ -194,8 +204,8 @@ class _Numbers:
         after, norms = losses(descent.best, targets)
         return [
             Canary(
-                inputs=descent.best[i].numpy(),
-                targets=targets[i].numpy(),
+                inputs=descent.best[i].cpu().numpy(),
+                targets=targets[i].cpu().numpy(),
                 loss=float(after[i]),
                 initial_loss=float(before[i]),
                 norm=float(norms[i]),
@@ -212,14 +222,23 @@ class _Texts:
     one step of Adam moves logits in proportion to their rate.
     """
 
-    def __init__(self, task: Task, count: int, start: StartExamples, seed: int, *, rates: Sequence[float]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        count: int,
+        start: StartExamples,
+        seed: int,
+        *,
+        rates: Sequence[float],
+        device: torch.device | None = None,
+    ) -> None:
         assert task.tokens is not None
-        self._rates = torch.tensor(rates).repeat_interleave(count)[:, None, None]
+        self._rates = torch.tensor(rates).repeat_interleave(count)[:, None, None].to(device)
         self._task, self._draw = task, torch.Generator().manual_seed(seed)
         allowed = torch.ones(task.tokens, dtype=torch.bool)
         if task.per_position and task.ignored is not None:
             allowed[task.ignored] = False
-        self._forbidden = torch.zeros(task.tokens).masked_fill_(~allowed, -torch.inf)
+        self._forbidden = torch.zeros(task.tokens).masked_fill_(~allowed, -torch.inf).to(device)
         draw = np.random.default_rng(seed)
         self.labels = torch.from_numpy(draw.integers(task.classes, size=count))
         length = task.input_shape[0] + int(task.per_position)
@@ -233,7 +252,8 @@ class _Texts:
                 self.labels = torch.from_numpy(examples.targets.astype(np.int64))
             # Padding is replaced by random tokens: it would have no gradient.
             tokens = np.where(allowed.numpy()[texts], texts, tokens)
-        self._tokens = torch.from_numpy(tokens.astype(np.int64))
+        self._tokens = torch.from_numpy(tokens.astype(np.int64)).to(device)
+        self.labels = self.labels.to(device)
         self.start = self._one_hot(self._tokens)
 
     def rate(self, iterations: int) -> DefaultRate:
@@ -245,7 +265,8 @@ class _Texts:
 
     def relaxed(self, values: Tensor) -> Tensor:
         """Return a draw of the Gumbel-softmax."""
-        noise = torch.empty_like(values).exponential_(generator=self._draw).log_()  # minus Gumbel noise
+        # Minus Gumbel noise, drawn on the CPU: seeds mean the same on every device.
+        noise = torch.empty(values.shape).exponential_(generator=self._draw).log_().to(values)
         return (values * self._rates + self._forbidden - noise).softmax(-1)
 
     def project(self, values: Tensor) -> None:
@@ -260,8 +281,8 @@ class _Texts:
     def canaries(self, descent: Descent, targets: Tensor, losses: Losses) -> list[Canary]:
         """Return for each canary the best of its starting text and, for each rate, of the likeliest and drawn texts."""
         probabilities = (descent.last * self._rates + self._forbidden).softmax(-1)
-        drawn = torch.multinomial(probabilities.flatten(0, 1), _DRAWS, replacement=True, generator=self._draw)
-        drawn = drawn.view(*probabilities.shape[:2], _DRAWS).movedim(2, 1)
+        drawn = torch.multinomial(probabilities.flatten(0, 1).cpu(), _DRAWS, replacement=True, generator=self._draw)
+        drawn = drawn.to(probabilities.device).view(*probabilities.shape[:2], _DRAWS).movedim(2, 1)
         discrete = torch.cat([probabilities.argmax(-1)[:, None], drawn], 1)
         # From (rates · canaries, texts, positions) to (canaries, rates · texts, positions).
         by_canary = discrete.view(-1, len(self._tokens), *discrete.shape[1:]).movedim(0, 1).flatten(1, 2)
@@ -273,8 +294,8 @@ class _Texts:
             inputs, target = self.samples(texts[best : best + 1], label[None])
             canaries.append(
                 Canary(
-                    inputs=inputs[0].numpy(),
-                    targets=target[0].numpy(),
+                    inputs=inputs[0].cpu().numpy(),
+                    targets=target[0].cpu().numpy(),
                     loss=float(values[best]),
                     initial_loss=float(values[0]),
                     norm=float(norms[best]),

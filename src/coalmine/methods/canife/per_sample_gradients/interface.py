@@ -83,7 +83,7 @@ class SoftEmbedding(nn.Module):
         super().__init__()
         self.weight = layer.weight
         self.num_embeddings, self.embedding_dim = layer.num_embeddings, layer.embedding_dim
-        trained = torch.ones(layer.num_embeddings, 1, dtype=torch.bool)
+        trained = torch.ones(layer.num_embeddings, 1, dtype=torch.bool, device=layer.weight.device)
         if layer.padding_idx is not None:
             trained[layer.padding_idx] = False
         self._trained = trained
