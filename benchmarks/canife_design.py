@@ -158,7 +158,7 @@ class Coalmine:
         inputs = self.canaries[:1] if self.work.task.tokens is None else self.canaries[:1].softmax(-1)
         inputs = inputs.clone().requires_grad_()
         rows = self.gradients.of(inputs, self.labels[:1])
-        valued = self.loss.derivative([some.detach() for some in rows])
+        valued = self.loss.derivative(rows.detach())
         return torch.autograd.grad(rows, inputs, valued.derivatives)[0]
 
     def iterate(self, times: int) -> list[float]:

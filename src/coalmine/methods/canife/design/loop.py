@@ -94,7 +94,7 @@ class DesignSettings:
     def loss_for(self, pool: Pool, client: LocalTraining, gradients: SampleGradients) -> DesignLoss:
         """Return the loss of canaries whose clients train like ``client``."""
         return DesignLoss(
-            pool, self.loss, step=step_size(client), norm_constant=self.norm_constant, boxes=gradients.boxes
+            pool, self.loss, step=step_size(client), norm_constant=self.norm_constant, columns=gradients.columns
         )
 
     def rate(self, iteration: int, default: DefaultRate) -> float:
@@ -233,7 +233,7 @@ def sample_losses(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses and norms (k,) of samples, a few at a time."""
     batches = [
-        loss([rows.detach() for rows in gradients.of(*batch)])
+        loss(gradients.of(*batch).detach())
         for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True)
     ]
     losses, norms = zip(*batches, strict=True)
@@ -275,7 +275,7 @@ def descend(
     for iteration in track(range(settings.iterations), "designing canaries"):
         rows = gradients.of(*samples(now.requires_grad_()))
         # Two stages: ∂L/∂g in closed form without a graph, then ∂⟨g(z), v⟩/∂z with v = ∂L/∂g held fixed.
-        values = loss.derivative([row.detach() for row in rows])
+        values = loss.derivative(rows.detach())
         step = input_derivative(rows, now, values.derivatives)
         del rows
         now = now.detach()

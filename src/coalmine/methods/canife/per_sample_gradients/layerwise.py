@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.methods.canife.per_sample_gradients.interface import (
-    Box,
     SoftEmbedding,
     prepared_copy,
     sample_losses,
@@ -265,7 +264,7 @@ class LayerwiseGradients:
 
     Args:
         module: The module; it is copied.
-        inputs: Samples like those to come, from which the boxes are determined.
+        inputs: Samples like those to come, from which the columns are determined.
         targets: Their targets.
     """
 
@@ -276,13 +275,21 @@ class LayerwiseGradients:
         for value in parameters:
             value.requires_grad_(False)
         self._place = {id(value): place for place, value in enumerate(parameters)}
-        self.of(inputs, targets)
-        self.boxes: list[Box] = [()] * len(parameters)
-        for layer in self._module.modules():
-            if isinstance(layer, RecordedConv2d) and layer.taps is not None and id(layer.weight) in self._place:
-                self.boxes[self._place[id(layer.weight)]] = (slice(None), slice(None), *layer.taps)
+        width = self.of(inputs, targets).shape[1]
+        taps = {
+            id(layer.weight): (slice(None), slice(None), *layer.taps)
+            for layer in self._module.modules()
+            if isinstance(layer, RecordedConv2d) and layer.taps is not None
+        }
+        everything = torch.arange(sum(value.numel() for value in parameters))
+        pieces = everything.split([value.numel() for value in parameters])
+        reached = [
+            piece.view_as(value)[taps.get(id(value), ())].flatten()
+            for piece, value in zip(pieces, parameters, strict=True)
+        ]
+        self.columns = None if width == len(everything) else torch.cat(reached)
 
-    def of(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+    def of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradients, as `SampleGradients.of` describes."""
         self._tape.uses.clear()
         losses = sample_losses(self._module(inputs), targets)
@@ -296,4 +303,4 @@ class LayerwiseGradients:
                 place = self._place.get(id(value))
                 if place is not None:
                     gradients[place] = gradients[place] + rows if place in gradients else rows
-        return [gradients[place] for place in range(len(self._place))]
+        return torch.cat([gradients[place].flatten(1) for place in range(len(self._place))], 1)
