@@ -233,8 +233,7 @@ def sample_losses(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses and norms (k,) of samples, a few at a time."""
     batches = [
-        loss(gradients.of(*batch).detach())
-        for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True)
+        loss(gradients.of(*batch).detach()) for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True)
     ]
     losses, norms = zip(*batches, strict=True)
     return torch.cat(losses), torch.cat(norms)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coalmine.errors import InputError
 from coalmine.simulation.flat import stateless
 
+
 class SampleGradients(Protocol):
     """Computes each sample's gradient with respect to the trainable parameters of a module."""
 

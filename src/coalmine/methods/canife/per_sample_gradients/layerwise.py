@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +22,14 @@ from coalmine.methods.canife.per_sample_gradients.interface import (
     soft_embedding,
 )
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
+from coalmine.methods.canife.per_sample_gradients.second_order import (
+    Convolution,
+    ConvolutionGradients,
+    Geometry,
+    GroupNormalization,
+    GroupNormalizationGradients,
+    Standardized,
+)
 
 ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
 """Computes the gradients (k, …) of a layer's parameters from the deltas of its outputs and the number k of samples."""
@@ -115,20 +122,14 @@ class RecordedConv2d(nn.Module):
         padding = (top, left)
         if (top, left) != (bottom, right) or min(top, left) < 0:
             images, padding = F.pad(images, (left, right, top, bottom)), (0, 0)
-        kernel, stride, dilation = self._cropped.shape[2:], *(tuple(sizes[i] for sizes in self._sizes) for i in (1, 3))
+        (_, down, _, tall), (_, along, _, wide) = self._sizes
+        geometry = Geometry(tuple(self._cropped.shape[2:]), (down, along), padding, (tall, wide))
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            if kernel == (1, 1):
-                patches = F.pad(images, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else images
-                patches = patches[:, :, :: stride[0], :: stride[1]].flatten(2)
-            else:
-                patches = F.unfold(images, kernel, dilation, padding, stride)
-            d = deltas.flatten(2)
-            weight = torch.bmm(d, patches.transpose(1, 2)) if d.shape[2] > 1 else d * patches.transpose(1, 2)
-            weight = weight.view(count, *self._cropped.shape)
-            return (weight,) if self.bias is None else (weight, d.sum(2))
+            by_kernel, by_bias = ConvolutionGradients.apply(images, deltas, geometry)  # type: ignore[no-untyped-call]
+            return (by_kernel,) if self.bias is None else (by_kernel, by_bias)
 
-        output = F.conv2d(images, self._cropped, self.bias, stride, padding, dilation)
+        output = Convolution.apply(images, self._cropped, self.bias, geometry)  # type: ignore[no-untyped-call]
         parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
         return self._tape.record(output, parameters, gradients)
 
@@ -143,39 +144,15 @@ class RecordedGroupNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the torch layer returns."""
-        grouped = inputs.reshape(len(inputs), self.num_groups, -1)
-        normalized = Standardized.apply(grouped, self.eps)[0].view_as(inputs)  # type: ignore[no-untyped-call]
-        shape = (-1, *[1] * (inputs.ndim - 2))
+        standardized = Standardized.of(inputs.detach(), self.num_groups, self.eps)
+        scale, shift = (values.view(-1, *[1] * (inputs.ndim - 2)) for values in (self.weight, self.bias))
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            d = deltas.flatten(2)
-            return (d * normalized.flatten(2)).sum(2), d.sum(2)
+            found: tuple[Tensor, Tensor] = GroupNormalizationGradients.apply(inputs, deltas, standardized)  # type: ignore[no-untyped-call]
+            return found
 
-        output = torch.addcmul(self.bias.view(shape), normalized, self.weight.view(shape))
+        output = GroupNormalization.apply(inputs, scale, shift, standardized)  # type: ignore[no-untyped-call]
         return self._tape.record(output, (self.weight, self.bias), gradients)
-
-
-class Standardized(torch.autograd.Function):
-    """``apply(rows, eps)`` returns (rows − mean) / standard deviation, and 1 / the standard deviation.
-
-    Twice differentiable, with fewer passes over the data than torch's own norms.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Standardize along the last dimension."""
-        centered = rows - rows.mean(-1, keepdim=True)
-        inverse = centered.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-        normal = centered.mul_(inverse)
-        ctx.save_for_backward(normal, inverse)
-        return normal, inverse
-
-    @staticmethod
-    def backward(ctx: Any, by_normal: Tensor, by_inverse: Tensor) -> tuple[Tensor, None]:
-        """Return the derivative with respect to the rows, in operations that can be differentiated once more."""
-        normal, inverse = ctx.saved_tensors
-        along = (by_normal * normal).mean(-1, keepdim=True) + by_inverse * inverse / normal.shape[-1]
-        return inverse * (by_normal - by_normal.mean(-1, keepdim=True) - normal * along), None
 
 
 class RecordedLSTM(nn.Module):
