@@ -129,7 +129,7 @@ class DesignLoss:
 
 
 def _columns_within(pool: Pool, given: Tensor | None) -> Tensor | None:
-    """Return where the pool's columns stand among the ``given`` ones of the flat gradient; None if they are the same."""
+    """Return where the pool's columns stand among the ``given`` ones of the flat gradient; None if they are alike."""
     if given is None:
         return pool.columns
     place = torch.full((pool.dim,), -1)

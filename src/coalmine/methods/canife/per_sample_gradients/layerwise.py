@@ -108,22 +108,13 @@ class RecordedConv2d(nn.Module):
         self._sizes = list(zip(layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True))
         self.taps: tuple[slice, slice] | None = None
         self._cropped = layer.weight.detach()
+        self._side, self._border = torch.Size(), (0, 0, 0, 0)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return what the torch layer returns."""
-        rows, columns = (_reach(side, *sizes) for side, sizes in zip(images.shape[2:], self._sizes, strict=True))
-        taps = (rows[0], columns[0])
-        if self.taps is None:
-            self.taps = taps
-            self._cropped = self.weight.detach()[:, :, taps[0], taps[1]].contiguous()
-        if taps != self.taps:
-            raise ValueError("a convolution is applied to images of different sizes, so its taps cannot be cropped")
-        (top, bottom), (left, right) = rows[1], columns[1]
-        padding = (top, left)
-        if (top, left) != (bottom, right) or min(top, left) < 0:
-            images, padding = F.pad(images, (left, right, top, bottom)), (0, 0)
-        (_, down, _, tall), (_, along, _, wide) = self._sizes
-        geometry = Geometry(tuple(self._cropped.shape[2:]), (down, along), padding, (tall, wide))
+        if images.shape[2:] != self._side:
+            self._fit(images.shape[2:])
+        images, geometry = F.pad(images, self._border) if any(self._border) else images, self._geometry
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
             by_kernel, by_bias = ConvolutionGradients.apply(images, deltas, geometry)  # type: ignore[no-untyped-call]
@@ -132,6 +123,21 @@ class RecordedConv2d(nn.Module):
         output = Convolution.apply(images, self._cropped, self.bias, geometry)  # type: ignore[no-untyped-call]
         parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
         return self._tape.record(output, parameters, gradients)
+
+    def _fit(self, side: torch.Size) -> None:
+        """Crop the kernel for images of this size, and determine how they are padded."""
+        rows, columns = (_reach(length, *sizes) for length, sizes in zip(side, self._sizes, strict=True))
+        taps = (rows[0], columns[0])
+        if self.taps is not None and taps != self.taps:
+            raise ValueError("a convolution is applied to images of different sizes, so its taps cannot be cropped")
+        self.taps, self._side = taps, side
+        self._cropped = self.weight.detach()[:, :, taps[0], taps[1]].contiguous()
+        (top, bottom), (left, right) = rows[1], columns[1]
+        even = (top, left) == (bottom, right) and min(top, left) >= 0
+        self._border = (0, 0, 0, 0) if even else (left, right, top, bottom)
+        (_, down, _, tall), (_, along, _, wide) = self._sizes
+        kernel, padding = (self._cropped.shape[2], self._cropped.shape[3]), (top, left) if even else (0, 0)
+        self._geometry = Geometry(kernel, (down, along), padding, (tall, wide))
 
 
 class RecordedGroupNorm(nn.Module):

@@ -104,7 +104,7 @@ class ConvolutionGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, kernels: Tensor, biases: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the derivatives of ⟨V, δ Pᵀ⟩ + ⟨v, Σ δ⟩ with respect to images and deltas: Vᵀ δ on patches, V P + v."""
+        """Return the derivatives of ⟨V, δ Pᵀ⟩ + ⟨v, Σ δ⟩ with respect to images and deltas."""
         deltas, patches = ctx.saved_tensors
         by_deltas = torch.baddbmm(biases[:, :, None], kernels, patches).view_as(deltas)
         # One convolution for all samples, each with its own kernel.
@@ -119,8 +119,8 @@ class ConvolutionGradients(torch.autograd.Function):
 class Standardized:
     """Inputs (k, channels, …) standardized within groups of channels, and the derivative of that.
 
-    With n the standardized inputs of a group of L numbers, and r the inverse of their standard deviation, the derivative
-    is the symmetric J = r (I − 1 1ᵀ/L − n nᵀ/L).
+    With n the standardized inputs of a group of L numbers, and r the inverse of their standard deviation, the
+    derivative is the symmetric J = r (I − 1 1ᵀ/L − n nᵀ/L).
     """
 
     rows: Tensor  # the inputs by group, (k, groups, L)
