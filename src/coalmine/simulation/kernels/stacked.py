@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, vmap
 
 from coalmine.arrays import Floats
 from coalmine.simulation import flat
@@ -45,13 +45,12 @@ class Stacked:
         self.model = flat.FlatModel(module, dtype=dtype)
         self._task, self._training, self._dtype = task, training, dtype
 
-        def loss(parameters: list[Tensor], inputs: Tensor, targets: Tensor, loss_weights: Tensor) -> Tensor:
+        def logits(parameters: list[Tensor], inputs: Tensor) -> Tensor:
             named = dict(zip(self.model.names, parameters, strict=True))
-            logits = functional_call(self.model.module, named, (inputs,))
-            losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
-            return losses.mul(loss_weights.flatten()).sum()
+            outputs: Tensor = functional_call(self.model.module, named, (inputs,))
+            return outputs
 
-        self._gradients = vmap(grad_and_value(loss))
+        self._logits = vmap(logits)
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
         """Enough clients per chunk to make a step one large product, and few enough to hold their batches."""
@@ -89,11 +88,19 @@ class Stacked:
                 client.examples if batch is None else client.examples[batch]
                 for client, batch in zip(clients, step, strict=True)
             ]
-            gradients, loss = self._gradients(parameters, *padded(examples, self._task, self._dtype, start.device))
+            inputs, targets, loss_weights = padded(examples, self._task, self._dtype, start.device)
+            # Only the module goes through vmap. The rest of torch.func would import torch's compiler and a computer
+            # algebra system, which takes longer than a short training.
+            leaves = [part.detach().requires_grad_() for part in parameters]
+            logits = self._logits(leaves, inputs)
+            each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+            loss = each.mul(loss_weights).flatten(1).sum(1)
+            # The sum keeps clients apart, since no loss depends on another client's parameters.
+            gradients = list(torch.autograd.grad(loss.sum(), leaves, materialize_grads=True))
             with torch.no_grad():
                 self._training.optimizer.step(parameters, gradients, state)
             if not len(losses):
-                losses = loss.cpu().double().numpy()
+                losses = loss.detach().cpu().double().numpy()
         with torch.no_grad():
             updates = matrix.sub_(start)
             norms = flat.norms(updates).numpy()

@@ -5,7 +5,7 @@ import torch
 
 from canary_models import random_pool
 from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
-from coalmine.methods.canife.design_pool import ParameterBlock, Pool
+from coalmine.methods.canife.design_pool import Pool
 from federations import mlp
 
 
@@ -19,15 +19,9 @@ def test_the_closed_form_is_the_derivative_of_each_loss(loss):
     short = (constant - step * gradient.norm(dim=1) / 0.8).clamp(min=0)
     expected = ((b @ metric) * b).sum(1) + short**2
     by_gradient = torch.autograd.grad(expected.sum(), gradient)[0]
-    shapes = [block.shape for block in pool.blocks]
-    pieces = [
-        p.unflatten(1, s) for p, s in zip(gradient.detach().split([s.numel() for s in shapes], 1), shapes, strict=True)
-    ]
-    actual = DesignLoss(pool, loss, step=step, norm_constant=constant, boxes=[()] * len(shapes)).derivative(pieces)
+    actual = DesignLoss(pool, loss, step=step, norm_constant=constant).derivative(gradient.detach())
     torch.testing.assert_close(actual.losses, expected.detach(), rtol=1e-9, atol=0)
-    torch.testing.assert_close(
-        torch.cat([v.flatten(1) for v in actual.derivatives], 1), by_gradient, rtol=1e-9, atol=1e-14
-    )
+    torch.testing.assert_close(actual.derivatives, by_gradient, rtol=1e-9, atol=1e-14)
 
 
 def test_the_likelihood_ratio_loss_is_what_the_noise_and_the_pool_leave_of_the_separation():
@@ -49,9 +43,9 @@ def test_the_derivative_stays_exact_where_all_updates_are_alike():
     gradient = common + 0.03 * torch.randn(1, 300_000, generator=draw)
     derivatives = []
     for dtype in (torch.float32, torch.float64):
-        pool = Pool(blocks=[ParameterBlock(torch.Size([300_000]), (), rows.to(dtype))], clip_norm=0.8)
-        loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0, boxes=[()])
-        derivatives.append(loss.derivative([gradient.to(dtype)]).derivatives[0].double())
+        pool = Pool(rows=rows.to(dtype), columns=None, shapes=[torch.Size([300_000])], clip_norm=0.8)
+        loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0)
+        derivatives.append(loss.derivative(gradient.to(dtype)).derivatives.double())
     assert (derivatives[0] - derivatives[1]).norm() < 1e-4 * derivatives[1].norm()
     along = gradient.double() / gradient.double().norm()
     assert abs(float((derivatives[0] * along).sum())) < 1e-5 * float(derivatives[0].norm())
@@ -59,7 +53,6 @@ def test_the_derivative_stays_exact_where_all_updates_are_alike():
 
 def test_a_canary_without_a_gradient_stays_where_it_is():
     _, pool = random_pool(mlp())
-    loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0, boxes=[()] * len(pool.blocks))
-    actual = loss.derivative([torch.zeros(1, *block.shape) for block in pool.blocks])
+    actual = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(torch.zeros(1, pool.dim))
     assert actual.losses.tolist() == [1.0]
-    assert not any(bool(v.any()) for v in actual.derivatives)
+    assert not actual.derivatives.any()

@@ -9,8 +9,16 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from torch import nn
 
-from coalmine.methods.canife.per_sample_gradients.layerwise import RecordedConv2d, Standardized, Tape
+from coalmine.methods.canife.per_sample_gradients.layerwise import RecordedConv2d, Tape
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
+from coalmine.methods.canife.per_sample_gradients.second_order import (
+    Convolution,
+    ConvolutionGradients,
+    Geometry,
+    GroupNormalization,
+    GroupNormalizationGradients,
+    Standardized,
+)
 
 
 @example(side=1, kernel=1, stride=2, padding=1, dilation=1)  # the kernel meets only padding
@@ -36,15 +44,39 @@ def test_a_cropped_convolution_is_the_whole_one(side, kernel, stride, padding, d
     for i in range(2):
         weight, bias = torch.autograd.grad((layer(images[i : i + 1]) * deltas[i]).sum(), [layer.weight, layer.bias])
         whole = torch.zeros_like(weight)
-        whole[(slice(None), slice(None), *mine.taps)] = gradients[0][i]
+        part = whole[(slice(None), slice(None), *mine.taps)]
+        part.copy_(gradients[0][i].view_as(part))
         torch.testing.assert_close(whole, weight)
         torch.testing.assert_close(gradients[1][i], bias)
 
 
-def test_standardized_rows_can_be_differentiated_twice():
-    rows = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda r: Standardized.apply(r, 1e-5), rows)
-    assert torch.autograd.gradgradcheck(lambda r: Standardized.apply(r, 1e-5), rows)
+def numbers(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def test_a_convolution_and_its_gradients_can_be_differentiated():
+    geometry = Geometry(kernel=(3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2))
+    images, deltas, kernel = numbers(2, 3, 5, 6), numbers(2, 4, 3, 4), numbers(4, 3, 3, 2).detach()
+    assert torch.autograd.gradcheck(lambda i: Convolution.apply(i, kernel, None, geometry), images)
+    assert torch.autograd.gradgradcheck(lambda i: Convolution.apply(i, kernel, None, geometry), images)
+    assert torch.autograd.gradcheck(lambda i, d: ConvolutionGradients.apply(i, d, geometry), (images, deltas))
+
+
+def test_a_group_norm_and_its_gradients_can_be_differentiated():
+    inputs, deltas, scale, shift = numbers(2, 6, 3, 2), numbers(2, 6, 3, 2), numbers(6, 1, 1), numbers(6, 1, 1)
+
+    def normalized(values):
+        standardized = Standardized.of(values.detach(), 3, 0.1)
+        return GroupNormalization.apply(values, scale.detach(), shift.detach(), standardized)
+
+    def gradients(values, by_output):
+        return GroupNormalizationGradients.apply(values, by_output, Standardized.of(values.detach(), 3, 0.1))
+
+    expected = F.group_norm(inputs, 3, scale.flatten(), shift.flatten(), 0.1)
+    torch.testing.assert_close(normalized(inputs), expected)
+    assert torch.autograd.gradcheck(normalized, inputs)
+    assert torch.autograd.gradgradcheck(normalized, inputs)
+    assert torch.autograd.gradcheck(gradients, (inputs, deltas))
 
 
 @examples(max_examples=10)

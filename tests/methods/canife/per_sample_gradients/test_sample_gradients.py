@@ -1,5 +1,7 @@
 """Per-sample gradients: the fast implementation gives what the reference and the definition give."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,14 +51,12 @@ def test_both_implementations_give_the_naive_derivative(name, dtype, tolerance):
     targets = torch.tensor([0, 2, 1])
     dense, pool = random_pool(module, dtype=dtype)
     for implementation in (DoubleBackward(module), LayerwiseGradients(module, inputs, targets)):
-        loss = DesignLoss(pool, CovarianceLoss(), step=0.01, norm_constant=5.0, boxes=[()] * len(pool.blocks))
+        loss = DesignLoss(pool, CovarianceLoss(), step=0.01, norm_constant=5.0)
         leaf = inputs.clone().requires_grad_()
         rows = implementation.of(leaf, targets)
-        rows = [
-            _whole(part, box, block.shape)
-            for part, box, block in zip(rows, implementation.boxes, pool.blocks, strict=True)
-        ]
-        valued = loss.derivative([row.detach() for row in rows])
+        if implementation.columns is not None:
+            rows = torch.zeros(3, pool.dim, dtype=dtype).index_copy(1, implementation.columns, rows)
+        valued = loss.derivative(rows.detach())
         actual = torch.autograd.grad(rows, leaf, valued.derivatives)[0]
         metric = CovarianceLoss().metric(pool).to(dtype)
         for i in range(3):
@@ -65,12 +65,6 @@ def test_both_implementations_give_the_naive_derivative(name, dtype, tolerance):
             expected = torch.autograd.grad(value, sample)[0]
             assert float(valued.losses[i]) == pytest.approx(float(value.detach()), rel=tolerance)
             assert (actual[i] - expected).abs().max() <= tolerance * expected.abs().max()
-
-
-def _whole(rows, box, shape):
-    whole = torch.zeros(len(rows), *shape, dtype=rows.dtype)
-    whole[(slice(None), *box)] = rows
-    return whole
 
 
 def test_image_models_use_the_fast_implementation():
@@ -118,7 +112,7 @@ def test_every_implementation_gives_the_naive_derivative_of_relaxed_texts(name, 
     rows = torch.randn(5, sum(p.numel() for p in parameters), generator=draw)
     rows *= 0.5 / rows.norm(dim=1, keepdim=True)
     pool = Pool.of(rows, [p.shape for p in parameters], clip_norm=1.0)
-    pool = Pool(blocks=[type(b)(b.shape, b.index, b.rows.to(dtype)) for b in pool.blocks], clip_norm=1.0)
+    pool = replace(pool, rows=pool.rows.to(dtype))
 
     def split(values):
         return (values[:, :-1], values[:, 1:]) if task.per_position else (values[:, :-1], labels)
@@ -127,10 +121,10 @@ def test_every_implementation_gives_the_naive_derivative_of_relaxed_texts(name, 
     if name in ("labeled", "characters", "linear"):
         ways.append(LayerwiseGradients(module, *split(chances)))
     for way in ways:
-        loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=3.0, boxes=way.boxes)
+        loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=3.0, columns=way.columns)
         leaf = chances.clone().requires_grad_()
         found_rows = way.of(*split(leaf))
-        valued = loss.derivative([r.detach() for r in found_rows])
+        valued = loss.derivative(found_rows.detach())
         actual = torch.autograd.grad(found_rows, leaf, valued.derivatives)[0]
         for i in range(2):
             sample = chances[i : i + 1].clone().requires_grad_()
@@ -173,7 +167,7 @@ def test_a_row_for_padding_is_never_learned():
     module = nn.Sequential(nn.Embedding(13, 6, padding_idx=0), nn.Linear(6, 13))
     chances = torch.randn(2, 7, 13).softmax(-1)
     for way in (DoubleBackward(module), LayerwiseGradients(module, chances[:, :-1], chances[:, 1:])):
-        table = way.of(chances[:, :-1], chances[:, 1:])[0]
+        table = way.of(chances[:, :-1], chances[:, 1:])[:, : 13 * 6].view(2, 13, 6)
         assert not table[:, 0].any()
         assert table[:, 1:].any()
     assert type(sample_gradients(module, chances[:, :-1], chances[:, 1:])) is LayerwiseGradients

@@ -100,7 +100,7 @@ class DesignSettings:
             self.loss,
             step=step_size(client),
             norm_constant=self.norm_constant,
-            boxes=gradients.boxes,
+            columns=gradients.columns,
             device=device,
         )
 
@@ -241,8 +241,7 @@ def sample_losses(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses and norms (k,) of samples, a few at a time."""
     batches = [
-        loss([rows.detach() for rows in gradients.of(*batch)])
-        for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True)
+        loss(gradients.of(*batch).detach()) for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True)
     ]
     losses, norms = zip(*batches, strict=True)
     return torch.cat(losses), torch.cat(norms)
@@ -283,7 +282,7 @@ def descend(
     for iteration in track(range(settings.iterations), "designing canaries"):
         rows = gradients.of(*samples(now.requires_grad_()))
         # Two stages: ∂L/∂g in closed form without a graph, then ∂⟨g(z), v⟩/∂z with v = ∂L/∂g held fixed.
-        values = loss.derivative([row.detach() for row in rows])
+        values = loss.derivative(rows.detach())
         step = input_derivative(rows, now, values.derivatives)
         del rows
         now = now.detach()

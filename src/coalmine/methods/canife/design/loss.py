@@ -13,7 +13,6 @@ share of the likelihood ratio's separation that is lost at noise σ in a cohort 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +20,6 @@ from torch import Tensor
 
 from coalmine.errors import InputError, check_positive
 from coalmine.methods.canife.design_pool import Pool
-from coalmine.methods.canife.per_sample_gradients import Box
-from coalmine.methods.canife.pool_storage import Index, ParameterBlock
 from coalmine.simulation import flat
 
 
@@ -75,11 +72,11 @@ Loss = MeanLoss | CovarianceLoss | LikelihoodRatioLoss
 
 @dataclass(frozen=True, eq=False)
 class LossValues:
-    """The losses of k canaries (k,), the norms s (k,), and the derivatives of the losses in the gradients."""
+    """The losses of k canaries (k,), the norms s (k,), and the derivatives v of the losses in the gradients (k, d)."""
 
     losses: Tensor
     norms: Tensor
-    derivatives: list[Tensor]
+    derivatives: Tensor
 
 
 class DesignLoss:
@@ -90,7 +87,7 @@ class DesignLoss:
         loss: Which W to use.
         step: Factor from a gradient to a client's update: its learning rate times its number of steps.
         norm_constant: c, the norm to reach, in clip norms.
-        boxes: Part of each parameter that gradients are given for.
+        columns: Which numbers of the flat gradient are given, as in `SampleGradients.columns`.
         device: Where gradients are; the pool's updates are copied there.
     """
 
@@ -101,51 +98,39 @@ class DesignLoss:
         *,
         step: float,
         norm_constant: float,
-        boxes: Sequence[Box],
+        columns: Tensor | None = None,
         device: torch.device | None = None,
     ) -> None:
         self._metric, self._clip_norm = loss.metric(pool), pool.clip_norm
         self._step, self._constant = step, norm_constant
-        self._rows = [block.rows.to(device) for block in pool.blocks]
-        self._where = [_index_within(block, box) for block, box in zip(pool.blocks, boxes, strict=True)]
+        within = _columns_within(pool, columns)
+        self._pool, self._columns = pool.rows.to(device), None if within is None else within.to(device)
 
-    def __call__(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the losses and norms (k,) of gradients [(k, *part), …]."""
+    def __call__(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses and norms (k,) of gradients (k, d)."""
         losses, norms, _ = self._parts(gradients)
         return losses, norms
 
-    def derivative(self, gradients: Sequence[Tensor]) -> LossValues:
+    def derivative(self, gradients: Tensor) -> LossValues:
         """Return the losses with v = ∂L/∂g = (2/(‖g‖ C)) (I − ĝ ĝᵀ) Uᵀ W b − 2 max(c − s, 0) (step/C) ĝ."""
         losses, norms, weighted = self._parts(gradients)
         length = norms * self._clip_norm / self._step
         safe = torch.where(length > 0, length, 1.0)
-        across = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients[0])
-        along = -2 * (self._constant - norms).clamp(min=0) * self._step / (self._clip_norm * safe)
-        derivatives = []
-        for rows, where, piece in zip(self._rows, self._where, gradients, strict=True):
-            part = across @ rows
-            if where:
-                whole = torch.zeros_like(piece)
-                whole[(slice(None), *where)] = part.view(whole[(slice(None), *where)].shape)
-            else:
-                whole = part.view(piece.shape)
-            derivatives.append(whole)
-            # The component along ĝ is bᵀ W b up to rounding. Where updates resemble the canary's, (I − ĝ ĝᵀ) leaves
-            # little of a large vector, so we measure the component on that very vector instead.
-            along -= (whole * piece).flatten(1).sum(1).cpu() / safe**2
-        along = torch.where(length > 0, along, 0.0).to(across)
-        for whole, piece in zip(derivatives, gradients, strict=True):
-            whole.addcmul_(piece, along.view(-1, *[1] * (piece.ndim - 1)))
-        return LossValues(losses, norms, derivatives)
+        across = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients) @ self._pool
+        if self._columns is not None:
+            across = torch.zeros_like(gradients).index_copy_(1, self._columns, across)
+        # The component along ĝ is bᵀ W b up to rounding. Where updates resemble the canary's, (I − ĝ ĝᵀ) leaves little
+        # of a large vector, so we measure the component on that very vector instead.
+        along = -(across * gradients).sum(1).cpu().double() / safe**2
+        along -= 2 * (self._constant - norms).clamp(min=0) * self._step / (self._clip_norm * safe)
+        along = torch.where(length > 0, along, 0.0).to(gradients)
+        return LossValues(losses, norms, across.addcmul_(gradients, along[:, None]))
 
-    def _parts(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def _parts(self, gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the losses, the norms s, and W b, in float64 on the CPU."""
-        count = len(gradients[0])
-        squares, dots = (torch.zeros(size, dtype=torch.float64) for size in ((count,), (count, len(self._metric))))
-        for rows, where, piece in zip(self._rows, self._where, gradients, strict=True):
-            squares += flat.norms(piece.flatten(1)).square()
-            dots += (piece[(slice(None), *where)].reshape(count, -1) @ rows.T).cpu()
-        length = squares.sqrt()
+        length = flat.norms(gradients)
+        within = gradients if self._columns is None else gradients[:, self._columns]
+        dots = (within @ self._pool.T).cpu().double()
         b = dots / (torch.where(length > 0, length, 1.0) * self._clip_norm)[:, None]
         weighted = b @ self._metric
         orthogonal = (weighted * b).sum(1)
@@ -153,22 +138,13 @@ class DesignLoss:
         return orthogonal + (self._constant - norms).clamp(min=0).square(), norms, weighted
 
 
-def _index_within(block: ParameterBlock, box: Box) -> Index:
-    """Return where the pool's part of a parameter lies within the part that gradients are given for."""
-    if not box:
-        return block.index
-    index = block.index or tuple(slice(None) for _ in block.shape)
-    within = []
-    for part, reach, length in zip(index, box, block.shape, strict=True):
-        assert isinstance(part, slice)
-        (start, stop, _), (first, last, _) = part.indices(length), reach.indices(length)
-        if stop > start and (start < first or stop > last):
-            raise InputError(
-                "the design pool was made with another model, or for inputs of another size, than the canary"
-            )
-        within.append(slice(start - first, stop - first) if stop > start else slice(0, 0))
-    whole = all(
-        part == slice(0, reach.indices(length)[1] - reach.indices(length)[0])
-        for part, reach, length in zip(within, box, block.shape, strict=True)
-    )
-    return () if whole else tuple(within)
+def _columns_within(pool: Pool, given: Tensor | None) -> Tensor | None:
+    """Return where the pool's columns stand among the ``given`` ones of the flat gradient; None if they are alike."""
+    if given is None:
+        return pool.columns
+    place = torch.full((pool.dim,), -1)
+    place[given.cpu()] = torch.arange(len(given))
+    columns = place if pool.columns is None else place[pool.columns]
+    if bool((columns < 0).any()):
+        raise InputError("the design pool was made with another model, or for inputs of another size, than the canary")
+    return None if len(columns) == len(given) else columns

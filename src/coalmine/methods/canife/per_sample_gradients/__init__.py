@@ -9,11 +9,10 @@ is used only if it agrees with the reference on two samples.
 
 from coalmine.methods.canife.per_sample_gradients.choice import sample_gradients
 from coalmine.methods.canife.per_sample_gradients.interface import (
-    Box,
     DoubleBackward,
     SampleGradients,
     input_derivative,
 )
 from coalmine.methods.canife.per_sample_gradients.layerwise import LayerwiseGradients
 
-__all__ = ["Box", "DoubleBackward", "LayerwiseGradients", "SampleGradients", "input_derivative", "sample_gradients"]
+__all__ = ["DoubleBackward", "LayerwiseGradients", "SampleGradients", "input_derivative", "sample_gradients"]

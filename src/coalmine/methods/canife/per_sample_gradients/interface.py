@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -13,19 +13,16 @@ from torch import Tensor, nn
 from coalmine.errors import InputError
 from coalmine.simulation.flat import stateless
 
-Box = tuple[slice, ...]
-"""The part of a parameter that its gradient can reach, as an index; ``()`` is all of it."""
-
 
 class SampleGradients(Protocol):
     """Computes each sample's gradient with respect to the trainable parameters of a module."""
 
     @property
-    def boxes(self) -> Sequence[Box]:
-        """The part of each parameter outside which its gradient is always zero."""
+    def columns(self) -> Tensor | None:
+        """Which numbers of the flat gradient are computed, ascending; all others are always zero. None for all."""
 
-    def of(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return a tensor (k, *part of the parameter) for each parameter.
+    def of(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the columns of the flat gradients, (k, d).
 
         Args:
             inputs: Numbers (k, *input_shape) or distributions over tokens (k, positions, tokens).
@@ -36,16 +33,11 @@ class SampleGradients(Protocol):
         """
 
 
-def input_derivative(rows: Sequence[Tensor], leaf: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Return the derivative of Σ ⟨rows, weights⟩ with respect to ``leaf``, from which ``rows`` were computed.
-
-    Parameters whose gradient is the same for every sample, such as unused ones, contribute nothing.
-    """
-    dependent = [(row, weight) for row, weight in zip(rows, weights, strict=True) if row.requires_grad]
+def input_derivative(rows: Tensor, leaf: Tensor, weights: Tensor) -> Tensor:
+    """Return the derivative of Σ ⟨rows, weights⟩ with respect to ``leaf``, from which ``rows`` were computed."""
     derivative = None
-    if dependent:
-        outputs, factors = zip(*dependent, strict=True)
-        (derivative,) = torch.autograd.grad(outputs, leaf, factors, allow_unused=True)
+    if rows.requires_grad:
+        (derivative,) = torch.autograd.grad(rows, leaf, weights, allow_unused=True)
     if derivative is None:
         raise InputError(
             "the model's loss does not depend on its inputs, or only through whole numbers, so no sample can be "
@@ -110,15 +102,15 @@ class DoubleBackward:
     def __init__(self, module: nn.Module) -> None:
         self._module = prepared_copy(module, soft_embedding)
         self._parameters = [value for value in self._module.parameters() if value.requires_grad]
-        self.boxes: list[Box] = [()] * len(self._parameters)
+        self.columns: Tensor | None = None
 
-    def of(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+    def of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradients, as `SampleGradients.of` describes."""
         samples = []
         for sample, target in zip(inputs.split(1), targets.split(1), strict=True):
             loss = sample_losses(self._module(sample), target)[0]
-            samples.append(torch.autograd.grad(loss, self._parameters, create_graph=True, allow_unused=True))
-        return [
-            torch.stack([torch.zeros_like(value) if row is None else row for row in rows])
-            for value, rows in zip(self._parameters, zip(*samples, strict=True), strict=True)
-        ]
+            rows = torch.autograd.grad(
+                loss, self._parameters, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+            samples.append(torch.cat([row.flatten() for row in rows]))
+        return torch.stack(samples)

@@ -10,20 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coalmine.methods.canife.per_sample_gradients.interface import (
-    Box,
     SoftEmbedding,
     prepared_copy,
     sample_losses,
     soft_embedding,
 )
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
+from coalmine.methods.canife.per_sample_gradients.second_order import (
+    Convolution,
+    ConvolutionGradients,
+    Geometry,
+    GroupNormalization,
+    GroupNormalizationGradients,
+    Standardized,
+)
 
 ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
 """Computes the gradients (k, …) of a layer's parameters from the deltas of its outputs and the number k of samples."""
@@ -102,36 +108,36 @@ class RecordedConv2d(nn.Module):
         self._sizes = list(zip(layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True))
         self.taps: tuple[slice, slice] | None = None
         self._cropped = layer.weight.detach()
+        self._side, self._border = torch.Size(), (0, 0, 0, 0)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return what the torch layer returns."""
-        rows, columns = (_reach(side, *sizes) for side, sizes in zip(images.shape[2:], self._sizes, strict=True))
-        taps = (rows[0], columns[0])
-        if self.taps is None:
-            self.taps = taps
-            self._cropped = self.weight.detach()[:, :, taps[0], taps[1]].contiguous()
-        if taps != self.taps:
-            raise ValueError("a convolution is applied to images of different sizes, so its taps cannot be cropped")
-        (top, bottom), (left, right) = rows[1], columns[1]
-        padding = (top, left)
-        if (top, left) != (bottom, right) or min(top, left) < 0:
-            images, padding = F.pad(images, (left, right, top, bottom)), (0, 0)
-        kernel, stride, dilation = self._cropped.shape[2:], *(tuple(sizes[i] for sizes in self._sizes) for i in (1, 3))
+        if images.shape[2:] != self._side:
+            self._fit(images.shape[2:])
+        images, geometry = F.pad(images, self._border) if any(self._border) else images, self._geometry
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            if kernel == (1, 1):
-                patches = F.pad(images, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else images
-                patches = patches[:, :, :: stride[0], :: stride[1]].flatten(2)
-            else:
-                patches = F.unfold(images, kernel, dilation, padding, stride)
-            d = deltas.flatten(2)
-            weight = torch.bmm(d, patches.transpose(1, 2)) if d.shape[2] > 1 else d * patches.transpose(1, 2)
-            weight = weight.view(count, *self._cropped.shape)
-            return (weight,) if self.bias is None else (weight, d.sum(2))
+            by_kernel, by_bias = ConvolutionGradients.apply(images, deltas, geometry)  # type: ignore[no-untyped-call]
+            return (by_kernel,) if self.bias is None else (by_kernel, by_bias)
 
-        output = F.conv2d(images, self._cropped, self.bias, stride, padding, dilation)
+        output = Convolution.apply(images, self._cropped, self.bias, geometry)  # type: ignore[no-untyped-call]
         parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
         return self._tape.record(output, parameters, gradients)
+
+    def _fit(self, side: torch.Size) -> None:
+        """Crop the kernel for images of this size, and determine how they are padded."""
+        rows, columns = (_reach(length, *sizes) for length, sizes in zip(side, self._sizes, strict=True))
+        taps = (rows[0], columns[0])
+        if self.taps is not None and taps != self.taps:
+            raise ValueError("a convolution is applied to images of different sizes, so its taps cannot be cropped")
+        self.taps, self._side = taps, side
+        self._cropped = self.weight.detach()[:, :, taps[0], taps[1]].contiguous()
+        (top, bottom), (left, right) = rows[1], columns[1]
+        even = (top, left) == (bottom, right) and min(top, left) >= 0
+        self._border = (0, 0, 0, 0) if even else (left, right, top, bottom)
+        (_, down, _, tall), (_, along, _, wide) = self._sizes
+        kernel, padding = (self._cropped.shape[2], self._cropped.shape[3]), (top, left) if even else (0, 0)
+        self._geometry = Geometry(kernel, (down, along), padding, (tall, wide))
 
 
 class RecordedGroupNorm(nn.Module):
@@ -144,39 +150,15 @@ class RecordedGroupNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the torch layer returns."""
-        grouped = inputs.reshape(len(inputs), self.num_groups, -1)
-        normalized = Standardized.apply(grouped, self.eps)[0].view_as(inputs)  # type: ignore[no-untyped-call]
-        shape = (-1, *[1] * (inputs.ndim - 2))
+        standardized = Standardized.of(inputs.detach(), self.num_groups, self.eps)
+        scale, shift = (values.view(-1, *[1] * (inputs.ndim - 2)) for values in (self.weight, self.bias))
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            d = deltas.flatten(2)
-            return (d * normalized.flatten(2)).sum(2), d.sum(2)
+            found: tuple[Tensor, Tensor] = GroupNormalizationGradients.apply(inputs, deltas, standardized)  # type: ignore[no-untyped-call]
+            return found
 
-        output = torch.addcmul(self.bias.view(shape), normalized, self.weight.view(shape))
+        output = GroupNormalization.apply(inputs, scale, shift, standardized)  # type: ignore[no-untyped-call]
         return self._tape.record(output, (self.weight, self.bias), gradients)
-
-
-class Standardized(torch.autograd.Function):
-    """``apply(rows, eps)`` returns (rows − mean) / standard deviation, and 1 / the standard deviation.
-
-    Twice differentiable, with fewer passes over the data than torch's own norms.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Standardize along the last dimension."""
-        centered = rows - rows.mean(-1, keepdim=True)
-        inverse = centered.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-        normal = centered.mul_(inverse)
-        ctx.save_for_backward(normal, inverse)
-        return normal, inverse
-
-    @staticmethod
-    def backward(ctx: Any, by_normal: Tensor, by_inverse: Tensor) -> tuple[Tensor, None]:
-        """Return the derivative with respect to the rows, in operations that can be differentiated once more."""
-        normal, inverse = ctx.saved_tensors
-        along = (by_normal * normal).mean(-1, keepdim=True) + by_inverse * inverse / normal.shape[-1]
-        return inverse * (by_normal - by_normal.mean(-1, keepdim=True) - normal * along), None
 
 
 class RecordedLSTM(nn.Module):
@@ -265,7 +247,7 @@ class LayerwiseGradients:
 
     Args:
         module: The module; it is copied.
-        inputs: Samples like those to come, from which the boxes are determined.
+        inputs: Samples like those to come, from which the columns are determined.
         targets: Their targets.
     """
 
@@ -276,13 +258,21 @@ class LayerwiseGradients:
         for value in parameters:
             value.requires_grad_(False)
         self._place = {id(value): place for place, value in enumerate(parameters)}
-        self.of(inputs, targets)
-        self.boxes: list[Box] = [()] * len(parameters)
-        for layer in self._module.modules():
-            if isinstance(layer, RecordedConv2d) and layer.taps is not None and id(layer.weight) in self._place:
-                self.boxes[self._place[id(layer.weight)]] = (slice(None), slice(None), *layer.taps)
+        width = self.of(inputs, targets).shape[1]
+        taps = {
+            id(layer.weight): (slice(None), slice(None), *layer.taps)
+            for layer in self._module.modules()
+            if isinstance(layer, RecordedConv2d) and layer.taps is not None
+        }
+        everything = torch.arange(sum(value.numel() for value in parameters))
+        pieces = everything.split([value.numel() for value in parameters])
+        reached = [
+            piece.view_as(value)[taps.get(id(value), ())].flatten()
+            for piece, value in zip(pieces, parameters, strict=True)
+        ]
+        self.columns = None if width == len(everything) else torch.cat(reached)
 
-    def of(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+    def of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradients, as `SampleGradients.of` describes."""
         self._tape.uses.clear()
         losses = sample_losses(self._module(inputs), targets)
@@ -296,4 +286,4 @@ class LayerwiseGradients:
                 place = self._place.get(id(value))
                 if place is not None:
                     gradients[place] = gradients[place] + rows if place in gradients else rows
-        return [gradients[place] for place in range(len(self._place))]
+        return torch.cat([gradients[place].flatten(1) for place in range(len(self._place))], 1)
