@@ -23,6 +23,8 @@ __all__ = ["REPRODUCTIONS", "Context", "ReproducedTable", "Scale", "find"]
 
 REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "one-shot-table-1": gaussian_mechanism.table_1,
+    "one-shot-section-3": gaussian_mechanism.convergence,
+    "one-shot-section-4": gaussian_mechanism.null_normality,
     "one-shot-table-2": one_shot.table_2,
     "one-shot-table-3": one_shot.table_3,
     "one-shot-table-4": one_shot.table_4,
