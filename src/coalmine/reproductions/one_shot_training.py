@@ -57,15 +57,15 @@ _QUICK = OneShotSize(
     vocabulary_size=1000,
     embedding=32,
     units=64,
-    positions=10,
+    positions=8,
     examples=4,
-    clients=6144,
-    rounds=512,
-    server_rate=1.0,
+    clients=4096,
+    rounds=256,
+    server_rate=2.0,
     canaries=1000,
     test_clients=2000,
 )
-SIZES = {"quick": _QUICK, "full": replace(_QUICK, clients=12_288, rounds=1024)}
+SIZES = {"quick": _QUICK, "full": replace(_QUICK, clients=8192, rounds=512)}
 
 
 @dataclass(frozen=True)
