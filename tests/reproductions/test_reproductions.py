@@ -7,7 +7,8 @@ import torch
 
 from coalmine.reproductions import REPRODUCTIONS, Context, find, gaussian_mechanism, one_shot
 from coalmine.reproductions.claims import Agreement
-from coalmine.reproductions.one_shot_training import OneShotSize, initialize_like_keras
+from coalmine.reproductions.keras_weights import initialize_like_keras
+from coalmine.reproductions.one_shot_training import OneShotSize
 from coalmine.simulation.models.word_lstm import WordLSTM
 
 TINY = OneShotSize("generated-text", 200, 8, 12, 10, 4, 60, 6, 1.0, 30, 10)

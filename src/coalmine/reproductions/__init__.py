@@ -39,6 +39,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "ldp-figure-2": ldp.figure_2,
     "ldp-figure-3": ldp.figure_3,
     "ldp-table-3": ldp.table_3,
+    "ldp-section-4-3": ldp.section_4_3,
     "secret-sharer-table-1": secret_sharer.table_1,
     "secret-sharer-table-2": secret_sharer.table_2,
     "secret-sharer-table-3": secret_sharer.table_3,
