@@ -8,6 +8,7 @@ messages, each of whom also takes part once. docs/reproductions/one-shot.md says
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from coalmine import EpochParticipation, OneShot
 from coalmine.reproductions.keras_weights import initialize_like_keras
 from coalmine.simulation import SGD, AdaptiveClipping, LocalTraining, Mechanism, ShuffledCohorts, Training, models
-from coalmine.simulation.data import load
+from coalmine.simulation.data import Splits, load
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.models.word_lstm import WordLSTM
 
@@ -89,16 +90,22 @@ class CanaryTraining:
         return f"noise-{self.noise_multiplier}-times-{self.repetitions}"
 
 
-def train(cell: CanaryTraining) -> dict[str, Any]:
-    """Run one training and return what the tables need."""
-    size = cell.size
-    splits = load(
+@lru_cache(maxsize=1)  # all trainings of a seed share their data
+def _data(size: OneShotSize, seed: int) -> Splits:
+    """Return the messages of train and test clients."""
+    return load(
         size.data,
         partition=f"balanced:{size.examples}",
         vocabulary_size=size.vocabulary_size,
         positions=size.positions,
-        seed=cell.seed,
+        seed=seed,
     )
+
+
+def train(cell: CanaryTraining) -> dict[str, Any]:
+    """Run one training and return what the tables need."""
+    size = cell.size
+    splits = _data(size, cell.seed)
     data = splits.train.subset(np.random.default_rng(cell.seed).permutation(len(splits.train))[: size.clients])
     model = models.build("word-lstm", data.task, seed=cell.seed, embedding=size.embedding, units=size.units)
     assert isinstance(model, WordLSTM)
