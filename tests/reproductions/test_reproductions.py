@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from coalmine.reproductions import REPRODUCTIONS, Context, find, gaussian_mechanism, one_shot
+from coalmine.reproductions import REPRODUCTIONS, Context, find, gaussian_mechanism, one_shot, one_shot_final
 from coalmine.reproductions.claims import Agreement
 from coalmine.reproductions.keras_weights import initialize_like_keras
 from coalmine.reproductions.one_shot_training import OneShotSize
@@ -67,6 +67,13 @@ def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, 
 def test_the_analytical_epsilons_of_the_one_shot_paper_come_out():
     recomputed = [one_shot._analytical(noise) for noise in one_shot.PAPER_NOISE]
     assert recomputed == pytest.approx([float("inf"), 100186, 1003.96, 100.089, 50.118], rel=1e-4)
+
+
+def test_noise_and_rounds_alone_predict_the_final_model_of_the_one_shot_paper(monkeypatch):
+    monkeypatch.setitem(one_shot_final.SIMULATIONS, "quick", 12)
+    table = one_shot_final.final_model(Context())
+    assert {claim.agreement for claim in table.judged()} == {Agreement.AGREES}
+    assert all(len(row) == len(table.columns) for row in table.rows)
 
 
 def test_initial_weights_are_those_of_keras():

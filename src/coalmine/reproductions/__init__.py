@@ -15,6 +15,7 @@ from coalmine.reproductions import (
     gaussian_mechanism,
     ldp,
     one_shot,
+    one_shot_final,
     secret_sharer,
 )
 from coalmine.reproductions.table import Context, ReproducedTable, Scale
@@ -27,6 +28,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "one-shot-section-4": gaussian_mechanism.null_normality,
     "one-shot-table-2": one_shot.table_2,
     "one-shot-table-3": one_shot.table_3,
+    "one-shot-final-model": one_shot_final.final_model,
     "one-shot-table-4": one_shot.table_4,
     "one-shot-figure-1": one_shot.figure_1,
     "one-shot-figure-2": one_shot.figure_2,
