@@ -9,15 +9,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coalmine.errors import InputError
-from coalmine.simulation import SGD, Adam, LocalTraining, flat, models
-from coalmine.simulation.data import load
+from coalmine.simulation import SGD, Adam, LocalTraining, flat
 from coalmine.simulation.kernels import layers
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.convolutions import reach, use_reach
 from coalmine.simulation.kernels.loop import Loop
+from coalmine.simulation.kernels.model_step import ModelStep
 from coalmine.simulation.kernels.one_step import OneStep
 from coalmine.simulation.kernels.partial_sum import clip_factors, group_sizes
 from coalmine.simulation.kernels.stacked import Stacked
+from coalmine.simulation.models.word_lstm import WordLSTM
 from federations import cnn, federation, mlp, naive_sum, parts, texts, word_model
 
 RAGGED = [7, 1, 12, 3, 5, 5]
@@ -120,15 +121,12 @@ def test_the_kernel_follows_from_the_work(training, expected):
     assert type(choose_kernel(mlp(), federation(RAGGED), training)) is expected
 
 
-def test_a_small_word_lstm_takes_its_single_steps_stacked():
-    data = load("generated-text", partition="balanced:4", vocabulary_size=100, positions=6).train
-    module = models.build("word-lstm", data.task, embedding=4, units=6)
-    kernel = choose_kernel(module, data, LocalTraining(batch_size=4))
-    assert type(kernel) is Stacked  # one step, but its layers are used at every position, which OneStep cannot do
-    weights = flat.parameter_vector(module)
-    loop = Loop(module, data.task, LocalTraining(batch_size=4))
-    totals = [k.clipped_sum(weights, parts(data)[:5], 0.1, torch.empty_like(weights)).total for k in (kernel, loop)]
-    assert torch.allclose(*totals, atol=1e-5)
+def test_a_word_lstm_computes_the_steps_of_many_clients_at_once():
+    data, training = texts(RAGGED), LocalTraining(optimizer=SGD(learning_rate=0.3))
+    torch.manual_seed(0)
+    module = WordLSTM(words=11, embedding=4, units=6, ignored=0)
+    check(ModelStep(module, data.task, training, dtype=torch.float64), module, data, training, PLAIN)
+    assert type(choose_kernel(module, data, training)) is ModelStep
 
 
 class Tied(nn.Module):
@@ -158,10 +156,10 @@ class Mixing(Tied):
         return self.head(hidden - hidden.mean(0))
 
 
-@pytest.mark.parametrize(("surprise", "expected"), [(Tied, Stacked), (Twice, Stacked), (Mixing, Loop)])
-def test_a_module_that_a_fast_kernel_misreads_goes_to_one_that_does_not(surprise, expected):
+@pytest.mark.parametrize("surprise", [Tied, Twice, Mixing])
+def test_a_module_that_a_fast_kernel_misreads_goes_to_the_loop(surprise):
     torch.manual_seed(0)
-    assert isinstance(choose_kernel(surprise(), federation(RAGGED), LocalTraining()), expected)
+    assert isinstance(choose_kernel(surprise(), federation(RAGGED), LocalTraining()), Loop)
 
 
 def test_a_module_with_dropout_goes_to_the_loop():
@@ -184,7 +182,7 @@ class ZeroTied(nn.Module):
 
 
 def test_weights_that_start_at_zero_hide_nothing():
-    assert isinstance(choose_kernel(ZeroTied(), texts(RAGGED), LocalTraining()), Stacked)
+    assert isinstance(choose_kernel(ZeroTied(), texts(RAGGED), LocalTraining()), Loop)
 
 
 def test_rare_clients_are_tried_too():
@@ -196,7 +194,7 @@ def test_rare_clients_are_tried_too():
     data.inputs[:] = np.clip(data.inputs, 0, None)
     for i in range(20):
         data.client(i).inputs[0, 0, 0, 0] = 1.0 if i < 3 else 5.0
-    assert isinstance(choose_kernel(Largest(64, 3), data, LocalTraining()), Stacked)  # OneStep mixes clients
+    assert isinstance(choose_kernel(Largest(64, 3), data, LocalTraining()), Loop)
 
 
 @pytest.mark.parametrize("kept", [layers._MOST_KEPT, 0])

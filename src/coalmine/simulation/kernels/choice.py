@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant, has_other_loss, input_tensor
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.loop import Loop
+from coalmine.simulation.kernels.model_step import ModelStep
 from coalmine.simulation.kernels.one_step import OneStep
 from coalmine.simulation.kernels.partial_sum import Kernel
 from coalmine.simulation.kernels.stacked import Stacked
@@ -35,38 +36,34 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     with the loop there.
     """
     loop = Loop(module, data.task, training)
-    fast = _promising_kernels(module, data, training)
-    return next((kernel for kernel in fast if _agree(kernel, loop, module, data, training.batch_size)), loop)
+    fast = promising_kernel(module, data, training)
+    return fast if fast is not None and _agree(fast, loop, module, data, training.batch_size) else loop
 
 
-def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTraining) -> OneStep | Stacked | None:
+def promising_kernel(
+    module: nn.Module, data: FederatedData, training: LocalTraining
+) -> OneStep | ModelStep | Stacked | None:
     """The kernel that should beat the loop, judged by shapes alone and not yet tried; None if there is none."""
-    return next(_promising_kernels(module, data, training), None)
-
-
-def _promising_kernels(module: nn.Module, data: FederatedData, training: LocalTraining) -> Iterator[OneStep | Stacked]:
-    """The kernels that should beat the loop, fastest first, none of them tried yet.
-
-    ``Stacked`` also serves small modules of which ``OneStep`` turns out to be unable to take a step, such as the word
-    LSTM, which uses its layers at every position.
-    """
     if not isinstance(training.optimizer, SGD) or training.optimizer.momentum or has_other_loss(module):
-        return
+        return None
     if training.mixed_precision:
-        return  # torch chooses the precision of each operation, and fast kernels have others
+        return None  # torch chooses the precision of each operation, and fast kernels have others
     if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
-        return  # padding would enter the batch statistics
+        return None  # padding would enter the batch statistics
     sizes, activations = data.sizes, _activations(module, data.task, data)
     rows = max(1, _ACTIVATIONS // activations)
-    one_step = training.steps(int(sizes.max())) == 1
-    if one_step and OneStep.suits(module) and rows >= _CLIENTS_PER_PASS * int(np.median(sizes)):
-        yield OneStep(module, data.task, training, rows=rows)
-    if len(flat.parameter_vector(module)) <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
-        yield Stacked(module, data.task, training, rows=rows)
+    if training.steps(int(sizes.max())) == 1:
+        if ModelStep.suits(module):
+            return ModelStep(module, data.task, training)
+        if OneStep.suits(module) and rows >= _CLIENTS_PER_PASS * int(np.median(sizes)):
+            return OneStep(module, data.task, training, rows=rows)
+    elif len(flat.parameter_vector(module)) <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
+        return Stacked(module, data.task, training, rows=rows)
+    return None
 
 
 def _agree(
-    kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData, batch_size: int | None
+    kernel: OneStep | ModelStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData, batch_size: int | None
 ) -> bool:
     """Whether a kernel reproduces the loop on a few clients, without drawing random numbers or changing buffers."""
     start = flat.parameter_vector(module)
