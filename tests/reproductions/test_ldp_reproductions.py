@@ -21,7 +21,7 @@ def test_reproductions_resume_and_leave_a_table(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         ldp.table_3(context)
     parts = sorted(file.name for file in tmp_path.iterdir())
-    assert parts == [f"quick-0-ldp-table-3-digits-1-{steps}.json" for steps in ("large", "small")]
+    assert parts == ["quick-0-ldp-table-3-digits-1.json"]
 
     def resumed(settings):
         assert settings["clients"] == 2
@@ -36,6 +36,7 @@ def test_reproductions_resume_and_leave_a_table(tmp_path, monkeypatch):
     assert all(cell in text for row in table.rows for cell in row)
     assert ldp_claims.TABLE_3[1].judged(table.numbers).agreement is not Agreement.NOT_TRIED
     printed = {"1 clients": [0.12], "2 clients": [0.07], "4 clients": [0.06], "10 clients": [0.06]}
+    printed |= {f"change, {clients} clients": [4 / clients] for clients in (1, 2, 4, 10)}
     assert {claim.judged(printed).agreement for claim in ldp_claims.TABLE_3} == {Agreement.AGREES}
 
 
@@ -50,9 +51,18 @@ def test_the_papers_words_stand_beside_our_numbers(figure, rows, monkeypatch):
     judged = [claim.judged(numbers) for claim in ldp_claims.figure_2("mnist", epsilons)]
     assert len(judged) == 12
     assert Agreement.NOT_TRIED not in {claim.agreement for claim in judged}
+    assert list(table.draw()) == [f"ldp-{figure.replace('_', '-')}-digits"]
     assert ldp._paper_white("mnist", "benign", 4.0) == "0.94"
     assert ldp._paper_white("svhn", "gradient-flip", 4.0) == "reaches ε"
     assert {row[table.columns.index("paper, white-box")] for row in table.rows} == {"-"}  # the paper has no digits
+
+
+def test_benign_reports_leak_about_one_by_cosines_and_far_more_by_likelihood_ratios(monkeypatch):
+    monkeypatch.setattr(ldp, "TRIALS", 2000)
+    table = ldp.section_4_3(Context(data="digits"))
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert [claim.agreement for claim in table.judged()] == [Agreement.AGREES, Agreement.NOT]
+    assert table.rows[0][2] == "1.098"  # ln 3 for a report without noise
 
 
 def test_figure_3_agrees_with_its_closed_form():

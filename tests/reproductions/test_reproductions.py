@@ -3,12 +3,15 @@
 import json
 
 import pytest
+import torch
 
-from coalmine.reproductions import REPRODUCTIONS, Context, find, one_shot
+from coalmine.reproductions import REPRODUCTIONS, Context, find, gaussian_mechanism, one_shot, one_shot_final
 from coalmine.reproductions.claims import Agreement
-from coalmine.reproductions.one_shot import OneShotSize
+from coalmine.reproductions.keras_weights import initialize_like_keras
+from coalmine.reproductions.one_shot_training import OneShotSize
+from coalmine.simulation.models.word_lstm import WordLSTM
 
-TINY = OneShotSize("generated-text", 200, 8, 12, 4, 60, 6, 30, 10)
+TINY = OneShotSize("generated-text", 200, 8, 12, 10, 4, 60, 6, 1.0, 30, 10)
 
 
 def doubled(part):
@@ -58,6 +61,51 @@ def test_the_trainings_of_the_one_shot_paper_are_shared_by_its_tables(tmp_path, 
         shown = figure(context)
         assert all(len(row) == len(shown.columns) for row in shown.rows)
         assert Agreement.NOT_TRIED not in {claim.agreement for claim in shown.judged()}
+        assert {name.rsplit("-figure-")[0] for name in shown.draw()} == {"one-shot"}
+
+
+def test_the_analytical_epsilons_of_the_one_shot_paper_come_out():
+    recomputed = [one_shot._analytical(noise) for noise in one_shot.PAPER_NOISE]
+    assert recomputed == pytest.approx([float("inf"), 100186, 1003.96, 100.089, 50.118], rel=1e-4)
+
+
+def test_noise_and_rounds_alone_predict_the_final_model_of_the_one_shot_paper(monkeypatch):
+    monkeypatch.setitem(one_shot_final.SIMULATIONS, "quick", 12)
+    table = one_shot_final.final_model(Context())
+    assert {claim.agreement for claim in table.judged()} == {Agreement.AGREES}
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_initial_weights_are_those_of_keras():
+    model = WordLSTM(words=300, embedding=16, units=24, ignored=None)
+    initialize_like_keras(model, seed=1)
+    assert float(model.embedding.weight.detach().abs().max()) <= 0.05
+    gram = model.recurrent_gates.weight.T @ model.recurrent_gates.weight
+    assert torch.allclose(gram, torch.eye(16), atol=1e-5)
+    assert model.input_gates.bias.tolist() == [1.0] * 24 + [0.0] * 48
+    for kernel in (model.input_gates.weight, model.projection.weight):
+        # Glorot: uniform with a variance of 2 over the sum of inputs and outputs.
+        limit = (6 / sum(kernel.shape)) ** 0.5
+        assert 0.98 * limit < float(kernel.detach().abs().max()) <= limit
+    again = WordLSTM(words=300, embedding=16, units=24, ignored=None)
+    initialize_like_keras(again, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_estimates_of_the_gaussian_mechanism_converge(monkeypatch):
+    monkeypatch.setattr(gaussian_mechanism, "SQUARE_SIZES", ((100, 10), (10_000, 100)))
+    monkeypatch.setattr(gaussian_mechanism, "SIMULATIONS", 20)
+    table = gaussian_mechanism.convergence(Context())
+    assert {claim.agreement for claim in table.judged()} == {Agreement.AGREES}
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_cosines_of_unseen_canaries_look_normal(monkeypatch):
+    monkeypatch.setattr(gaussian_mechanism, "NULL_COSINES", 2000)
+    table = gaussian_mechanism.null_normality(Context())
+    assert [claim.agreement for claim in table.judged()] == [Agreement.AGREES]
+    monkeypatch.setattr(gaussian_mechanism, "NULL_DIM", 3)  # uniform in [−1, 1]
+    assert gaussian_mechanism.null_normality(Context()).numbers == {"not rejected": [0.0]}
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)

@@ -14,9 +14,11 @@ from coalmine.simulation.kernels import layers
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.convolutions import reach, use_reach
 from coalmine.simulation.kernels.loop import Loop
+from coalmine.simulation.kernels.model_step import ModelStep
 from coalmine.simulation.kernels.one_step import OneStep
 from coalmine.simulation.kernels.partial_sum import clip_factors, group_sizes
 from coalmine.simulation.kernels.stacked import Stacked
+from coalmine.simulation.models.word_lstm import WordLSTM
 from federations import cnn, federation, mlp, naive_sum, parts, texts, word_model
 
 RAGGED = [7, 1, 12, 3, 5, 5]
@@ -117,6 +119,14 @@ def test_a_modules_own_loss_is_used():
 )
 def test_the_kernel_follows_from_the_work(training, expected):
     assert type(choose_kernel(mlp(), federation(RAGGED), training)) is expected
+
+
+def test_a_word_lstm_computes_the_steps_of_many_clients_at_once():
+    data, training = texts(RAGGED), LocalTraining(optimizer=SGD(learning_rate=0.3))
+    torch.manual_seed(0)
+    module = WordLSTM(words=11, embedding=4, units=6, ignored=0)
+    check(ModelStep(module, data.task, training, dtype=torch.float64), module, data, training, PLAIN)
+    assert type(choose_kernel(module, data, training)) is ModelStep
 
 
 class Tied(nn.Module):

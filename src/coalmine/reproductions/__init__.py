@@ -15,6 +15,7 @@ from coalmine.reproductions import (
     gaussian_mechanism,
     ldp,
     one_shot,
+    one_shot_final,
     secret_sharer,
 )
 from coalmine.reproductions.table import Context, ReproducedTable, Scale
@@ -23,8 +24,11 @@ __all__ = ["REPRODUCTIONS", "Context", "ReproducedTable", "Scale", "find"]
 
 REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "one-shot-table-1": gaussian_mechanism.table_1,
+    "one-shot-section-3": gaussian_mechanism.convergence,
+    "one-shot-section-4": gaussian_mechanism.null_normality,
     "one-shot-table-2": one_shot.table_2,
     "one-shot-table-3": one_shot.table_3,
+    "one-shot-final-model": one_shot_final.final_model,
     "one-shot-table-4": one_shot.table_4,
     "one-shot-figure-1": one_shot.figure_1,
     "one-shot-figure-2": one_shot.figure_2,
@@ -37,6 +41,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "ldp-figure-2": ldp.figure_2,
     "ldp-figure-3": ldp.figure_3,
     "ldp-table-3": ldp.table_3,
+    "ldp-section-4-3": ldp.section_4_3,
     "secret-sharer-table-1": secret_sharer.table_1,
     "secret-sharer-table-2": secret_sharer.table_2,
     "secret-sharer-table-3": secret_sharer.table_3,

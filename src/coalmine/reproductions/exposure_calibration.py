@@ -15,10 +15,12 @@ from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.claims import PaperClaim, rises
 from coalmine.reproductions.exposure_figures import exposed_shares
+from coalmine.reproductions.keras_weights import initialize_like_keras
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.simulation import SGD, CentralTraining, models
 from coalmine.simulation.data import FederatedData, load
 from coalmine.simulation.models.steps import steps_of
+from coalmine.simulation.models.word_lstm import WordLSTM
 from coalmine.stats.exposure import calibrate, epsilon_from_exposure, exposure, ranks
 
 
@@ -108,13 +110,18 @@ def losses(cell: Calibration) -> dict[str, Any]:
 
 def _trained(data: FederatedData, size: CalibrationSize, seed: int) -> nn.Module:
     """Return a word model trained on the users' examples in random order."""
+    model = models.build("word-lstm", data.task, seed=seed, embedding=size.units, units=size.units)
+    assert isinstance(model, WordLSTM)
+    # With torch's standard normal embeddings, a phrase's loss depends on them more than on what was learned, and models
+    # with different seeds do not agree on which phrases are hard: then there is nothing to calibrate.
+    initialize_like_keras(model, seed)
     training = CentralTraining(
-        model=models.build("word-lstm", data.task, seed=seed, embedding=size.units, units=size.units),
+        model=model,
         data=data,
         rounds=1,
         steps=size.steps,
         batch_size=32,
-        optimizer=SGD(learning_rate=0.25),
+        optimizer=SGD(learning_rate=1.0),
         order="shuffled",
         seed=seed,
     )
@@ -129,15 +136,19 @@ def calibration(context: Context) -> ReproducedTable:
     inserted, audited = np.array(part["inserted"]), np.array(part["audited"])
     by_scores = {"raw": audited, "calibrated": calibrate(audited, part["references"])}
     exposures = {name: _exposures(values, inserted) for name, values in by_scores.items()}
+    means = np.mean(part["references"], axis=0)[~inserted]
     rows: list[list[str]] = []
     numbers: dict[str, list[float]] = {}
     for name, values in exposures.items():
         median, upper = (float(value) for value in np.quantile(values, (0.5, 0.75)))
         row = [Number(float(values.mean()), ".2f"), Number(median, ".2f"), Number(upper, ".2f")]
-        rows.append([name, *row, Number(epsilon_from_exposure(median), ".2f")])
+        spread = float(by_scores[name][~inserted].std(ddof=1))
+        row += [Number(epsilon_from_exposure(median), ".2f"), Number(spread, ".2f")]
+        rows.append([name, *row, Number(float(np.corrcoef(by_scores[name][~inserted], means)[0, 1]), ".2f")])
         numbers |= {f"{name} mean": [float(values.mean())], f"{name} median": [median]}
-    rows.append(["random guessing", "1.44", "1", "2", "0"])
+    rows.append(["random guessing", "1.44", "1", "2", "0", "-", "-"])
     columns = ["losses", "mean exposure", "median", "75th percentile", "ε from the median (estimate)"]
+    columns += ["std of references' losses", "correlation with reference models"]
     title = (
         f"Exposure with and without calibration: {size.canaries} phrases with about {size.copies} copies in "
         f"{size.users * size.examples:,} sentences, {size.canaries * size.twins:,} references, {size.models} reference "

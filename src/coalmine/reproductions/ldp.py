@@ -1,4 +1,4 @@
-"""Figures 1(b), 2 and 3 and Table 3 of Matsumoto et al. (2022) as tables, beside what the paper says about them."""
+"""Figures 1(b), 2 and 3, Table 3 and Section 4.3 of Matsumoto et al. (2022), beside what the paper says about them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 from scipy import special
 
+from coalmine.methods.ldp import figures
 from coalmine.methods.ldp.settings import LDPSettings
 from coalmine.reproductions import ldp_claims
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.results.files import results_to_dict
+from coalmine.results.result import AuditResult
 from coalmine.results.tables import fixed
 
 DATA = ("mnist", "fashion-mnist", "cifar10", "svhn")
@@ -74,7 +76,16 @@ def figure_2(context: Context) -> ReproducedTable:
                "parameter change, bound"]  # fmt: skip
     title = _title("Figure 2", "ε_empirical, mean ± std over measurements, and 95% lower bounds", context)
     claims = [claim for name in _data(context) for claim in ldp_claims.figure_2(name, EPSILONS)]
-    return ReproducedTable(title, columns, rows, _NOTE, numbers=numbers, claims=claims)
+    drawn = {name: _papers_views(results[f"{name}-large"]) for name in _data(context)}
+    return ReproducedTable(
+        title,
+        columns,
+        rows,
+        _NOTE,
+        lambda: {f"ldp-figure-2-{name}": figures.sweep(audited) for name, audited in drawn.items()},
+        numbers,
+        claims,
+    )
 
 
 def figure_1b(context: Context) -> ReproducedTable:
@@ -86,44 +97,73 @@ def figure_1b(context: Context) -> ReproducedTable:
         for crafter in _PAPER_WORDS:
             white, black, *ours = (r for r in results if r["config"]["crafter"] == crafter)
             rows.append(
-                [name, crafter, _paper_white(name, crafter, 4.0), _measured(white), _bound(white)]
-                + [_paper_black(name, crafter), _measured(black), _bound(black)]
+                [name, crafter, _paper_white(name, crafter, 4.0), _measured(white), _bound(white), _accuracy(white)]
+                + [_paper_black(name, crafter), _measured(black), _bound(black), _accuracy(black)]
                 + [part for r in ours for part in (_measured(r), _bound(r))]
             )
             ratio, change = ours
+            numbers[ldp_claims.number(name, crafter, 4.0, "white accuracy")] = [white["metrics"]["accuracy"]]
+            numbers[ldp_claims.number(name, crafter, 4.0, "black accuracy")] = [black["metrics"]["accuracy"]]
             numbers[ldp_claims.number(name, crafter, 4.0, "white")] = [_measured(white).value]
             numbers[ldp_claims.number(name, crafter, 4.0, "black")] = [_measured(black).value]
             numbers[ldp_claims.number(name, crafter, 4.0, "ratio")] = [_bound(ratio).value]
             numbers[ldp_claims.number(name, crafter, 4.0, "change")] = [_bound(change).value]
-    columns = ["data", "adversary", "paper, white-box", "white-box", "bound", "paper, black-box", "black-box", "bound",
-               "likelihood ratio", "bound", "parameter change", "bound"]  # fmt: skip
+    columns = ["data", "adversary", "paper, white-box", "white-box", "bound", "right guesses", "paper, black-box",
+               "black-box", "bound", "right guesses", "likelihood ratio", "bound", "parameter change",
+               "bound"]  # fmt: skip
     title = _title("Figure 1(b)", "ε_empirical at ε = 4, and 95% lower bounds", context)
     claims = [claim for name in _data(context) for claim in ldp_claims.figure_2(name, (4.0,))]
-    return ReproducedTable(title, columns, rows, _NOTE, numbers=numbers, claims=claims)
+    claims += [ldp_claims.accuracies(name) for name in _data(context)]
+    drawn = {name: _papers_views(results) for name, results in audited_data.items()}
+    return ReproducedTable(
+        title,
+        columns,
+        rows,
+        _NOTE,
+        lambda: {f"ldp-figure-1b-{name}": figures.adversaries(audited) for name, audited in drawn.items()},
+        numbers,
+        claims,
+    )
 
 
 def table_3(context: Context) -> ReproducedTable:
     """Audit the benign crafter among 1, 2, 4 and 10 clients at ε = 4, in the black-box view."""
     name = context.data or "mnist"
-    audits: dict[str, dict[str, Any]] = {}
-    for clients in _TABLE_3:
-        shared = {"data": name, "crafter": ("benign",), "epsilon": (4.0,), "clients": clients}
-        audits[f"{name}-{clients}-large"] = {**shared, "view": ("black-box", "parameter-change")}
-        audits[f"{name}-{clients}-small"] = {**shared, "view": ("black-box",), **SMALL_STEPS}
-    results = _audits(context, "table-3", audits)
+    settings = {"data": name, "crafter": ("benign",), "epsilon": (4.0,), "view": ("black-box", "parameter-change")}
+    results = _audits(
+        context, "table-3", {f"{name}-{clients}": {**settings, "clients": clients} for clients in _TABLE_3}
+    )
     rows: list[list[str]] = []
     numbers: dict[str, list[float]] = {}
     for clients, printed in _TABLE_3.items():
-        (large, change), (small,) = results[f"{name}-{clients}-large"], results[f"{name}-{clients}-small"]
-        row = [str(clients), printed, _measured(large), _bound(large), _measured(small), _bound(small)]
-        row += [Number(large["metrics"]["blind"], ".3f"), _measured(change), _bound(change)]
-        rows.append(row)
-        numbers[f"{clients} clients"] = [_measured(large).value]
-    columns = ["clients", "paper", "black-box, large steps", "bound", "black-box, small steps", "bound",
-               "blind guesses", "parameter change", "bound"]  # fmt: skip
+        black, change = results[f"{name}-{clients}"]
+        row = [str(clients), printed, _measured(black), _bound(black), Number(black["metrics"]["blind"], ".3f")]
+        rows.append([*row, _measured(change), _bound(change)])
+        numbers[f"{clients} clients"] = [_measured(black).value]
+        numbers[f"change, {clients} clients"] = [_bound(change).value]
+    columns = ["clients", "paper", "black-box", "bound", "blind guesses", "parameter change", "bound"]
     title = _title(f"Table 3 ({name})", "ε_empirical at ε = 4, and 95% lower bounds", context)
     claims = ldp_claims.TABLE_3 if name == "mnist" else ()
     return ReproducedTable(title, columns, rows, numbers=numbers, claims=claims)
+
+
+def section_4_3(context: Context) -> ReproducedTable:
+    """Audit benign clients at ε = 8, whose reports an untrusted shuffler sees one by one."""
+    rows: list[list[str]] = []
+    numbers: dict[str, list[float]] = {}
+    settings = {"crafter": ("benign",), "epsilon": (8.0,), "view": ("white-box", "likelihood-ratio")}
+    audits = _audits(context, "section-4-3", {name: {"data": name, **settings} for name in _data(context)})
+    # The cosines of a report with orthogonal gradients: it is closer to the right one in 3/4 of the half-plane around
+    # it, and in 1/4 of the other.
+    right = 0.25 + float(special.expit(8.0)) / 2
+    closed = fixed(float(special.logit(right)), 3)
+    for name, (white, ratio) in audits.items():
+        rows.append([name, "like 1", closed, _measured(white), _bound(ratio)])
+        numbers[f"white {name}"] = [_measured(white).value]
+        numbers[f"ratio {name}"] = [_bound(ratio).value]
+    columns = ["data", "paper", "closed form, orthogonal gradients", "white-box", "likelihood ratio, bound"]
+    title = _title("Section 4.3", "ε_empirical of benign clients at ε = 8, and a 95% lower bound", context)
+    return ReproducedTable(title, columns, rows, numbers=numbers, claims=ldp_claims.section_4_3(_data(context)))
 
 
 def figure_3(context: Context) -> ReproducedTable:
@@ -144,7 +184,10 @@ def figure_3(context: Context) -> ReproducedTable:
     note = "The paper's figure prints no numbers: it is ε from L on, by Proposition 1, and less below L, by the text."
     columns = ["norm", "ε", "paper", "closed form", "white-box", "bound"]
     claims = ldp_claims.figure_3(NORMS, EPSILONS)
-    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=claims)
+    drawn = _papers_views(results)
+    return ReproducedTable(
+        title, columns, rows, note, lambda: {f"ldp-figure-3-{name}": figures.norms(drawn)}, numbers, claims
+    )
 
 
 def audited(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,3 +241,12 @@ def _measured(result: Result) -> Number:
 
 def _bound(result: Result) -> Number:
     return Number(float(result["estimates"][0]["epsilon"]), ".3f", bound=True)
+
+
+def _accuracy(result: Result) -> Number:
+    return Number(float(result["metrics"]["accuracy"]), ".1%")
+
+
+def _papers_views(results: Sequence[Result]) -> list[AuditResult]:
+    """Return the results in the paper's two views, which its figures show."""
+    return [AuditResult.from_dict(result) for result in results if result["view"] in ("white-box", "black-box")]

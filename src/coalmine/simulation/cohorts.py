@@ -190,7 +190,10 @@ class ShuffledCohorts(Cohorts):
         epoch, part = divmod(round, self.rounds_per_epoch)
         counters = (epoch,) if trial == 0 else (round, trial)
         order = generator(seed, "cohort", *counters).permutation(population)
-        return np.sort(np.array_split(order, self.rounds_per_epoch)[part])
+        # The part that np.array_split would return, without cutting the others: epochs may have thousands of rounds.
+        whole, left = divmod(population, self.rounds_per_epoch)
+        first = part * whole + min(part, left)
+        return np.sort(order[first : first + whole + (part < left)])
 
     def expected(self, population: int, round: int) -> float:
         """The size of this round's part."""

@@ -8,6 +8,7 @@ function, `partial_sum.clip_factors`. No kernel adds noise: that is `coalmine.si
 |---|---|---|
 | `loop` | one client after another: **the plain reference path** | no other kernel applies |
 | `one_step` | one forward and backward pass for many clients | every client takes a single plain SGD step |
+| `model_step` | the same, by a method of the model | every client takes such a step, and the model has that method |
 | `stacked` | many clients at once with ``torch.func.vmap`` | several plain SGD steps on a small network |
 
 `choice.choose_kernel` decides from the shapes of the model and the data alone, so that a training always takes the same

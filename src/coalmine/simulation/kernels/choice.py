@@ -13,6 +13,7 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant, has_other_loss, input_tensor
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.loop import Loop
+from coalmine.simulation.kernels.model_step import ModelStep
 from coalmine.simulation.kernels.one_step import OneStep
 from coalmine.simulation.kernels.partial_sum import Kernel
 from coalmine.simulation.kernels.stacked import Stacked
@@ -39,7 +40,9 @@ def choose_kernel(module: nn.Module, data: FederatedData, training: LocalTrainin
     return fast if fast is not None and _agree(fast, loop, module, data, training.batch_size) else loop
 
 
-def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTraining) -> OneStep | Stacked | None:
+def promising_kernel(
+    module: nn.Module, data: FederatedData, training: LocalTraining
+) -> OneStep | ModelStep | Stacked | None:
     """The kernel that should beat the loop, judged by shapes alone and not yet tried; None if there is none."""
     if not isinstance(training.optimizer, SGD) or training.optimizer.momentum or has_other_loss(module):
         return None
@@ -50,6 +53,8 @@ def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTrai
     sizes, activations = data.sizes, _activations(module, data.task, data)
     rows = max(1, _ACTIVATIONS // activations)
     if training.steps(int(sizes.max())) == 1:
+        if ModelStep.suits(module):
+            return ModelStep(module, data.task, training)
         if OneStep.suits(module) and rows >= _CLIENTS_PER_PASS * int(np.median(sizes)):
             return OneStep(module, data.task, training, rows=rows)
     elif len(flat.parameter_vector(module)) <= _STACKED_PARAMETERS and activations <= _STACKED_ACTIVATIONS:
@@ -58,7 +63,7 @@ def promising_kernel(module: nn.Module, data: FederatedData, training: LocalTrai
 
 
 def _agree(
-    kernel: OneStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData, batch_size: int | None
+    kernel: OneStep | ModelStep | Stacked, loop: Loop, module: nn.Module, data: FederatedData, batch_size: int | None
 ) -> bool:
     """Whether a kernel reproduces the loop on a few clients, without drawing random numbers or changing buffers."""
     start = flat.parameter_vector(module)

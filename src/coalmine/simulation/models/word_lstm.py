@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from coalmine.errors import check_count
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models.cifg import CIFGLoss
+from coalmine.simulation.models.cifg_clients import client_gradients
 from coalmine.simulation.models.prefixes import distinct_prefixes
 from coalmine.simulation.models.tasks import require_next_token
 
@@ -66,6 +67,14 @@ class WordLSTM(nn.Module):
             distinct_prefixes(tokens, targets, self.ignored),
         )
         return loss
+
+    @torch.no_grad()
+    def client_gradients(self, tokens: Tensor, targets: Tensor, clients: Tensor, out: list[Tensor]) -> Tensor:
+        """Write the gradients of ``loss`` for the sentences of each client to ``out``, and return the losses.
+
+        ``clients`` (n,) has the client of each sentence, and ``out`` a tensor (clients, *shape) for each parameter.
+        """
+        return client_gradients(list(self.parameters()), tokens, targets, clients, self.ignored, out)
 
     def steps(self) -> WordLSTMSteps:
         """Return the model word by word, with its current weights."""

@@ -1,0 +1,58 @@
+"""Single SGD steps of many clients, for models that compute the gradients of many clients themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coalmine.simulation import flat
+from coalmine.simulation.client import LocalTraining, Participant, tensors
+from coalmine.simulation.data.federated import Task
+from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
+from coalmine.simulation.optimizers import SGD
+
+# All clients' gradients are kept together: at most this many numbers per pass, and sentences for good products.
+_MOST_KEPT, _ROWS = 4_000_000, 256
+
+
+class ModelStep:
+    """One step per client, with gradients from the module's method ``client_gradients``."""
+
+    def __init__(
+        self, module: nn.Module, task: Task, training: LocalTraining, *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.model = flat.FlatModel(module, dtype=dtype)
+        assert isinstance(training.optimizer, SGD)
+        self._learning_rate = training.optimizer.learning_rate
+        self._task, self._dtype = task, dtype
+
+    @staticmethod
+    def suits(module: nn.Module) -> bool:
+        """Whether the module computes gradients of many clients, and few enough numbers to keep some of them."""
+        has_gradients = callable(getattr(type(module), "client_gradients", None))
+        return has_gradients and 8 * len(flat.parameter_vector(module)) <= _MOST_KEPT
+
+    def chunks(self, sizes: Sequence[int]) -> list[int]:
+        """As many clients per chunk as their gradients can be kept."""
+        return group_sizes(sizes, clients=max(1, _MOST_KEPT // self.model.dim), rows=_ROWS)
+
+    def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
+        """Σ weightᵢ · clip(−learning rate · gradientᵢ), all gradients at once."""
+        self.model.load(weights)
+        examples = [tensors(client.examples, self._task, self._dtype, self.model.device) for client in clients]
+        inputs, targets = (torch.cat(parts) for parts in zip(*examples, strict=True))
+        owners = torch.repeat_interleave(torch.tensor([len(client.examples) for client in clients])).to(inputs.device)
+        with torch.no_grad():
+            gradients = weights.new_empty(len(clients), self.model.dim, dtype=self._dtype)
+            sizes = [torch.Size(shape).numel() for shape in self.model.shapes]
+            columns = zip(gradients.split(sizes, dim=1), self.model.shapes, strict=True)
+            places = [part.unflatten(1, shape) for part, shape in columns]
+            losses: Tensor = self.model.module.client_gradients(inputs, targets, owners, places)  # type: ignore[operator]
+            norms = self._learning_rate * flat.norms(gradients).numpy()
+            clipping = clip_factors(norms, np.array([client.weight for client in clients]), clip_norm)
+            factors = torch.from_numpy(-self._learning_rate * clipping).to(gradients)
+            torch.mv(gradients.t(), factors, out=out)
+        return PartialSum(out, norms, losses.cpu().double().numpy())
