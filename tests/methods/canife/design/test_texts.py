@@ -15,7 +15,7 @@ from coalmine.methods.canife.design.loop import Descent, DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss
 from coalmine.methods.canife.design.samples import design_samples
 from coalmine.methods.canife.mock_clients import pool_updates, updates
-from coalmine.reproductions.canife_attack import frozen
+from coalmine.reproductions.canife_scenes import frozen
 from coalmine.reproductions.canife_sizes import SIZES
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import texts
