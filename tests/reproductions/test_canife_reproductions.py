@@ -145,7 +145,7 @@ def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
     assert "a; conventions of the published code" in column(table, "figure")
     perfect = table.rows[column(table, "figure").index("a perfect canary")]
     assert 0.3 < float(perfect[8]) < 0.55  # the noise is 0.423
-    assert "the Gaussian mechanism has 12.31" in table.note
+    assert 7 < table.numbers["perfect epsilon"][0] < 20  # the Gaussian mechanism has 12.31
 
 
 def test_resnet18_is_attacked_in_real_rounds(tiny):
@@ -173,7 +173,6 @@ def test_trainings_are_attacked_along_the_way_and_shared_by_figures(tiny, tmp_pa
     assert column(table, "canary") == ["Loss 2", "coalmine", "coalmine", "perfect", "Loss 2"]
     assert column(table, "trials") == ["30", "30", "40", "30", "30"]
     assert column(table, "ε") == ["50"] * 4 + ["∞"]
-    assert all(text.startswith("0: ") and "; 4: " in text for text in column(table, table.columns[9]))
     assert all(float(gap) > 1 for gap in column(table, "ε / ε̂")[:-1])
     assert set(table.draw()) == {"canife-figure-1", "canife-figure-4", "canife-figure-7"}
     before = (tmp_path / "quick-0-canife-digits-50-clients-8.json").stat().st_mtime_ns

@@ -79,14 +79,11 @@ def figure_3(context: Context) -> ReproducedTable:
             rows.append(_row_3(["c", str(cohort), str(pool), "0"], ("-", "-"), parts, f"pool-{pool}", kind))
     columns = ["figure", "clients per round", "mock clients", "σ", "model's accuracy", "paper: accuracy", "std"]
     columns += ["Loss 2: accuracy", "std", "coalmine: accuracy", "std"]
-    low, high = perfect["interval"]
     note = (
         f"Means over {size.canaries} canaries, each in 100 rounds. The row with the published code's conventions has "
         f"one kind of canary ({size.reference_iterations:,} iterations), scored along its update and, under coalmine, "
-        f"along the likelihood ratio. The perfect canary, in {size.perfect_trials} rounds of a training, has ε̂ᵣ = "
-        f"{perfect['epsilon']:.2f} ({low:.2f} to {high:.2f}) by gaussian-shift; the Gaussian mechanism has "
-        f"{perfect['theory']:.2f} at δ = {DELTA:g}. In the paper, fewer clients per round make histograms narrower; so "
-        "do larger pools, with diminishing returns."
+        f"along the likelihood ratio. The perfect canary is orthogonal to the updates of all {size.perfect_clients} "
+        f"clients, in {size.perfect_trials} rounds of a training."
     )
     title = f"CANIFE, Figure 3: {context.scale}"
     single, private = parts[f"canife-pool-{size.pool}-paper"], parts["canife-private-paper"]
