@@ -49,6 +49,7 @@ SIZE = canife_sizes.CanifeSize(
     resnet_iterations=3,
     resnet_trials=20,
     reference_iterations=3,
+    constant_iterations=3,
     canaries=2,
     cohort=8,
     pool=6,
@@ -65,7 +66,7 @@ SIZE = canife_sizes.CanifeSize(
     constants=(1, 5),
 )
 MONITORED = canife_training.MonitoringSize(
-    scenes=(canife_training.AttackedScene(scene=replace(SCENE, steps=8, split=5), every=4),),
+    scenes=(canife_training.AttackedScene(scene=replace(SCENE, steps=8, split=5), every=4, iterations=3),),
     epsilons=(50,),
     without_noise=("digits",),
     cohorts=(8,),
@@ -73,7 +74,6 @@ MONITORED = canife_training.MonitoringSize(
     more_trials=40,
     pool=6,
     attacked=30,
-    iterations=3,
 )
 
 
@@ -203,7 +203,7 @@ def test_texts_of_training_users_are_designed_and_shown_beside_their_start():
         clients=4,
     )
     target = frozen(text)
-    rows = canife_training.designed_texts(target, replace(MONITORED, texts=2))
+    rows = canife_training.designed_texts(target, replace(MONITORED, texts=2), 3)
     vocabulary = target.clients.vocabulary
     assert [row["before"] for row in rows] == [vocabulary.decode(target.clients.client(i).inputs[0]) for i in (0, 1)]
     assert all(row["after"] and row["health"] >= 0 for row in rows)

@@ -259,7 +259,7 @@ def losses(context: Context) -> ReproducedTable:
 def figure_9(context: Context) -> ReproducedTable:
     """Vary the norm that a canary's update is designed to have."""
     size = SIZES[context.scale].seeded(context.seed)
-    cells = {c: _ablation(size, PUBLISHED.with_design(norm_constant=float(c))) for c in size.constants}
+    cells = figure_9_cells(size)
     parts = _attacks(context, cells.values())
     rows = []
     for constant, cell in cells.items():
@@ -287,6 +287,12 @@ def figure_9(context: Context) -> ReproducedTable:
         return {"canife-figure-9": lines(drawn, x=x, y=y, panel="number", log=True, title=title)}
 
     return ReproducedTable(title, columns, rows, note, draw, numbers, canife_claims.figure_9(size.constants))
+
+
+def figure_9_cells(size: CanifeSize) -> dict[float, AttackCell]:
+    """Return the attacks of Figure 9 by norm constant."""
+    adversary = PUBLISHED.lasting(size.constant_iterations)
+    return {c: _ablation(size, adversary.with_design(norm_constant=float(c))) for c in size.constants}
 
 
 _ABLATED = ["model's accuracy", "along the canary: accuracy", "std"]

@@ -85,7 +85,10 @@ def figure_4(epsilons: Sequence[float], data: Sequence[str]) -> list[PaperClaim]
         ),
         PaperClaim("test accuracy at ε = 50, images (ours: MNIST)", "89.9%", ["model mnist"], near(0.899, within=0.05)),
         PaperClaim(
-            "mean health along trainings on Sent140", "0.970 ± 0.098", ["health sent140"], near(0.97, within=0.098)
+            "mean health along trainings on Sent140, without the initial model",
+            "0.970 ± 0.098",
+            ["health sent140"],
+            near(0.97, within=0.098),
         ),
         PaperClaim("ε̂ᵣ on Sent140 is small at first and grows", "no number", ["first sent140", "later sent140"], rises),
         PaperClaim(
@@ -173,10 +176,10 @@ def figure_5(pools: Sequence[int], iterations: Sequence[int], steps: Sequence[in
             "attack accuracy rises with the model's (texts)", "no number", [f"{count} steps" for count in steps], rises
         ),
         PaperClaim(
-            "texts reach a health of 0.97",
+            "texts reach a health of 0.97 on the trained model",
             "0.970 ± 0.098",
-            [f"health {count} steps" for count in steps],
-            lambda means: bool(np.all(np.abs(means - 0.97) <= 0.098)),
+            [f"health {steps[-1]} steps"],
+            near(0.97, within=0.098),
         ),
     ]
 

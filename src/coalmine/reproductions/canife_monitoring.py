@@ -111,7 +111,7 @@ def _claimed(results: Mapping[tuple[str, float], Trained], epsilons: Sequence[fl
             claimed |= {f"first {data}": epsilon_hats[0], f"later {data}": float(np.mean(epsilon_hats[1:]))}
             claimed[f"middle {data}"] = float(np.mean(epsilon_hats[1 : half + 1]))
             claimed[f"end {data}"] = float(np.mean(epsilon_hats[half + 1 :] or epsilon_hats[-1:]))
-            claimed |= {f"model {data}": training["accuracy"], f"health {data}": numbers["health"]}
+            claimed |= {f"model {data}": training["accuracy"], f"health {data}": numbers["later health"]}
             largest += zip(numbers["accuracies"], epsilon_hats, strict=True)
     if len(largest) > 2:  # a rank correlation
         claimed["rank correlation"] = float(spearmanr(*zip(*largest, strict=True)).statistic)
@@ -248,6 +248,7 @@ def _numbers(training: Trained, canary: str) -> dict[str, Any]:
         "attack": float(np.mean([s.max_accuracy for s in scores])),
         "deviation": float(np.mean([(s.members.std(ddof=1), s.observed.std(ddof=1)) for s in scores])),
         "health": float(np.mean(healths)) if healths else None,
+        "later health": float(np.mean(healths[1:])) if healths else None,
         "mean": float(np.mean(epsilons)),
     }
     if training["noise"]:

@@ -24,6 +24,7 @@ from coalmine.simulation import (
 )
 from coalmine.simulation.data import FederatedData, Splits, load
 from coalmine.simulation.optimizers import Optimizer
+from coalmine.simulation.workers import one_thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +89,9 @@ class Frozen:
     @cached_property
     def updates(self) -> Tensor:
         """The clipped update of each client, ``(clients, d)``."""
-        clipped = updates(self.model, self.clients, self.client, self.clip_norm)
-        return torch.stack([update.clone() for update in clipped])
+        with one_thread():  # once, not for each client
+            clipped = updates(self.model, self.clients, self.client, self.clip_norm)
+            return torch.stack([update.clone() for update in clipped])
 
 
 def frozen(scene: Scene) -> Frozen:

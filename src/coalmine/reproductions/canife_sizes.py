@@ -32,6 +32,7 @@ class CanifeSize:
         text_steps: Training steps, Figure 5c.
         constants: Norm constants, Figure 9.
         reference_iterations: Iterations of the design by the conventions of the published code.
+        constant_iterations: Iterations of the design, Figure 9.
         resnet_pool: Mock clients for ResNet18.
         resnet_iterations: Iterations of the design for ResNet18.
         resnet_trials: Rounds for ResNet18.
@@ -56,6 +57,7 @@ class CanifeSize:
     text_steps: tuple[int, ...]
     constants: tuple[float, ...]
     reference_iterations: int = 500
+    constant_iterations: int = 600
     resnet_pool: int = 128
     resnet_iterations: int = 200
     resnet_trials: int = 40
