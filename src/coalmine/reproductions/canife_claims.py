@@ -90,7 +90,7 @@ def figure_4(epsilons: Sequence[float], data: Sequence[str]) -> list[PaperClaim]
             ["health sent140"],
             near(0.97, within=0.098),
         ),
-        PaperClaim("ε̂ᵣ on Sent140 is small at first and grows", "no number", ["first sent140", "later sent140"], rises),
+        PaperClaim("ε̂ᵣ on Sent140 is small at first and grows", "no number", ["first sent140", "level sent140"], rises),
         PaperClaim(
             "and then stays almost constant (within a fifth)",
             "no number",
