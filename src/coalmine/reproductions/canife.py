@@ -2,7 +2,7 @@
 
 The paper attacks ResNet18 on CIFAR-10 and a four-layer CNN on CelebA. We attack LEAF's CNN on a fifth of CIFAR-10, with
 one example per client (Figure 3) or ten from a Dirichlet distribution of classes (Figures 5, 8a and 9). ResNet18 is
-attacked once, at full scale.
+attacked by a command of its own.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from coalmine.reproductions.canife_attack import (
     DELTA,
     OURS,
     PAPER,
+    PUBLISHED,
     REFERENCE,
     Adversary,
     AttackCell,
     AttackRounds,
     Crafting,
-    Scene,
     attack,
-    attacked,
-    frozen,
     mean,
     perfect_update,
     real_rounds,
     summary,
 )
-from coalmine.reproductions.canife_figures import histograms
+from coalmine.reproductions.canife_figures import histograms, lines, points
+from coalmine.reproductions.canife_scenes import Scene, frozen
 from coalmine.reproductions.canife_sizes import SIZES, CanifeSize
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
@@ -50,37 +49,28 @@ Parts = Mapping[str, Any]
 def figure_3(context: Context) -> ReproducedTable:
     """Attack clients with one example: with and without noise, by clients per round and mock clients."""
     size = SIZES[context.scale].seeded(context.seed)
-    both = (0.0, NOISE)
-    clipped = replace(size.single, client_rate=1.0)
-    private = replace(size.single, noise_multiplier=NOISE, steps=size.private_rounds)
-    cells: dict[str, AttackCell] = {}
-    for pool in size.pools:
-        cells |= _cells(f"pool-{pool}", size.single, size, pool, [(cohort, 0.0) for cohort in size.cohorts])
-    for name, scene in (("single", size.single), ("clipped", clipped), ("private", private)):
-        cells |= _cells(name, scene, size, size.pool, [(size.cohort, noise) for noise in both])
-    reference = _cells("single", size.single, size, size.pool, [(size.cohort, 0.0)], adversaries=(REFERENCE,))
-    parts = dict(context.parts(attack, cells | reference))
+    cells = figure_3_cells(size)
+    parts = dict(context.parts(attack, cells))
     perfect = context.parts(_perfect, {"canife-perfect": size})["canife-perfect"]
-    titles = {"single": "a, b", "clipped": "every client clipped", "private": "trained with noise"}
-    if size.resnet is not None:
-        resnet = context.parts(_resnet, {"canife-resnet": size})["canife-resnet"]
-        parts |= {f"canife-resnet-{name}": resnet[name] for name in ("paper", "ours")}
-        titles["resnet"] = "a; ResNet18"
-    papers = {
-        ("single", 0.0): ("100%", "0.006"),
-        ("private", NOISE): ("-", "0.478"),
-        ("resnet", 0.0): ("100%", "0.006"),
-    }
+    quiet, noisy = size.cohorts.index(size.cohort), len(size.cohorts)
+    shown = [
+        ("a", f"pool-{size.pool}", quiet, 0.0, "0.006"),
+        ("b; the same model", f"pool-{size.pool}", noisy, NOISE, "-"),
+    ]
+    for title, name, papers in (
+        ("every client clipped", "clipped", ("-", "-")),
+        ("b; trained with noise", "private", ("-", "0.478")),
+    ):
+        shown += [(title, name, kind, noise, papers[kind]) for kind, noise in enumerate((0.0, NOISE))]
     rows = []
-    for name, title in titles.items():
-        pool = size.resnet_pool if name == "resnet" else size.pool
-        for kind, noise in enumerate(both[:1] if name == "resnet" else both):
-            labels = [title, str(size.cohort), str(pool), f"{noise:g}"]
-            rows.append(_row_3(labels, papers.get((name, noise), ("-", "-")), parts, name, kind))
-    (scaled,) = (parts[name] for name in reference)
-    labels = ["a; the canary ignores the clients' learning rate", str(size.cohort), str(size.pool), "0"]
-    labels += [_percent(scaled["metrics"]["accuracy"]), "100%", "0.006"]
-    rows.append([*labels, *(_formatted(number, mean(scaled, number)) for number in ("accuracy", "std")), "-", "-"])
+    for title, name, kind, noise, std in shown:
+        labels = [title, str(size.cohort), str(size.pool), f"{noise:g}"]
+        rows.append(_row_3(labels, ("-" if noise else "100%", std), parts, name, kind))
+    reference = parts["canife-single-reference"]
+    labels = ["a; conventions of the published code", str(size.cohort), str(size.pool), "0"]
+    labels += [_percent(reference["metrics"]["accuracy"]), "100%", "0.006"]
+    found = [_formatted(number, mean(reference, number, kind)) for kind in (0, 1) for number in ("accuracy", "std")]
+    rows.append([*labels, *found])
     measured = [_percent(perfect["accuracy"]), _short(perfect["std"]), "-", "-"]
     accuracy = _percent(perfect["metrics"]["accuracy"])
     rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", accuracy, "-", "-", *measured])
@@ -89,34 +79,69 @@ def figure_3(context: Context) -> ReproducedTable:
             rows.append(_row_3(["c", str(cohort), str(pool), "0"], ("-", "-"), parts, f"pool-{pool}", kind))
     columns = ["figure", "clients per round", "mock clients", "σ", "model's accuracy", "paper: accuracy", "std"]
     columns += ["Loss 2: accuracy", "std", "coalmine: accuracy", "std"]
-    low, high = perfect["interval"]
     note = (
-        f"Means over {size.canaries} canaries, each in 100 rounds. The perfect canary, in {size.perfect_trials} rounds "
-        f"of a training, has ε̂ᵣ = {perfect['epsilon']:.2f} ({low:.2f} to {high:.2f}) by gaussian-shift; the Gaussian "
-        f"mechanism has {perfect['theory']:.2f} at δ = {DELTA:g}. In the paper, fewer clients per round make "
-        "histograms narrower; so do larger pools, with diminishing returns."
+        f"Means over {size.canaries} canaries, each in 100 rounds. The row with the published code's conventions has "
+        f"one kind of canary ({size.reference_iterations:,} iterations), scored along its update and, under coalmine, "
+        f"along the likelihood ratio. The perfect canary is orthogonal to the updates of all {size.perfect_clients} "
+        f"clients, in {size.perfect_trials} rounds of a training."
     )
-    title = f"CANIFE, Figure 3: {_setting(context)}"
-    drawn = [row for adversary in (PAPER, OURS) for row in _scores(parts, adversary)]
-    single, private_part = parts["canife-single-paper"], parts["canife-private-paper"]
-    numbers = {"accuracy": [mean(single, "accuracy")], "std": [mean(single, "std")]}
-    numbers |= {"reference std": [mean(scaled, "std")], "noisy std": [mean(private_part, "std", 1)]}
+    title = f"CANIFE, Figure 3: {context.scale}"
+    single, private = parts[f"canife-pool-{size.pool}-paper"], parts["canife-private-paper"]
+    numbers = {"accuracy": [mean(single, "accuracy", quiet)], "std": [mean(single, "std", quiet)]}
+    numbers |= {"reference std": [mean(reference, "std")], "noisy std": [mean(private, "std", 1)]}
+    numbers["perfect epsilon"] = [perfect["epsilon"]]
     for pool in size.pools:
         for kind, cohort in enumerate(size.cohorts):
             numbers[f"std {cohort}, {pool}"] = [mean(parts[f"canife-pool-{pool}-paper"], "std", kind)]
+
+    def draw() -> dict[str, Any]:
+        scores = [
+            row for name in ("paper", "ours") for row in _scores(parts[f"canife-pool-{size.pool}-{name}"], name, quiet)
+        ]
+        widths = [
+            {"pool": pool, "clients per round": str(cohort), "std": numbers[f"std {cohort}, {pool}"][0]}
+            for pool in size.pools
+            for cohort in size.cohorts
+        ]
+        x, y = ("pool", "mock clients"), ("std", "standard deviation")
+        chart = lines(widths, x=x, y=y, color="clients per round", log=True, title="CANIFE, Figure 3c")
+        return {"canife-figure-3": histograms(scores, title), "canife-figure-3c": chart}
+
     claims = canife_claims.figure_3(size.cohorts, size.pools)
-    return ReproducedTable(
-        title, columns, rows, note, lambda: {"canife-figure-3": histograms(drawn, title)}, numbers, claims
+    return ReproducedTable(title, columns, rows, note, draw, numbers, claims)
+
+
+def figure_3_cells(size: CanifeSize) -> dict[str, AttackCell]:
+    """Return the attacks of Figure 3 by the names of their parts."""
+    single, both = size.single, ((size.cohort, 0.0), (size.cohort, NOISE))
+    clipped = replace(single, client_rate=1.0)
+    private = replace(single, noise_multiplier=NOISE, steps=size.private_rounds)
+    reference = AttackCell(
+        scene=single,
+        crafting=Crafting(
+            adversary=REFERENCE.lasting(size.reference_iterations),
+            pool=size.pool,
+            count=size.canaries,
+            seed=single.seed,
+        ),
+        rounds=tuple(AttackRounds(cohort=size.cohort, score=score) for score in (PAPER.score, OURS.score)),
     )
+    cells = {"canife-single-reference": reference}
+    for pool in size.pools:
+        rounds = [(cohort, 0.0) for cohort in size.cohorts] + ([both[1]] if pool == size.pool else [])
+        cells |= _cells(f"pool-{pool}", single, size, pool, rounds)
+    for name, scene in (("clipped", clipped), ("private", private)):
+        cells |= _cells(name, scene, size, size.pool, both)
+    return cells
 
 
-def _scores(parts: Parts, adversary: Adversary) -> list[dict[str, Any]]:
+def _scores(part: Parts, adversary: str, quiet: int) -> list[dict[str, Any]]:
     """Return the scores to draw: those of an adversary's first canary, without noise and with it."""
     rows = []
-    for noise, canaries in zip((0.0, NOISE), parts[f"canife-single-{adversary.name}"]["found"], strict=True):
-        labels = {"canary": {"paper": "Loss 2", "ours": "coalmine"}[adversary.name], "noise": f"{noise:g}"}
+    for noise, kind in ((0.0, quiet), (NOISE, -1)):
+        labels = {"canary": {"paper": "Loss 2", "ours": "coalmine"}[adversary], "noise": f"{noise:g}"}
         for side in ("with", "without"):
-            rows += [{"score": score, "round": side, **labels} for score in canaries[0][side]]
+            rows += [{"score": score, "round": side, **labels} for score in part["found"][kind][0][side]]
     return rows
 
 
@@ -130,8 +155,7 @@ def _perfect(size: CanifeSize) -> dict[str, Any]:
     """Attack rounds of a training with a canary that is orthogonal to the updates of all clients."""
     target = frozen(replace(size.single, clients=size.perfect_clients))
     rounds = AttackRounds(cohort=size.cohort, noise_multiplier=NOISE, trials=size.perfect_trials, score="plain")
-    audit = real_rounds(GivenUpdates(perfect_update(target)), target, rounds, seed=size.single.seed)
-    scores = summary(audit)
+    scores = summary(real_rounds(GivenUpdates(perfect_update(target)), target, rounds, seed=size.single.seed))
     shift = gaussian_shift(Scores(scores["with"], scores["without"]), delta=DELTA)
     return scores | {
         "epsilon": shift.epsilon,
@@ -141,33 +165,19 @@ def _perfect(size: CanifeSize) -> dict[str, Any]:
     }
 
 
-def _resnet(size: CanifeSize) -> dict[str, Any]:
-    """Attack ResNet18, whose updates are too large to be kept, in rounds of a real training."""
-    assert size.resnet is not None
-    target, by_adversary = frozen(size.resnet), {}
-    for adversary in (PAPER, OURS):
-        crafting = Crafting(
-            adversary=adversary.with_design(iterations=size.resnet_iterations, patience=size.resnet_iterations),
-            pool=size.resnet_pool,
-            seed=size.resnet.seed,
-        )
-        rounds = [AttackRounds(cohort=size.cohort, trials=size.resnet_trials, score=adversary.score)]
-        findings = attacked(target, crafting, rounds, hold=real_rounds)
-        by_adversary[adversary.name] = {"metrics": dict(target.metrics), "found": findings}
-    return by_adversary
-
-
 def figure_5(context: Context) -> ReproducedTable:
     """Vary where a design starts, how long it runs, and how good the model is, all without noise."""
     size = SIZES[context.scale].seeded(context.seed)
     starts: tuple[Start, ...] = ("random", "pool")
     pools = {
-        (pool, start): _ablation(size, PAPER, pool=pool, start=start) for pool in size.user_pools for start in starts
+        (pool, start): _ablation(size, PUBLISHED, pool=pool, start=start)
+        for pool in size.user_pools
+        for start in starts
     }
-    lengths = {count: _ablation(size, _lasting(PAPER, count)) for count in size.iterations}
+    lengths = {count: _ablation(size, PUBLISHED.lasting(count)) for count in size.iterations}
     ours = _ablation(size, OURS)
     texts = {steps: _ablation(size, PAPER, scene=replace(size.texts, steps=steps)) for steps in size.text_steps}
-    parts = _attacks(context, [*pools.values(), *lengths.values(), ours, *texts.values()])
+    parts = _attacks(context, [*texts.values(), *pools.values(), *lengths.values(), ours])
     rows = []
     for (pool, start), cell in pools.items():
         rows.append(_ablated(["a", f"start: {start}", str(pool), "std alike"], parts[_name(cell)]))
@@ -190,14 +200,38 @@ def figure_5(context: Context) -> ReproducedTable:
         numbers[f"{steps} steps"] = [mean(parts[_name(cell)], "accuracy")]
         numbers[f"health {steps} steps"] = [mean(parts[_name(cell)], "health")]
     claims = canife_claims.figure_5(size.user_pools, size.iterations, size.text_steps)
-    title = f"CANIFE, Figure 5: {_setting(context)}"
-    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=claims)
+    title = f"CANIFE, Figure 5: {context.scale}"
+
+    def draw() -> dict[str, Any]:
+        starting = [
+            {"pool": pool, "start": start, "std": mean(parts[_name(cell)], "std")}
+            for (pool, start), cell in pools.items()
+        ]
+        lasting = [{"count": n, "accuracy": numbers[f"{n} iterations"][0]} for n in lengths]
+        by_model = [
+            {
+                "model": parts[_name(cell)]["metrics"]["accuracy"],
+                "accuracy": numbers[f"{steps} steps"][0],
+                "data": "texts",
+            }
+            for steps, cell in texts.items()
+        ]
+        x, y = ("pool", "mock clients"), ("accuracy", "attack accuracy")
+        return {
+            "canife-figure-5a": lines(starting, x=x, y=("std", "standard deviation"), color="start", title="Figure 5a"),
+            "canife-figure-5b": lines(lasting, x=("count", "iterations"), y=y, title="Figure 5b"),
+            "canife-figure-5c": points(
+                by_model, x=("model", "model's accuracy"), y=y, color=("data", ""), title="Figure 5c"
+            ),
+        }
+
+    return ReproducedTable(title, columns, rows, note, draw, numbers, claims)
 
 
 def losses(context: Context) -> ReproducedTable:
     """Compare Loss 1 and Loss 2 by the number of mock clients (Figure 8a)."""
     size = SIZES[context.scale].seeded(context.seed)
-    adversaries = {"Loss 1": PAPER.with_design(loss=MeanLoss()), "Loss 2": PAPER}
+    adversaries = {"Loss 1": PUBLISHED.with_design(loss=MeanLoss()), "Loss 2": PUBLISHED}
     papers = {"Loss 1": "rises with the pool", "Loss 2": "high, almost constant"}
     cells = {
         (pool, name): _ablation(size, adversary, pool=pool)
@@ -210,13 +244,22 @@ def losses(context: Context) -> ReproducedTable:
         for (pool, name), cell in cells.items()
     ]
     numbers = {f"{name} {pool}": [mean(parts[_name(cell)], "accuracy")] for (pool, name), cell in cells.items()}
-    return ReproducedTable("CANIFE, Figure 8a", ["figure", "what", "paper", *_ABLATED], rows, numbers=numbers)
+    for (pool, name), cell in cells.items():
+        numbers[f"{name} {pool} by likelihood ratio"] = [mean(parts[_name(cell)], "accuracy", 1)]
+
+    def draw() -> dict[str, Any]:
+        drawn = [{"pool": p, "loss": name, "accuracy": numbers[f"{name} {p}"][0]} for p, name in cells]
+        x, y = ("pool", "mock clients"), ("accuracy", "attack accuracy")
+        return {"canife-figure-8a": lines(drawn, x=x, y=y, color="loss", title="CANIFE, Figure 8a")}
+
+    columns = ["figure", "what", "paper", *_ABLATED]
+    return ReproducedTable("CANIFE, Figure 8a", columns, rows, draw=draw, numbers=numbers)
 
 
 def figure_9(context: Context) -> ReproducedTable:
     """Vary the norm that a canary's update is designed to have."""
     size = SIZES[context.scale].seeded(context.seed)
-    cells = {c: _ablation(size, PAPER.with_design(norm_constant=float(c))) for c in size.constants}
+    cells = figure_9_cells(size)
     parts = _attacks(context, cells.values())
     rows = []
     for constant, cell in cells.items():
@@ -232,8 +275,24 @@ def figure_9(context: Context) -> ReproducedTable:
         for constant, cell in cells.items()
         for name in ("accuracy", "health")
     }
-    title = f"CANIFE, Figure 9: {_setting(context)}"
-    return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=canife_claims.FIGURE_9)
+    title = f"CANIFE, Figure 9: {context.scale}"
+
+    def draw() -> dict[str, Any]:
+        drawn = [
+            {"constant": constant, "number": number, "value": numbers[f"{name} {constant:g}"][0]}
+            for constant in cells
+            for number, name in (("attack accuracy", "accuracy"), ("health", "health"))
+        ]
+        x, y = ("constant", "norm constant"), ("value", "")
+        return {"canife-figure-9": lines(drawn, x=x, y=y, panel="number", log=True, title=title)}
+
+    return ReproducedTable(title, columns, rows, note, draw, numbers, canife_claims.figure_9(size.constants))
+
+
+def figure_9_cells(size: CanifeSize) -> dict[float, AttackCell]:
+    """Return the attacks of Figure 9 by norm constant."""
+    adversary = PUBLISHED.lasting(size.constant_iterations)
+    return {c: _ablation(size, adversary.with_design(norm_constant=float(c))) for c in size.constants}
 
 
 _ABLATED = ["model's accuracy", "along the canary: accuracy", "std"]
@@ -266,19 +325,13 @@ def _ablation(
     )
 
 
-def _lasting(adversary: Adversary, iterations: int) -> Adversary:
-    """Return the adversary with a design of that many iterations; only the default number may stop early."""
-    if iterations == adversary.settings.iterations:
-        return adversary
-    return adversary.with_design(iterations=iterations, patience=max(1, iterations))
-
-
 def _name(cell: AttackCell) -> str:
     """Return the name of a cell's part; figures that need the same cell share it."""
     crafting = cell.crafting
     settings = crafting.adversary.settings
     parts = [cell.scene.data, str(cell.scene.steps), str(crafting.pool), crafting.start, crafting.adversary.name]
     parts += [type(settings.loss).__name__, str(settings.iterations), str(settings.patience)]
+    # Cells differ in nothing else: other learning rates and schedules have other names of adversaries.
     return "-".join(["canife", *parts, f"{settings.norm_constant:g}"]).lower()
 
 
@@ -293,7 +346,6 @@ def _cells(
     size: CanifeSize,
     pool: int,
     rounds: Sequence[tuple[int, float]],
-    adversaries: Sequence[Adversary] = (PAPER, OURS),
 ) -> dict[str, AttackCell]:
     """Return a cell for each adversary, against ``pool`` mock clients, in rounds of (clients, noise)."""
     return {
@@ -304,7 +356,7 @@ def _cells(
                 AttackRounds(cohort=cohort, noise_multiplier=noise, score=adversary.score) for cohort, noise in rounds
             ),
         )
-        for adversary in adversaries
+        for adversary in (PAPER, OURS)
     }
 
 
@@ -324,7 +376,3 @@ def _percent(share: float) -> str:
 
 def _short(value: float) -> str:
     return Number(value, ".3g")
-
-
-def _setting(context: Context) -> str:
-    return f"{context.scale}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coalmine.reproductions.canife_attack import Scene
+from coalmine.reproductions.canife_scenes import Scene
 from coalmine.simulation import Adam
 
 
@@ -16,7 +16,7 @@ class CanifeSize:
         single: Scene with one example per client (Figure 3).
         several: Scene with several examples per client (Figures 5, 8a, 9).
         texts: Scene with texts (Figure 5c).
-        resnet: Scene with ResNet18, or None to skip it.
+        resnet: Scene with ResNet18.
         canaries: Canaries per cell.
         cohort: Expected clients per round of Figure 3.
         pool: Mock clients of Figure 3.
@@ -31,6 +31,8 @@ class CanifeSize:
         iterations: Iterations of the design, Figure 5b.
         text_steps: Training steps, Figure 5c.
         constants: Norm constants, Figure 9.
+        reference_iterations: Iterations of the design by the conventions of the published code.
+        constant_iterations: Iterations of the design, Figure 9.
         resnet_pool: Mock clients for ResNet18.
         resnet_iterations: Iterations of the design for ResNet18.
         resnet_trials: Rounds for ResNet18.
@@ -39,7 +41,7 @@ class CanifeSize:
     single: Scene
     several: Scene
     texts: Scene
-    resnet: Scene | None
+    resnet: Scene
     canaries: int
     cohort: int
     pool: int
@@ -54,14 +56,16 @@ class CanifeSize:
     iterations: tuple[int, ...]
     text_steps: tuple[int, ...]
     constants: tuple[float, ...]
+    reference_iterations: int = 500
+    constant_iterations: int = 600
     resnet_pool: int = 128
     resnet_iterations: int = 200
     resnet_trials: int = 40
 
     def seeded(self, seed: int) -> CanifeSize:
         """Return the same size with all scenes at another seed."""
-        single, several, texts = (replace(scene, seed=seed) for scene in (self.single, self.several, self.texts))
-        resnet = None if self.resnet is None else replace(self.resnet, seed=seed)
+        scenes = (self.single, self.several, self.texts, self.resnet)
+        single, several, texts, resnet = (replace(scene, seed=seed) for scene in scenes)
         return replace(self, single=single, several=several, texts=texts, resnet=resnet)
 
 
@@ -80,6 +84,7 @@ _SEVERAL = replace(
     options=(("partition", "dirichlet:0.5/700"), ("pool_fraction", 0.25)),
     clients=600,
 )
+_RESNET = replace(_SINGLE, model="resnet18-gn", steps=1000, optimizer=Adam(learning_rate=5e-4))
 _TEXTS = Scene(
     data="sent140",
     model="sent140-lstm",
@@ -96,7 +101,10 @@ SIZES = {
         single=replace(_SINGLE, steps=150, clients=600),
         several=replace(_SEVERAL, steps=150, clients=300),
         texts=replace(_TEXTS, clients=400),
-        resnet=None,
+        resnet=replace(_RESNET, steps=20),
+        resnet_pool=32,
+        resnet_iterations=20,
+        resnet_trials=20,
         canaries=2,
         cohort=64,
         pool=256,
@@ -116,8 +124,8 @@ SIZES = {
         single=_SINGLE,
         several=_SEVERAL,
         texts=_TEXTS,
-        resnet=replace(_SINGLE, model="resnet18-gn", steps=1000, optimizer=Adam(learning_rate=5e-4)),
-        canaries=3,
+        resnet=_RESNET,
+        canaries=2,
         cohort=64,
         pool=512,
         cohorts=(16, 64, 256),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -56,6 +57,8 @@ class PaperClaim:
         numbers: Names of the numbers that decide it.
         agrees: Whether the means over seeds of these numbers agree with the paper.
         in_shape: Where they do not: whether order and size still do. None if the claim is about nothing but an order.
+        over: What of a number's values over seeds is judged: their mean, or for claims about stability their
+            `relative_spread`, which one seed does not have.
 
     Example:
         >>> claim = PaperClaim("more noise, less ε", "6.2, 0.2", ("quiet", "noisy"), near(6.2, 0.2, within=0.5), falls)
@@ -68,13 +71,16 @@ class PaperClaim:
     numbers: Sequence[str]
     agrees: Predicate
     in_shape: Predicate | None = None
+    over: Callable[[Sequence[float]], float] = lambda values: float(np.mean(values))
 
     def judged(self, numbers: Numbers) -> JudgedClaim:
         """Compare the claim with measured numbers; without all of them it was not tried."""
         if not all(name in numbers for name in self.numbers):
             return JudgedClaim(self.text, self.paper, "-", Agreement.NOT_TRIED)
         values = [numbers[name] for name in self.numbers]
-        means = np.array([np.mean(value) for value in values])
+        means = np.array([self.over(value) for value in values])
+        if np.isnan(means).any():
+            return JudgedClaim(self.text, self.paper, "-", Agreement.NOT_TRIED)
         ours = ", ".join(over_seeds(value, ".3g") for value in values) if len(values) <= _MOST else "see the table"
         return JudgedClaim(self.text, self.paper, ours, self._agreement(means))
 
@@ -84,6 +90,11 @@ class PaperClaim:
         if self.in_shape is not None and self.in_shape(means):
             return Agreement.IN_SHAPE
         return Agreement.NOT
+
+
+def relative_spread(values: Sequence[float]) -> float:
+    """Return the standard deviation over seeds as a share of the mean; NaN for a single seed."""
+    return float(np.std(values, ddof=1) / np.mean(values)) if len(values) > 1 else math.nan
 
 
 def near(*expected: float, within: float | Sequence[float]) -> Predicate:

@@ -15,7 +15,7 @@ from coalmine.methods.canife.design.loop import Descent, DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss
 from coalmine.methods.canife.design.samples import design_samples
 from coalmine.methods.canife.mock_clients import pool_updates, updates
-from coalmine.reproductions.canife_attack import frozen
+from coalmine.reproductions.canife_scenes import frozen
 from coalmine.reproductions.canife_sizes import SIZES
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import texts
@@ -72,15 +72,15 @@ def test_design_makes_texts_better():
     assert np.mean([canary.health for canary in made.canaries]) > 0.3
 
 
-def test_designing_with_several_rates_at_once_is_designing_with_each(monkeypatch):
-    task, rates = LABELED, (1.0, 0.25)
-    together = samples._Texts(task, 3, None, seed=0, rates=rates)
+def test_designing_with_several_rates_at_once_is_designing_with_each():
+    task, rates, start = LABELED, (1.0, 0.25), tweets(2)
+    together = samples._Texts(task, 3, start, seed=0, rates=rates)
     for values, rate in zip(together.variable().split(3), rates, strict=True):
-        alone = samples._Texts(task, 3, None, seed=0, rates=(rate,))
+        alone = samples._Texts(task, 3, start, seed=0, rates=(rate,))
         torch.testing.assert_close(values, alone.variable())
-        torch.testing.assert_close(values * rate, samples._Texts(task, 3, None, seed=0, rates=(1.0,)).variable())
-    texts, labels = together.samples(together.relaxed(together.variable()), torch.tensor([0, 1, 1]))
-    assert labels.tolist() == [0, 1, 1, 0, 1, 1]
+        torch.testing.assert_close(values * rate, samples._Texts(task, 3, start, seed=0, rates=(1.0,)).variable())
+    assert together.labels.tolist() == 2 * samples._Texts(task, 3, start, seed=0, rates=(1.0,)).labels.tolist()
+    texts, _ = together.samples(together.relaxed(together.variable()), together.labels)
     torch.testing.assert_close(texts.sum(-1), torch.ones(6, 6))
 
     # The text that the second rate found for the last of three canaries is its own.
@@ -92,9 +92,18 @@ def test_designing_with_several_rates_at_once_is_designing_with_each(monkeypatch
     def far_from_wanted(inputs, targets):
         return (inputs.argmax(-1) != wanted).sum(-1).double(), torch.ones(len(inputs))
 
-    made = together.canaries(descent, torch.tensor([0, 1, 1]), far_from_wanted)
+    made = together.canaries(descent, together.labels, far_from_wanted)
     assert made[2].inputs.tolist() == wanted.tolist()
     assert made[2].loss == 0 < min(made[0].loss, made[1].loss)
+
+
+def test_random_starts_differ_by_rate_and_keep_the_class():
+    kind = samples._Texts(LABELED, 3, None, seed=0, rates=(1.0, 0.25))
+    starts = kind.start.argmax(-1)
+    assert len(starts.unique(dim=0)) == 6
+    assert kind.labels[:3].tolist() == kind.labels[3:].tolist()
+    alone = samples._Texts(LABELED, 3, None, seed=0, rates=(1.0,))
+    assert starts[:3].tolist() == alone.start.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("iterations", [0, 4])
