@@ -16,6 +16,7 @@ from coalmine.reproductions import (
     ldp,
     one_shot,
     secret_sharer,
+    secret_sharer_private,
 )
 from coalmine.reproductions.table import Context, ReproducedTable, Scale
 
@@ -41,6 +42,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "secret-sharer-table-2": secret_sharer.table_2,
     "secret-sharer-table-3": secret_sharer.table_3,
     "secret-sharer-table-4": secret_sharer.table_4,
+    "secret-sharer-dp": secret_sharer_private.private_row,
     "exposure-baselines": exposure.baselines,
     "exposure-epsilon": exposure.epsilon,
     "exposure-calibration": exposure_calibration.calibration,

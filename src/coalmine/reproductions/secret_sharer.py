@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.methods.secret_sharer.insertion import insert
+from coalmine.methods.secret_sharer.insertion import Insertion, insert
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
 from coalmine.reproductions import secret_sharer_claims
@@ -69,7 +69,7 @@ class Size:
         vocabulary_size: Words of the vocabulary.
         embedding: Dimension of the embedding.
         units: Units of the LSTM.
-        client_batch: Examples per local step. A user makes 20 steps (in the paper on 250 records, in batches that it
+        client_batch: Examples per local step. A user makes 25 steps (in the paper on 250 records, in batches that it
             does not name). Their number decides how much less natural users memorize than shuffled ones: all copies of
             a sharer come in one round, in which each teaches less than the one before.
         central_rate: Learning rate of central SGD.
@@ -99,13 +99,13 @@ class Size:
     vocabulary_size: int = 1000
     embedding: int = 64
     units: int = 64
-    client_batch: int = 5
+    client_batch: int = 4
     central_rate: float = 0.25
     momentum_rate: float = 0.1
     client_rates: Mapping[Data, float] = field(default_factory=lambda: {"IID": 1.0, "Non-IID": 0.5})
-    server_rate: float = 1.5
+    server_rate: float = 1.0
     adam_rate: float = 1e-4
-    server_adam_rate: float = 8e-3
+    server_adam_rate: float = 0.01
     test_clients: int = 60
     source: str = "stackexchange"
 
@@ -116,12 +116,12 @@ class Size:
 
 _FULL = Size(
     users=1600,
-    sharers=(2, 6, 20),
-    steps=4000,
+    sharers=(3, 9, 30),
+    steps=3000,
     record_batches={32: 13, 64: 26, 128: 51, 256: 102},
-    rounds=100,
-    cohorts={500: 4, 1000: 5, 2000: 6, 5000: 8},
-    epoch_cohorts={500: 4, 1000: 8, 2000: 16, 5000: 40},
+    rounds=80,
+    cohorts={500: 8, 1000: 9, 2000: 10, 5000: 12},
+    epoch_cohorts={500: 8, 1000: 16, 2000: 32, 5000: 80},
     references=2_000_000,
     clip_norm=1.5,
     noise_multiplier=0.08,
@@ -142,25 +142,32 @@ class Cell:
     seed: int
 
 
-def train(cell: Cell) -> dict[str, Any]:
-    """Run one training, measure what the model memorized, and return what the tables need."""
-    size, setting = cell.size, cell.setting
-    splits = _splits(size.source, size.examples, size.vocabulary_size, size.positions, cell.seed)
-    chosen = np.random.default_rng(cell.seed).permutation(len(splits.train))[: size.users]
+def data_with_canaries(size: Size, seed: int) -> tuple[Splits, Insertion]:
+    """Return all data, and the training users with canaries in theirs."""
+    splits = _splits(size.source, size.examples, size.vocabulary_size, size.positions, seed)
+    chosen = np.random.default_rng(seed).permutation(len(splits.train))[: size.users]
     data = splits.train.subset(np.sort(chosen))
     canaries = draw_phrases(
         Language.of(data),
         configurations=grid([sharers / len(data) for sharers in size.sharers], P_E),
         twins=0,
         length=size.length,
-        seed=cell.seed,
+        seed=seed,
     )
+    test = splits.test.subset(range(min(size.test_clients, len(splits.test))))
     insertion = insert(data, canaries)
+    return replace(splits, train=insertion.data, test=test), insertion
+
+
+def train(cell: Cell) -> dict[str, Any]:
+    """Run one training, measure what the model memorized, and return what the tables need."""
+    size, setting = cell.size, cell.setting
+    splits, insertion = data_with_canaries(size, cell.seed)
+    canaries = insertion.phrases
     books = insertion.users[canaries.inserted], insertion.copies[canaries.inserted]
     if setting.data == "IID":
-        insertion = insertion.shuffled(cell.seed)
-    test = splits.test.subset(range(min(size.test_clients, len(splits.test))))
-    training = _training(cell, replace(splits, train=insertion.data, test=test))
+        splits = replace(splits, train=insertion.shuffled(cell.seed).data)
+    training = _training(cell, splits)
     last = training.run()[-1]
     memorization = measure_memorization(training.module(), canaries, Probe(references=size.references, limit=_LIMIT))
     kept = memorization.to_dict()
@@ -176,7 +183,7 @@ def train(cell: Cell) -> dict[str, Any]:
         "median_norm": last.get("median_norm"),
         "users": [int(books[0].min()), int(books[0].max())],
         "copies": [int(books[1].min()), int(books[1].max())],
-        "clients": len(data),
+        "clients": len(insertion.data),
     }
 
 
