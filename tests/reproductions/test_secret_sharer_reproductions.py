@@ -22,7 +22,7 @@ def test_all_rows_of_the_paper_are_there():
 
 _TINY = reproduction.Size(
     users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},
-    record_batches={32: 3, 64: 6, 128: 12, 256: 24}, epoch_cohorts={500: 1, 1000: 2, 2000: 4, 5000: 10},
+    epoch_cohorts={500: 1, 1000: 2, 2000: 4, 5000: 10},
     references=300, clip_norm=0.5, noise_multiplier=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
     source="generated-text", test_clients=3,
 )  # fmt: skip

@@ -53,8 +53,6 @@ class Size:
         users: Number of users.
         sharers: Expected numbers of users who share a canary.
         steps: Steps of central training, the same for every batch size, as in the paper.
-        record_batches: Our batch size for each of the paper's in central training. A user fills as many batches as in
-            the paper, which matters where examples come by user.
         rounds: Rounds of federated training, the same for every cohort.
         cohorts: Our cohort size for each of the paper's, in trainings of equally many rounds.
         epoch_cohorts: The same in trainings of equally many epochs, where the ratio of cohorts is that of rounds too,
@@ -86,7 +84,6 @@ class Size:
     users: int
     sharers: tuple[float, ...]
     steps: int
-    record_batches: Mapping[int, int]
     rounds: int
     cohorts: Mapping[int, int]
     epoch_cohorts: Mapping[int, int]
@@ -118,7 +115,6 @@ _FULL = Size(
     users=1600,
     sharers=(3, 9, 30),
     steps=3000,
-    record_batches={32: 13, 64: 26, 128: 51, 256: 102},
     rounds=80,
     cohorts={500: 8, 1000: 9, 2000: 10, 5000: 12},
     epoch_cohorts={500: 8, 1000: 16, 2000: 32, 5000: 80},
@@ -207,7 +203,7 @@ def _training(cell: Cell, splits: Splits) -> Training | CentralTraining:
             test=splits.test,
             rounds=10,
             steps=max(1, steps // 10),
-            batch_size=size.record_batches[setting.batch],
+            batch_size=setting.batch,
             optimizer=_records_optimizer(setting, size),
             order="shuffled" if setting.data == "IID" else "by-user",
             seed=cell.seed,

@@ -28,7 +28,9 @@ class Probe:
 
     Args:
         prefix: Number of words of a canary that the adversary knows.
-        references: Number of random suffixes that a canary's suffix is ranked among.
+        references: Number of random suffixes that a canary's suffix is ranked among. By default exposures up to
+            log2(100,000) = 16.6 bits can be shown, more than a bound from some hundred phrases uses; the paper has two
+            million.
         limit: References before a canary that suffice to rank it, or None to rank it among all; see
             `coalmine.methods.secret_sharer.random_sampling.sampled_ranks`.
         width: Width of the beam search.
@@ -38,12 +40,12 @@ class Probe:
         InputError: If a number is out of range.
 
     Example:
-        >>> Probe(references=100_000).width
+        >>> Probe(references=2_000_000).width
         5
     """
 
     prefix: int = 1
-    references: int = 2_000_000
+    references: int = 100_000
     limit: int | None = DEFAULT_LIMIT
     width: int = 5
     whole_space: int = 0

@@ -3,8 +3,7 @@
 `sampled_ranks` finds the ranks by branch and bound. The log-perplexity of a suffix is a sum of non-negative terms, one
 per word, so a beginning that already costs more than the canary rules out every reference that starts with it, and a
 beginning that many references share is read only once. `scored_ranks` scores every reference; it is the plain path
-that tests compare with. On the benchmark's 10,000-word LSTM the search is 140 times as fast
-(``python benchmarks/secret_sharer.py ranks``).
+that tests compare with (``python benchmarks/secret_sharer.py`` times both).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from coalmine.simulation.models.steps import State
 
 Words = npt.NDArray[np.int32]
 
-DEFAULT_LIMIT = 100
-"""References before a canary that suffice: they tell its exposure to 1 / (sqrt(100) ln 2) = 0.14 bits."""
+DEFAULT_LIMIT = 20
+"""References before a canary that suffice: they tell its exposure to 1 / (sqrt(20) ln 2) = 0.32 bits or better."""
 
 # With fewer children per state than this, cheap lower bounds on their cost are tried before the full softmax.
 _FEW_CHILDREN = 4

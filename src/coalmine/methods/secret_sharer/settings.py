@@ -56,9 +56,9 @@ class SecretSharerSettings(Settings):
         description="coin-flips (each canary is inserted with probability 1/2) or fixed (exactly `each` are)",
     )
     prefix: int = Field(1, description="words of a phrase that the adversary knows")
-    references: int = Field(2_000_000, ge=1, description="random phrases to rank a canary among")
+    references: int = Field(100_000, ge=1, description="random phrases to rank a canary among; the paper has 2,000,000")
     limit: int = Field(
-        100,
+        20,
         ge=0,
         description="references before a canary that suffice: it is ranked among more only while fewer come first; 0 "
         "to rank it among all",
