@@ -37,6 +37,8 @@ def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
         assert len(table.rows) == count
         assert all(0 <= int(row[9]) <= int(row[7]) <= 90 for row in table.rows)
     assert json.loads(table.json())["title"] == table.title
+    (chart,) = table.draw().values()
+    assert len(chart.to_dict()["layer"]) == 2
     trained = json.loads((tmp_path / "quick-0-secret-sharer-non-iid-fedavg-500.json").read_text())
     assert trained["clients"] == 30
     assert reproduction._length(rows.TABLE_2[3], 200, 4, 12) == 20

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.methods.secret_sharer.figures import regimes
 from coalmine.methods.secret_sharer.insertion import Insertion, insert
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases, grid
@@ -304,7 +305,11 @@ def _table(
         numbers[f"{setting.name} accuracy"] = [100 * trained["recall"]]
         numbers[f"{setting.name} perplexity"] = [trained["perplexity"]]
     heading = f"Secret sharer, {title}: {context.scale}"
-    return ReproducedTable(heading, columns, rows, note, numbers=numbers, claims=claims)
+    chart = {"title": heading, "columns": columns, "rows": rows}
+    name = f"secret-sharer-{title.lower().replace(' ', '-')}"
+    return ReproducedTable(
+        heading, columns, rows, note, draw=lambda: {name: regimes(chart)}, numbers=numbers, claims=claims
+    )
 
 
 def _row(setting: Setting, trained: dict[str, Any]) -> list[str]:
