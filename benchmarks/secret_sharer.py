@@ -1,4 +1,6 @@
-"""Cost of the secret-sharer searches, on a 10,000-word LSTM trained with 90 canaries.
+"""Cost of the secret-sharer searches, on the model of an audit, or on a 10,000-word LSTM trained with 90 canaries.
+
+    python benchmarks/secret_sharer.py audit DIR           # DIR: coalmine audit secret-sharer --out DIR
 
     python benchmarks/secret_sharer.py train WEIGHTS       # trains it on Stack Exchange (needs COALMINE_DATA)
     python benchmarks/secret_sharer.py ranks WEIGHTS       # random sampling among 2 million references
@@ -29,8 +31,10 @@ from safetensors.torch import load_file, save_file
 from coalmine.methods.secret_sharer.beam_search import beam_search
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Language, PhraseCanaries, draw_phrases, grid, random_suffixes
-from coalmine.methods.secret_sharer.random_sampling import sampled_ranks, scored_ranks
+from coalmine.methods.secret_sharer.random_sampling import DEFAULT_LIMIT, sampled_ranks, scored_ranks
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
+from coalmine.methods.secret_sharer.settings import TextTrainingSettings
+from coalmine.methods.secret_sharer.stored_model import load_model, read_canaries
 from coalmine.progress import Advance, listening
 from coalmine.simulation import Adam, CentralTraining, models
 from coalmine.simulation.data import load
@@ -133,6 +137,31 @@ def ranks(weights: Path, references: int, limit: int | None, scored: int) -> Non
     )
 
 
+def audit(directory: Path, references: int) -> None:
+    """Print the time of ranking in a small audit, beside scoring the same parts of the references, and all of them."""
+    canaries = read_canaries(directory / "canaries.json")[0]
+    module = load_model(TextTrainingSettings(), canaries, directory / "weights.safetensors")
+    scorer = PhraseScorer(steps_of(module, canaries.language.size), canaries.language)
+    suffixes = random_suffixes(canaries.language, count=references, length=SUFFIX_LENGTH, seed=canaries.seed)
+    times: dict[str, float] = {}
+    sampled_ranks(scorer, canaries.phrases[:2], suffixes[:5000])
+    for _ in range(3):
+        with timed(times, "search in growing parts"):
+            sampled = sampled_ranks(scorer, canaries.phrases, suffixes)
+    with timed(times, "scoring every reference of the same parts"):
+        for size in np.unique(sampled.among):
+            # Whoever is ranked among this part was scored in all smaller ones too, which are counted within it.
+            phrases = canaries.phrases[sampled.among == size]
+            assert np.array_equal(scored_ranks(scorer, phrases, suffixes[:size]), sampled.ranks[sampled.among == size])
+    with timed(times, "scoring every reference, extrapolated from four phrases"):
+        scored_ranks(scorer, canaries.phrases[:4], suffixes)
+    times["search in growing parts"] /= 3
+    times["scoring every reference, extrapolated from four phrases"] *= len(canaries) / 4
+    print(f"{len(canaries)} phrases, {references:,} references, {int(sampled.memorized.sum())} ranked first")
+    for name, seconds in times.items():
+        print(f"{name:<60}{seconds:>8.2f} s{seconds / times['search in growing parts']:>8.1f} times as long")
+
+
 def agreement(weights: Path, references: int) -> None:
     """Print how many ranks are the same when every reference is scored."""
     _, scorer, phrases = load_scorer(weights)
@@ -179,14 +208,16 @@ def beam(weights: Path, width: int = 5) -> None:
 def main() -> None:
     """Parse the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "ranks", "agreement", "beam"))
-    parser.add_argument("weights", type=Path)
+    parser.add_argument("what", choices=("audit", "train", "ranks", "agreement", "beam"))
+    parser.add_argument("weights", type=Path, help="weights of the LSTM, or the directory of an audit")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--references", type=int, default=REFERENCES)
     parser.add_argument("--scored", type=int, default=2048)
-    parser.add_argument("--limit", type=int, default=1000, help="0 for no limit")
+    parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, help="0 for no limit")
     arguments = parser.parse_args()
     match arguments.what:
+        case "audit":
+            audit(arguments.weights, min(arguments.references, 100_000))
         case "train":
             train(arguments.weights, arguments.steps)
         case "ranks":

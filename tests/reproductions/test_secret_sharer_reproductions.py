@@ -1,11 +1,13 @@
 """The tables of the secret-sharer paper at a tiny size."""
 
 import json
+import math
 
 import pytest
 
 from coalmine.reproductions import REPRODUCTIONS, Context, find
 from coalmine.reproductions import secret_sharer as reproduction
+from coalmine.reproductions import secret_sharer_private as private
 from coalmine.reproductions import secret_sharer_rows as rows
 
 
@@ -18,21 +20,25 @@ def test_all_rows_of_the_paper_are_there():
     assert find("secret-sharer-table1") == "secret-sharer-table-1"
 
 
+_TINY = reproduction.Size(
+    users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},
+    epoch_cohorts={500: 1, 1000: 2, 2000: 4, 5000: 10},
+    references=300, clip_norm=0.5, noise_multiplier=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
+    source="generated-text", test_clients=3,
+)  # fmt: skip
+
+
 @pytest.mark.slow
 def test_every_regime_of_the_tables_trains(tmp_path, monkeypatch):
-    tiny = reproduction.Size(
-        users=30, sharers=(1, 2, 4), steps=20, rounds=2, cohorts={500: 2, 1000: 2, 2000: 3, 5000: 4},
-        epoch_cohorts={500: 1, 1000: 2, 2000: 4, 5000: 10},
-        references=300, clip_norm=0.5, noise_multiplier=0.01, examples=8, vocabulary_size=120, embedding=8, units=8,
-        source="generated-text", test_clients=3,
-    )  # fmt: skip
-    monkeypatch.setitem(reproduction.SIZES, "quick", tiny)
+    monkeypatch.setitem(reproduction.SIZES, "quick", _TINY)
     context = Context(directory=tmp_path)
     for number, count in ((2, 3), (3, 5)):
         table = REPRODUCTIONS[f"secret-sharer-table-{number}"](context)
         assert len(table.rows) == count
         assert all(0 <= int(row[9]) <= int(row[7]) <= 90 for row in table.rows)
     assert json.loads(table.json())["title"] == table.title
+    (chart,) = table.draw().values()
+    assert len(chart.to_dict()["layer"]) == 2
     trained = json.loads((tmp_path / "quick-0-secret-sharer-non-iid-fedavg-500.json").read_text())
     assert trained["clients"] == 30
     assert reproduction._length(rows.TABLE_2[3], 200, 4, 12) == 20
@@ -49,10 +55,36 @@ def test_tables_of_equal_epochs_have_the_papers_ratios_of_cohorts_and_rounds():
     assert size.cohorts_of(rows.TABLE_1[4]) is size.cohorts
 
 
-def test_momentum_has_the_learning_rate_of_sgd():
+def test_ten_epochs_of_the_smallest_batches_are_the_training_of_table_1():
+    first = {setting.name for setting in rows.TABLE_1}
+    shared = [setting for setting in rows.TABLE_4 if setting.training_name in first]
+    assert [(setting.data, setting.batch) for setting in shared] == [
+        ("IID", 32), ("IID", 500), ("Non-IID", 32), ("Non-IID", 500)
+    ]  # fmt: skip
     size = reproduction.SIZES["full"]
-    sgd, momentum = (reproduction._records_optimizer(setting, size) for setting in rows.TABLE_3[:2])
-    assert (momentum.learning_rate, momentum.momentum) == (sgd.learning_rate, 0.9)
+    for setting in shared:
+        (same,) = (other for other in rows.TABLE_1 if other.name == setting.training_name)
+        if setting.central:
+            assert reproduction._records_optimizer(setting, size) == reproduction._records_optimizer(same, size)
+        else:
+            assert size.cohorts_of(setting)[500] == size.cohorts_of(same)[500]
+
+
+def test_canaries_are_inserted_in_the_papers_ratios():
+    size = reproduction.SIZES["full"]
+    assert [sharers / size.sharers[0] for sharers in size.sharers] == [1, 3, 10]
+    bits = (size.length - 1) * math.log2(size.vocabulary_size)
+    assert bits == pytest.approx(4 * math.log2(10_000), rel=0.1)
+
+
+@pytest.mark.slow
+def test_a_training_with_a_finite_epsilon_is_tested(tmp_path, monkeypatch):
+    tiny = private.PrivateSize(text=_TINY, rounds=3, share=0.5, canaries=20)
+    monkeypatch.setitem(private.SIZES, "quick", tiny)
+    table = private.private_row(Context(directory=tmp_path))
+    assert [row[1] for row in table.rows] == ["∞", "16.4", "16.4"]
+    assert table.rows[2][6] == "refuted"
+    assert table.numbers["private refuted"] == [0]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

@@ -18,6 +18,7 @@ from coalmine.reproductions import (
     one_shot,
     one_shot_final,
     secret_sharer,
+    secret_sharer_private,
 )
 from coalmine.reproductions.table import Context, ReproducedTable, Scale
 
@@ -49,6 +50,7 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "secret-sharer-table-2": secret_sharer.table_2,
     "secret-sharer-table-3": secret_sharer.table_3,
     "secret-sharer-table-4": secret_sharer.table_4,
+    "secret-sharer-dp": secret_sharer_private.private_row,
     "exposure-baselines": exposure.baselines,
     "exposure-epsilon": exposure.epsilon,
     "exposure-calibration": exposure_calibration.calibration,

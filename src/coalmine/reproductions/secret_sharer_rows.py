@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Data = Literal["IID", "Non-IID"]
@@ -36,9 +36,14 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """A name by which claims find it."""
         length = "" if self.length == "whole" else f"-{self.length}"
         return f"{self.data}-{self.optimizer}-{self.batch}{length}".lower().replace("+", "-").replace(" ", "-")
+
+    @property
+    def training_name(self) -> str:
+        """The name of its training: ten epochs of the smallest batches are the whole training of Table 1."""
+        return replace(self, length="whole").name if self.batch in (32, 500) and self.length != "tenth" else self.name
 
     @property
     def title(self) -> str:

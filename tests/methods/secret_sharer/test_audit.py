@@ -134,7 +134,7 @@ def made_up(values, inserted, references=1000):
         canaries=drawn,
         probe=PROBE,
         losses=values,
-        sampled=SampledRanks(ranks, np.full(len(values), references), ranks, references),
+        sampled=SampledRanks(ranks, np.full(len(values), references), references),
         beam_hits=np.zeros(len(values), dtype=bool),
     )
 

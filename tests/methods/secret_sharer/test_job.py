@@ -13,6 +13,7 @@ from coalmine.config import SettingError, settings_from_texts
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.job import JobContext
+from coalmine.methods.secret_sharer.memorization import Probe
 from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTrainingSettings
 from coalmine.results.files import write_method_results
 from coalmine.results.units import PHRASE, USER
@@ -89,6 +90,10 @@ def test_the_terminal_shows_what_was_memorized_and_then_the_main_views(saved):
     assert "3,000 random ones" in first.title
     assert len(first.rows) == 4
     assert [table.title.split()[1] for table in others] == ["exposure:user", "exposure:phrase", "users"]
+
+
+def test_the_settings_probe_as_the_python_interface_does():
+    assert SecretSharerSettings().probe() == Probe()
 
 
 def test_a_stored_model_is_audited_without_training(saved):

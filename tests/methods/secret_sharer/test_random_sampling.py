@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coalmine.errors import InputError
-from coalmine.methods.secret_sharer.random_sampling import SampledRanks, sampled_ranks, scored_ranks
+from coalmine.methods.secret_sharer.random_sampling import Trie, sampled_ranks, scored_ranks
 from phrase_models import TOKENS, toy_phrases, toy_scorer
 
 
@@ -54,6 +54,7 @@ def test_a_reference_like_the_canary_itself_counts_as_not_higher():
 
 def test_a_memorized_canary_is_first_and_a_forgotten_one_is_ranked_among_fewer(monkeypatch):
     monkeypatch.setattr("coalmine.methods.secret_sharer.scorer._MAX_STATES", 8)
+    monkeypatch.setattr("coalmine.methods.secret_sharer.random_sampling._SMALLEST_PART", 500)
     scorer = toy_scorer()
     every = np.array(list(itertools.product(range(4, TOKENS), repeat=3)))
     losses = scorer.log_perplexities(np.concatenate([np.full((len(every), 1), 7), every], axis=1))
@@ -69,23 +70,27 @@ def test_a_memorized_canary_is_first_and_a_forgotten_one_is_ranked_among_fewer(m
     assert sampled.exposures[1] == pytest.approx(exact.exposures[1], abs=0.3)
 
 
-def test_a_rank_among_few_shows_no_more_than_the_rank_among_all_allows():
-    first_of_few = SampledRanks(np.array([1]), np.array([10_000]), np.array([1002]), 2_000_000)
-    assert first_of_few.exposures == pytest.approx([np.log2(2_000_000 / 1002)])
-
-
-def test_the_search_stops_early_only_beyond_the_limit(monkeypatch):
-    monkeypatch.setattr("coalmine.methods.secret_sharer.scorer._MAX_STATES", 16)
+def test_a_part_of_the_references_decides_only_beyond_the_limit(monkeypatch):
+    monkeypatch.setattr("coalmine.methods.secret_sharer.random_sampling._SMALLEST_PART", 30)
     scorer = toy_scorer()
     references = toy_phrases(3000, 3, seed=2)
-    exact = sampled_ranks(scorer, toy_phrases(), references, limit=None).ranks
-    limited = sampled_ranks(scorer, toy_phrases(), references, limit=200)
-    within = limited.among == 3000
-    assert (limited.exposures[~within] <= np.log2(3000 / 202)).all()
-    assert (limited.least <= exact).all()
-    assert np.array_equal(limited.ranks[within], exact[within])
-    assert np.all(exact[~within] > 200)
-    assert 0 < within.sum() < len(within)
+    limited = sampled_ranks(scorer, toy_phrases(), references, limit=20)
+    assert set(limited.among) == {30, 300, 3000}
+    for size in (30, 300, 3000):
+        exact = scored_ranks(scorer, toy_phrases(), references[:size])
+        ended = limited.among == size
+        assert np.array_equal(limited.ranks[ended], exact[ended])
+        assert size == 3000 or np.all(exact[ended] > 21)
+        assert np.all(exact[limited.among > size] <= 21)
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), highest=st.sampled_from([3, 1000, 2**31 - 1]), length=st.integers(1, 5))
+def test_a_trie_has_every_sequence(seed, highest, length):
+    rows = np.random.default_rng(seed).integers(0, highest, (50, length))
+    trie = Trie.of(rows)
+    kept = trie.sequences(np.arange(len(trie.copies))).repeat(trie.copies, axis=0)
+    assert np.array_equal(kept, rows[np.lexsort(rows.T[::-1])])
 
 
 def test_references_of_another_length_are_refused():

@@ -12,7 +12,7 @@ from coalmine.arrays import Bools, Floats, Ints
 from coalmine.errors import InputError, check_count
 from coalmine.methods.secret_sharer.beam_search import beam_search
 from coalmine.methods.secret_sharer.phrases import Configuration, PhraseCanaries, random_suffixes
-from coalmine.methods.secret_sharer.random_sampling import SampledRanks, sampled_ranks
+from coalmine.methods.secret_sharer.random_sampling import DEFAULT_LIMIT, SampledRanks, sampled_ranks
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
 from coalmine.methods.secret_sharer.whole_space import RankInterval, whole_space_ranks
 from coalmine.progress import shown_if_slow
@@ -28,8 +28,10 @@ class Probe:
 
     Args:
         prefix: Number of words of a canary that the adversary knows.
-        references: Number of random suffixes that a canary's suffix is ranked among.
-        limit: Largest rank to determine exactly among all references, or None for no limit; see
+        references: Number of random suffixes that a canary's suffix is ranked among. By default exposures up to
+            log2(100,000) = 16.6 bits can be shown, more than a bound from some hundred phrases uses; the paper has two
+            million.
+        limit: References before a canary that suffice to rank it, or None to rank it among all; see
             `coalmine.methods.secret_sharer.random_sampling.sampled_ranks`.
         width: Width of the beam search.
         whole_space: Budget for ranking a canary among all phrases, in model states to evaluate; 0 to skip the ranking.
@@ -38,13 +40,13 @@ class Probe:
         InputError: If a number is out of range.
 
     Example:
-        >>> Probe(references=100_000).width
+        >>> Probe(references=2_000_000).width
         5
     """
 
     prefix: int = 1
-    references: int = 2_000_000
-    limit: int | None = 1000
+    references: int = 100_000
+    limit: int | None = DEFAULT_LIMIT
     width: int = 5
     whole_space: int = 0
 
@@ -57,7 +59,7 @@ class Probe:
                 )
         check_count("whole_space", self.whole_space, least=0)
         if self.limit is not None:
-            check_count("limit", self.limit)
+            check_count("limit", self.limit, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,9 +56,12 @@ class SecretSharerSettings(Settings):
         description="coin-flips (each canary is inserted with probability 1/2) or fixed (exactly `each` are)",
     )
     prefix: int = Field(1, description="words of a phrase that the adversary knows")
-    references: int = Field(2_000_000, ge=1, description="random phrases to rank a canary among")
+    references: int = Field(100_000, ge=1, description="random phrases to rank a canary among; the paper has 2,000,000")
     limit: int = Field(
-        1000, description="canaries with a higher rank are ranked among one in 200 references; 0 for no limit"
+        20,
+        ge=0,
+        description="references before a canary that suffice: it is ranked among more only while fewer come first; 0 "
+        "to rank it among all",
     )
     width: int = Field(5, description="width of the beam search")
     whole_space: int = Field(
