@@ -410,3 +410,43 @@ def test_generators_at_hand_are_found_before_what_is_far_away():
     assert result.ok
     assert not warned(result, "state")
     assert rng.normal() == np.random.default_rng(0).normal()
+
+
+@pytest.mark.parametrize("z", [0.3, 1.0])
+@pytest.mark.parametrize(
+    "change", [np.tanh, lambda noisy: np.clip(noisy, -1, 1), lambda noisy: noisy / np.linalg.norm(noisy)]
+)
+def test_what_is_done_after_noise_in_the_state_is_no_finding(change, z):
+    noisy = Counter(z)
+    result = replayed(lambda updates: change(noisy(updates)), z)
+    assert result.ok
+    assert any("could not vary the noise" in str(finding) for finding in result.findings)
+
+
+@pytest.mark.parametrize("weight", [1.0, -1.0])
+def test_noise_that_overlaps_with_that_of_the_last_round_is_found(weight):
+    class Overlapping(Counter):
+        """Half of the noise is that of the last round."""
+
+        def __init__(self):
+            self.rng = np.random.default_rng(0)
+            self.last = self.rng.normal(size=100)
+
+        def __call__(self, updates):
+            last, self.last = self.last, self.rng.normal(size=100)
+            return total(updates) + (self.last + weight * last) / np.sqrt(2)
+
+    clients = list(np.random.default_rng(1).normal(size=(4, 100)))
+    result = cm.replay(Overlapping(), clients, clip_norm=1.0, noise_multiplier=1.0, quick=True)
+    assert "memory" in [finding.check for finding in result.findings if finding.refutes]
+    assert "shared with later rounds in part" in str(result)
+
+
+def test_noise_whose_seed_is_the_number_of_the_round_is_found_by_trying():
+    class ByRound(Counter):
+        def noise(self):
+            self.number += 1
+            return np.random.default_rng(self.number).normal(0, self.z, DIM)
+
+    result = replayed(ByRound(2.0), 2.0)
+    assert any("default_rng(" in str(finding) for finding in result.findings if finding.refutes)

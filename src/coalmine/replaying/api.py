@@ -35,6 +35,7 @@ def replay(
     quick: bool = False,
     size_released: bool = False,
     who: str = "client",
+    norm: str = "l2",
     seed: int = 0,
 ) -> Replay:
     """Run an aggregation with and without one client, with the same randomness, and compare.
@@ -53,7 +54,7 @@ def replay(
         clients: The clients of an ordinary round, at least one: arrays or tensors, or tuples, lists, dicts or
             dataclasses of them and of whole numbers, such as `Client`.
         extra: A client, or a list of clients, to try beside those that replay makes up.
-        clip_norm: The claimed ℓ₂ clip norm.
+        clip_norm: The claimed clip norm.
         noise_multiplier: The claimed noise multiplier: standard deviation of the noise over sensitivity. 0 or None if
             the release is not meant to carry noise; movements are then compared with the clip norm / ``divisor``.
         adjacency: What it means to leave out a client: ``"zero-out"`` (its update is zero; the number of clients is
@@ -70,6 +71,7 @@ def replay(
         size_released: Whether the size of the noise follows from what is released, such as a clip norm that is part of
             it. Otherwise a size that depends on a client counts as a movement.
         who: What a client is called in sentences, such as ``"example"``.
+        norm: Which norm of an update the clip norm limits: ``"l2"`` or ``"l1"``.
         seed: Seed of all randomness.
 
     Returns:
@@ -95,6 +97,7 @@ def replay(
         raise InputError(f"clients must be a list of at least one client, got {clients!r:.60}")
     if adjacency not in ("zero-out", "add-remove"):
         raise InputError(f'adjacency must be "zero-out" or "add-remove", got {adjacency!r}')
+    order = checked_order(norm)
     noise = 0.0 if noise_multiplier is None else _number("noise_multiplier", noise_multiplier)
     if not (math.isfinite(noise) and noise >= 0):
         raise InputError(f"noise_multiplier must be at least 0 and finite, got {noise_multiplier}")
@@ -105,7 +108,7 @@ def replay(
     if divisor is not None:
         check_positive("divisor", _number("divisor", divisor))
     runner = Runner(release, seed=check_count("seed", seed, least=0))
-    extras = Extras(list(clients), clip_norm=clip, who=who, seed=seed)
+    extras = Extras(list(clients), clip_norm=clip, who=who, seed=seed, order=order)
     check_alike(extras.clients)
     claim = Claim(noise_multiplier=noise, adjacency=adjacency, divisor=divisor, hostile=hostile,
                   size_released=size_released, who=who)  # fmt: skip
@@ -119,6 +122,13 @@ def replay(
             # What is refuted may have noise that other random numbers do not change.
             if result.ok or runner.state_varies or not search.vary_state(rounds):
                 return result
+
+
+def checked_order(norm: str) -> int:
+    """Return the order of a norm."""
+    if norm not in ("l1", "l2"):
+        raise InputError(f'norm must be "l1" or "l2", got {norm!r}')
+    return int(norm[1])
 
 
 def _number(name: str, value: Any) -> float:

@@ -88,14 +88,16 @@ class Extras:
         clip_norm: The clip norm.
         who: What a client is called.
         seed: Seed of the random direction that most of them point in.
+        order: Order of the clip norm: 2, or 1 for an ℓ₁ norm.
     """
 
-    def __init__(self, clients: Sequence[Any], *, clip_norm: float, who: str, seed: int) -> None:
+    def __init__(self, clients: Sequence[Any], *, clip_norm: float, who: str, seed: int, order: int = 2) -> None:
         self.template, self.clients, self.clip, self._who = Template(clients[0]), clients, clip_norm, who
+        self.order = order
         rng, dim = np.random.default_rng(seed), self.template.dim
         # Of nearly one size, since movements are then judged most precisely (see `Noise.length`), but without ties.
         direction = rng.uniform(1.0, 1.2, dim) * rng.choice([-1.0, 1.0], dim)
-        self.direction: Floats = direction / np.linalg.norm(direction)
+        self.direction: Floats = direction / np.linalg.norm(direction, order)
         self.tolerance = _HALF_TOLERANCE if self.template.half else 1e-3
 
     def along(self, direction: Floats, magnitude: float, **more: Any) -> Any:
@@ -118,7 +120,7 @@ class Extras:
         """Return a client whose update has the clip norm and the same size in all of these coordinates."""
         direction = np.zeros(self.template.dim)
         # Of one size, since noise of different sizes is then judged without a loss (see `Noise.length`).
-        direction[places] = np.where(self.direction[places] < 0, -1, 1) / math.sqrt(places.size)
+        direction[places] = np.where(self.direction[places] < 0, -1, 1) / places.size ** (1 / self.order)
         sends = f"with an update of the clip norm, all {where},"
         return self._extra(Check.PLACES, sends, f"C * sign(v) {where} only, with norm C", direction)
 
@@ -126,7 +128,7 @@ class Extras:
         """Yield rounds whose other clients make one client count for more."""
         vectors = [self.template.vector(client) for client in self.clients]
         count = len(self.clients)
-        norms = [max(float(np.linalg.norm(vector)), 1e-300) for vector in vectors]
+        norms = [max(float(np.linalg.norm(vector, self.order)), 1e-300) for vector in vectors]
 
         def beside(how: str, make: Callable[[int], Floats], **more: Any) -> Setting:
             others = [self.template.build(make(i), base=self.clients[i]) for i in range(count)]
@@ -146,7 +148,7 @@ class Extras:
         yield from self._splits(beside)
         # Of all sizes, so that whatever overflows or wraps somewhere does so in a few numbers when one more joins.
         spread = np.geomspace(1.0, 1e-3, self.template.dim)
-        spread /= np.linalg.norm(spread)
+        spread /= np.linalg.norm(spread, self.order)
         same = self._plain("with the same update", "C * s", spread, 1.0)
         yield beside("that all send the same update", lambda i: spread * self.clip, probes=[same, *self.probes()])
         # The largest sum in one number: integers overflow there, and modular sums wrap.
@@ -194,13 +196,13 @@ class Extras:
         yield self._plain("with an update of zero", "0 * v", self.direction, 0.0)
         if not self.template.half:
             yield self._plain("with an update of 1e25 clip norms", _CODE, self.direction, 1e25)
-        equal = np.full(self.template.dim, 1 / math.sqrt(self.template.dim))
+        equal = np.full(self.template.dim, self.template.dim ** (-1 / self.order))
         yield self._plain(
             f"with an update of {_HUGE:,.0f} clip norms that is the same in every coordinate",
-            "{magnitude} * C * ones / sqrt(d)", equal, _HUGE,
+            f"{{magnitude}} * C * ones / {'sqrt(d)' if self.order == 2 else 'd'}", equal, _HUGE,
         )  # fmt: skip
         mean = np.mean([self.template.vector(client) for client in self.clients], axis=0)
-        length = float(np.linalg.norm(mean))
+        length = float(np.linalg.norm(mean, self.order))
         if length > 0 and math.isfinite(length):
             for sign, how in ((1, "along"), (-1, "against")):
                 sends = f"with a huge update {how} the others' average"
@@ -214,7 +216,7 @@ class Extras:
             small = sorted(slices, key=lambda item: item[1].stop - item[1].start)[:_MOST_ARRAYS]
             for index, (path, part) in enumerate(small):
                 direction = np.zeros(self.template.dim)
-                direction[part] = self.direction[part] / np.linalg.norm(self.direction[part])
+                direction[part] = self.direction[part] / np.linalg.norm(self.direction[part], self.order)
                 yield self._extra(
                     Check.ARRAY, f"with an update of {_HUGE:,.0f} clip norms, all in {words(path)!r},",
                     f"{{magnitude}} * C * v in {words(path)!r}", direction, _HUGE, essential=index < _ESSENTIAL_ARRAYS,

@@ -111,15 +111,21 @@ class Judge:
             )
             self._general.append(Finding(check=Check.INDEPENDENT, sentence=sentence))
 
-    def about_state(self, *, varied: bool) -> None:
-        """Warn that noise comes from the state of the release, and say whether it could be varied."""
+    def about_state(self, *, varied: bool, compared: bool) -> None:
+        """Warn that noise comes from the state of the release.
+
+        Args:
+            varied: Whether the state could be varied.
+            compared: Whether movements can be compared with the clip norm.
+        """
+        looked_for = "movements beyond the clip norm and " if compared else ""
         sentence = (
             "Noise comes from the state of the release, which replay varied by running more rounds ahead. It protects "
             "only if nobody knows that state, such as a seed"
             if varied
             else "Replay could not vary the noise, which comes from the state of the release, without changing what a "
-            f"{self._who} does, so that only movements beyond the clip norm and less than about half of the noise were "
-            "looked for: check its size in another way"
+            f"{self._who} does, so that only {looked_for}less than about half of the noise were looked for: check "
+            f"{'its size' if compared else 'clipping and the size of the noise'} in another way"
         )
         self._general.append(Finding(check=Check.SIZE, sentence=sentence, refutes=False))
 
@@ -128,6 +134,14 @@ class Judge:
         sentence = (
             f"The noise repeats: that of round {rounds + 1} equals that of round 1, and so on, so that the difference "
             "of two releases carries none."
+        )
+        self._general.append(Finding(check=Check.FRESH, sentence=sentence))
+
+    def about_seed(self, generator: str) -> None:
+        """Judge noise in the state whose seed anyone would guess."""
+        sentence = (
+            f"The noise of a round is that of {generator}, and other rounds have small seeds, too: whoever tries them "
+            "removes it."
         )
         self._general.append(Finding(check=Check.FRESH, sentence=sentence))
 

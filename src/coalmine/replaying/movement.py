@@ -72,11 +72,17 @@ class Scale:
         noise_multiplier: The claimed noise multiplier; 0 if there is no claim of noise.
         sensitivity: How far one client within the clip norm moves the release, for releases without noise.
         size_released: Whether the size of the noise follows from what is released, so that it shows nothing more.
+        order: Order of the norm that distances are measured in, if not in standard deviations of the noise.
     """
 
     noise_multiplier: float
     sensitivity: float = math.inf
     size_released: bool = False
+    order: int = 2
+
+    def length(self, moved: Floats) -> float:
+        """Return a distance in the release's own units."""
+        return float(np.linalg.norm(moved.ravel(), self.order))
 
 
 class Round:
@@ -220,10 +226,10 @@ class Round:
     ) -> Movement:
         """Judge a movement that is known exactly, but for rounding."""
         rounding = self._rounding(before, after, finite)
-        length = float(np.linalg.norm(moved))
-        beyond = max(0.0, 1 - float(np.linalg.norm(rounding)) / length) if length else 0.0
+        length = scale.length(moved)
+        beyond = max(0.0, 1 - scale.length(rounding) / length) if length else 0.0
         bad = int(np.sum(~finite))
-        shares: dict[str, Any] = {} if len(moved) > 1 else self._shares(moved[0])
+        shares: dict[str, Any] = {} if len(moved) > 1 else self._shares(moved[0], scale)
         if scale.noise_multiplier == 0:
             excess = beyond * length / scale.sensitivity if scale.sensitivity > 0 else 0.0
             return Movement(length=length, excess=excess, not_finite=bad, **shares)
@@ -240,11 +246,11 @@ class Round:
             **shares,
         )  # fmt: skip
 
-    def _shares(self, moved: Floats) -> dict[str, Any]:
+    def _shares(self, moved: Floats, scale: Scale) -> dict[str, Any]:
         """Return how far each array moved, and each number if all moved equally far."""
         parts = np.split(moved, np.cumsum(self._sizes())[:-1])
         low, high = np.quantile(np.abs(moved), (0.1, 1.0)).tolist()  # some numbers may be too small to be clipped
-        lengths = tuple(float(np.linalg.norm(part)) for part in parts if part.size)
+        lengths = tuple(scale.length(part) for part in parts if part.size)
         return {"by_array": lengths, "each_number": high if low > 0.99 * high else 0.0}
 
     def _statistics(
@@ -278,7 +284,7 @@ class Round:
         noise = here if ratio >= 1 else there
         difference = with_client - without
         mean, error = difference.mean(axis=0), difference.std(axis=0, ddof=1) / math.sqrt(self.draws)
-        length, bad = float(np.linalg.norm(mean)), int(np.sum(~finite))
+        length, bad = scale.length(mean), int(np.sum(~finite))
         usable = finite & noisy
         if scale.noise_multiplier == 0 or not usable.any():
             # Numbers of few values have no scale: if the claim is about noise, only their probabilities count.

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,12 @@ _PART_RESIDUALS, _PART_DRAWS = 300, 64
 _UNREPEATABLE_DRAWS = 200
 
 _MOST_REMOVED = 8
+
+# Standard errors beyond which the noise of two rounds seems to be correlated, so that it is measured.
+_CORRELATED = 2.5
+
+# Share of a movement by which it may differ from one in proportion.
+_PROPORTIONAL = 1e-2
 
 # How near to a whole number a measured divisor must be. Repeated randomness leaves only rounding.
 _WHOLE = 1e-3
@@ -104,14 +109,19 @@ class Search:
             runner.remember()
         else:
             self._draws = max(self._draws, _UNREPEATABLE_DRAWS)
+            if extras.order != 2:
+                raise InputError(
+                    'norm="l1" needs randomness that can be repeated: let the release draw from NumPy, torch or random'
+                )
         self._names = outcome.names
         self.layers = Layers.of(dict(outcome.names))
         self.base = self._round([members])
         measured = self._sensitivity() if claim.divisor is None else extras.clip / claim.divisor
         self.divisor = self._whole(extras.clip / measured) if claim.divisor is None else claim.divisor
         self.scale = Scale(
-            noise_multiplier=claim.noise_multiplier, sensitivity=measured, size_released=claim.size_released
-        )
+            noise_multiplier=claim.noise_multiplier, sensitivity=measured, size_released=claim.size_released,
+            order=extras.order,
+        )  # fmt: skip
         # What the client that stands for an absent one does itself, relative to one at the clip norm. A tiny update
         # does as much as any other if updates are scaled to the clip norm.
         self._absent_counts = 0.0
@@ -184,10 +194,13 @@ class Search:
     def _check_state(self, first: Extra) -> None:
         """Look at noise in the state: whether it repeats, and its size if the state changes what a client does."""
         steady = self._steady(first)
-        self.judge.about_state(varied=steady)
+        in_proportion = steady or self._in_proportion()
+        self.judge.about_state(varied=steady, compared=in_proportion)
         idle = self._idle(self.runner.idle or [], self._moved())
         if repeats := idle.period():
             self.judge.about_repeats(repeats)
+        if seed := idle.guessed_seed():
+            self.judge.about_seed(seed)
         if steady:
             return
         claimed = self.scale.noise_multiplier
@@ -195,7 +208,32 @@ class Search:
         draws = min(self.runner.most_draws, _STATE_DRAWS)
         for places, noise in idle.too_little(client, shorter, claimed, draws):
             self.judge.about_size(places, noise, first)
-        self.scale = replace(self.scale, noise_multiplier=0.0)
+        # Where clients do not act in proportion, how far one of them moves the release says nothing about another.
+        sensitivity = self.scale.sensitivity if in_proportion else math.inf
+        self.scale = replace(self.scale, noise_multiplier=0.0, sensitivity=sensitivity)
+
+    def _in_proportion(self) -> bool:
+        """Whether a client moves each array in proportion to its update, and the state changes that by factors only.
+
+        That is so for a learning rate that decays, and not for what is done after the noise, such as clipping.
+        """
+        sizes = (0.0, 1.0, 0.5)
+        rounds = [[*self.extras.clients, self.extras.along(self.extras.direction, size)] for size in sizes]
+        moved = []
+        for draw in sorted({0, min(1, self._draws - 1), self._draws - 1}):
+            without, whole, half = (self.runner.run([members], draw).vector for members in rounds)
+            if without is None or whole is None or half is None or not without.size == whole.size == half.size:
+                return False
+            moved.append((whole - without, 2 * (half - without)))
+        ends = np.cumsum([size for _, size in self._names])[:-1]
+        for array in zip(*(np.split(np.stack(pair), ends, axis=1) for pair in moved), strict=True):
+            movements = np.concatenate(array)  # two of each draw, which are all multiples of one
+            sizes_of_all = np.linalg.svd(movements, compute_uv=False) if movements.any() else np.zeros(1)
+            each = np.linalg.norm(movements[::2] - movements[1::2], axis=1)
+            apart = np.append(sizes_of_all[1:], each / math.sqrt(2)).max()
+            if apart > _PROPORTIONAL * sizes_of_all[0]:
+                return False
+        return True
 
     def _steady(self, first: Extra) -> bool:
         """Whether the state may be varied: it lasts for enough draws, and a client counts the same in all of them."""
@@ -304,7 +342,8 @@ class Search:
 
     def try_replacement(self) -> None:
         """Replace a client by its opposite, which may move the release twice as far."""
-        twice = Scale(noise_multiplier=self.scale.noise_multiplier / 2, sensitivity=2 * self.scale.sensitivity)
+        half, double = self.scale.noise_multiplier / 2, 2 * self.scale.sensitivity
+        twice = Scale(noise_multiplier=half, sensitivity=double, order=self.extras.order)
         for magnitude in (1.0, 1000.0):
             first, second = (self.extras.along(sign * self.extras.direction, magnitude) for sign in (1, -1))
             around = self._round([[*self.extras.clients, first]], like=self.base, trust=True)
@@ -352,18 +391,21 @@ class Search:
                 continue  # nothing of the first round is left in later ones
             # Only one round: what several cost together depends on how the noise of rounds is meant to be shared.
             movement = around.compare([joined, *rest], self.scale)
-            does = f"took part in the first of {rounds} rounds"
+            shared = "" if left.any() or not self.reproducible else ", whose noise is shared with later rounds in part"
+            does = f"took part in the first of {rounds} rounds{shared}"
             named = replace(extra, check=Check.MEMORY, does=does, plain=False, shrinks=False)
             self._observe(named, movement, around, self.extras.clients)
 
     def _shares_noise(self, around: Round) -> bool:
-        """Whether two rounds have the same noise: then both differ by the same from what another draw gives."""
+        """Whether the noise of rounds seems to be correlated: that is how two draws of each round differ."""
         plain, again = (around.outcome(draw).vector for draw in (0, 1))
         if not self.scale.noise_multiplier or plain is None or again is None or again.size != plain.size:
             return False
         noise = (plain - again).reshape(len(around.members), -1)
-        close = 1e-6 * (self.base.noise.level or 1)
-        return any(np.allclose(one, other, rtol=1e-6, atol=close) for one, other in combinations(noise, 2))
+        standard = noise / np.where(self.base.noise.bare, np.inf, self.base.noise.std)
+        standard /= np.maximum(np.linalg.norm(standard, axis=1, keepdims=True), 1e-300)
+        correlations = np.triu(standard @ standard.T, 1)
+        return bool(np.abs(correlations).max() > _CORRELATED / math.sqrt(noise.shape[1]))
 
     def result(self, seed: int) -> Replay:
         """Return what was observed."""
@@ -428,7 +470,9 @@ class Search:
         if any(len(sides) < 2 or sides[0].shape != sides[1].shape for sides in vectors):
             return 0.0
         differences = np.nan_to_num([(sides[0] - sides[1]) / 2 for sides in vectors], posinf=0.0, neginf=0.0)
+        if len(runs) == 1:
+            return float(np.linalg.norm(differences[0], self.extras.order))
         square = float(np.sum(differences.mean(axis=0) ** 2))
-        if len(runs) > 1:  # without what the average has by chance
-            square -= float(np.sum(differences.var(axis=0, ddof=1))) / len(runs)
+        # Without what the average has by chance.
+        square -= float(np.sum(differences.var(axis=0, ddof=1))) / len(runs)
         return math.sqrt(max(square, 0.0))

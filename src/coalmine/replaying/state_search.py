@@ -12,6 +12,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.replaying.atoms import shortened
 from coalmine.replaying.running import Runner
 from coalmine.replaying.state import Covered, covered, has_noise, is_prepared, period
+from coalmine.stats.seeds_guessed import guess_seed
 
 # Rounds that tell whether there is noise in the state, and whether it repeats; numbers of each array that tell that.
 _ROUNDS, _MOST_ROUNDS, _NUMBERS = 12, 300, 100
@@ -69,6 +70,20 @@ class Idle:
         rounds = self._rounds([0] + [None] * (_MOST_ROUNDS - 1), np.concatenate(places)) if places else np.empty((0, 0))
         parts = np.split(rounds, np.cumsum([part.size for part in places])[:-1], axis=1) if len(rounds) > 2 else []
         return next((found for found in map(period, parts) if found), None)
+
+    def guessed_seed(self) -> str | None:
+        """Return a generator with a small seed that gives the noise of successive rounds; None if there is none."""
+        vectors = self.runner.successive(self.members, [0, None, None])
+        if len({vector.size for vector in vectors}) != 1:
+            return None
+        rounds = np.stack(vectors)
+        # A round may release noise, or a model that adds it up.
+        for noise in (rounds, np.diff(rounds, axis=0)):
+            for part in self._parts():
+                guesses = [guess_seed(row[part]) for row in noise]
+                if None not in guesses[-2:]:
+                    return guesses[-1].name  # type: ignore[union-attr]
+        return None
 
     def too_little(
         self, client: Any, shorter: Any, noise_multiplier: float, draws: int

@@ -27,6 +27,7 @@ def assert_private(
     calls: int | None = None,
     clients: int | Sequence[Any] | None = None,
     clip_norm: float = 1.0,
+    norm: str = "l2",
     false_alarm_rate: float = FALSE_ALARM_RATE,
     seed: int = 0,
 ) -> Estimate:
@@ -61,6 +62,8 @@ def assert_private(
         clients: The clients of an ordinary round, or how many, each an array of ``dim`` numbers. Their clipping must
             use one norm for all numbers.
         clip_norm: The claimed clip norm, with ``clients``.
+        norm: Which norm of updates is limited: ``"l2"``, or ``"l1"`` as for Laplace noise. Canaries of one coordinate
+            have the same norm in both; other directions are then not tested.
         false_alarm_rate: Largest probability that a correct mechanism fails, if its noise is independent. The replay
             with ``clients`` has a rate of 1 in 1,000 of its own.
         seed: Seed of the canaries.
@@ -104,6 +107,8 @@ def assert_private(
         raise InputError(
             f"mechanism must be a function from the sum of updates to the noisy sum, got {type(mechanism).__name__}"
         )
+    if norm not in ("l1", "l2"):
+        raise InputError(f'norm must be "l1" or "l2", got {norm!r}')
     curve, claim, sigma = claimed_curve(epsilon, delta, noise_multiplier)
     checked_claim(claim, delta, false_alarm_rate)
     if delta > false_alarm_rate:
@@ -118,7 +123,7 @@ def assert_private(
 
         size = dim if dim is not None or tensors is None else tensors.dim
         of_clients = mechanism = ClientMechanism(
-            mechanism, clients, dim=size, clip_norm=clip_norm, noise_multiplier=noise_multiplier, seed=seed
+            mechanism, clients, dim=size, clip_norm=clip_norm, noise_multiplier=noise_multiplier, norm=norm, seed=seed
         )
         dim = of_clients.dim
         report(of_clients.replay)
@@ -128,7 +133,12 @@ def assert_private(
         canaries = min(2000, max(1, check_count("dim", dim) // 5))
     number = checked_calls(calls, dim)
     first = audit_mechanism(
-        mechanism, dim=dim, canaries=canaries, delta=delta, confidence=1 - _FIRST_CALL * false_alarm_rate, seed=seed
+        mechanism if norm == "l2" else _for_l1(mechanism),
+        dim=dim,
+        canaries=canaries,
+        delta=delta,
+        confidence=1 - _FIRST_CALL * false_alarm_rate,
+        seed=seed,
     )
     findings = check_noise(
         lambda total: applied(mechanism, total),
@@ -140,8 +150,9 @@ def assert_private(
         layers=None if tensors is None else tensors.check(dim),
         seed=seed,
         before=1,
+        waves=norm == "l2",
     )
-    made = 1 + number + calls_along_waves(dim, number)
+    made = 1 + number + (calls_along_waves(dim, number) if norm == "l2" else 0)
     share = share_of_cases(false_alarm_rate)
     if of_clients is not None and findings:
         of_clients.check_steady()
@@ -159,3 +170,8 @@ def assert_private(
         instead = "" if noise_multiplier is not None else ", or noise_multiplier= if the noise is Gaussian"
         warnings.warn(f"{weak}: pass more calls={instead}", stacklevel=2)
     return bound
+
+
+def _for_l1(mechanism: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a mechanism for updates of ℓ₂ norm 1 from one for ℓ₁ norm 1: over √dim, they are no longer than that."""
+    return lambda total: mechanism(total / total.size**0.5) * total.size**0.5

@@ -27,6 +27,7 @@ def assert_sensitivity(
     draws: int | None = None,
     quick: bool = False,
     strict: bool = False,
+    norm: str = "l2",
     seed: int = 0,
 ) -> Replay:
     """Assert that no client moves a release by more than the noise covers.
@@ -48,6 +49,7 @@ def assert_sensitivity(
         draws: Number of runs that measure the noise; more of them see a smaller excess in arrays of a few numbers.
         quick: Whether to try only the clients and rounds that find most, in about a third of the runs.
         strict: Whether warnings fail the test, too.
+        norm: Which norm of an update the clip norm limits: ``"l2"`` or ``"l1"``.
         seed: Seed of all randomness.
 
     Returns:
@@ -71,7 +73,8 @@ def assert_sensitivity(
 
     result = replay(
         release, clients, extra, clip_norm=clip_norm, noise_multiplier=noise_multiplier, adjacency=adjacency,
-        hostile=hostile, dropouts=dropouts, rounds=rounds, divisor=divisor, draws=draws, quick=quick, seed=seed,
+        hostile=hostile, dropouts=dropouts, rounds=rounds, divisor=divisor, draws=draws, quick=quick, norm=norm,
+        seed=seed,
     )  # fmt: skip
     report(result, strict=strict)
     return result

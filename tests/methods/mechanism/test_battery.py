@@ -14,9 +14,11 @@ from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noi
 from coalmine.methods.mechanism.calls import canaries_to_guess, default_calls, make_calls
 from coalmine.methods.mechanism.lags import _correlations, lag_attack
 from coalmine.methods.mechanism.power import _simulated, weakness
+from coalmine.methods.mechanism.public_seeds import seed_attack
 from coalmine.methods.mechanism.twins import _Twins, copy_attack
 from coalmine.stats import sigma_gaussian
 from coalmine.stats.guess_tests import guess_p_value
+from coalmine.stats.seeds_guessed import guess_seed
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 DIM, SIGMA = 600, sigma_gaussian(1.0, 1e-5)
@@ -522,3 +524,29 @@ def test_updates_that_count_for_more_at_some_coordinates_are_found():
     (finding,) = findings(lambda total: weights * total + draw(), calls=1000)
     assert re.match(r"Updates count about [345]\S* times as much as on the whole at .*14\d", finding.sentence)
     assert findings(lambda total: weights * (total + draw()), calls=1000) == []  # the noise counts as much
+
+
+@pytest.mark.parametrize("seeded", [np.random.default_rng, np.random.RandomState])
+def test_noise_whose_seed_is_the_number_of_the_call_is_found_by_trying(seeded):
+    call = itertools.count(100)
+    (finding,) = findings(lambda total: total + SIGMA * seeded(next(call)).standard_normal(DIM))
+    assert finding.check == "fresh noise"
+    assert re.search(rf"is that of numpy.random.{seeded.__name__}\(1\d\d\)", finding.sentence)
+
+
+def test_a_generator_that_is_seeded_once_is_no_finding():
+    """The noise of its first call is that of its seed, as in most tests."""
+    assert findings(added(lambda noise: noise)) == []
+    record = make_calls(added(lambda noise: noise), dim=DIM, calls=16, seed=0)
+    shown = np.flatnonzero(record.known[0] & (record.inputs[0] == 0))
+    assert guess_seed(record.noise[0, shown], record.coordinates[shown]).name == "numpy.random.default_rng(0)"
+    assert seed_attack(record) is None
+
+
+def test_torch_seeds_are_guessed():
+    import torch
+
+    noise = 2 * torch.randn(1000, generator=torch.Generator().manual_seed(17)).double().numpy()
+    guess = guess_seed(noise)
+    assert guess.name == "torch.manual_seed(17)"
+    np.testing.assert_allclose(guess.numbers, noise[:64], rtol=1e-6)

@@ -195,3 +195,50 @@ def test_a_release_of_another_size_is_refused():
             dim=DIM,
             clients=5,
         )
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_a_claim_of_epsilon_leaves_rounds_with_few_clients_to_their_noise(average):
+    """The noise of an average over those present grows with what one client does."""
+    rng, sigma = np.random.default_rng(0), sigma_gaussian(4.0, 1e-5)
+
+    def release(updates):
+        return (sum(map(clipped, updates)) + rng.normal(0, sigma, 50)) / (len(updates) if average else 1)
+
+    assert assert_private(release, epsilon=4.0, dim=50, clients=10, calls=100).valid
+
+
+def laplace_sum(scale=1.0, order=1, average=False):
+    rng = np.random.default_rng(0)
+
+    def release(updates):
+        clipped = [update / max(1.0, np.linalg.norm(update, order)) for update in updates]
+        return (sum(clipped) + rng.laplace(0, scale, updates[0].size)) / (len(updates) if average else 1)
+
+    return release
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_laplace_noise_for_updates_with_an_l1_clip_norm_passes(average):
+    # False-alarm probability: at most 0.1%; replay compares movements with the clip norm alone.
+    release = laplace_sum(average=average)
+    assert assert_private(release, epsilon=1.0, delta=0.0, dim=40, clients=5, calls=300, norm="l1").valid
+
+
+@pytest.mark.parametrize(("options", "words"), [({"order": 2}, "clipping"), ({"scale": 0.4}, "too small everywhere")])
+def test_bugs_of_l1_clipping_and_its_noise_are_found(options, words):
+    with pytest.raises(AssertionError, match=words):
+        assert_private(laplace_sum(**options), epsilon=1.0, delta=0.0, dim=40, clients=5, calls=300, norm="l1")
+
+
+def test_an_l1_clip_norm_is_refuted_as_an_l2_one():
+    """One coordinate moves the output further than an update in all of them, which is clipped to less."""
+    with pytest.raises(AssertionError, match=r"clipping|coordinate"):
+        assert_private(laplace_sum(), epsilon=1.0, delta=0.0, dim=40, clients=5, calls=300)
+
+
+def test_norms_are_checked():
+    with pytest.raises(InputError, match="l3"):
+        assert_private(laplace_sum(), epsilon=1.0, dim=40, clients=5, norm="l3")
+    with pytest.raises(InputError, match="3,000"):
+        assert_private(laplace_sum(), epsilon=1.0, dim=4000, clients=5, norm="l1")

@@ -18,6 +18,7 @@ from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.calls import LEAST, MOST, Calls, calls_along_waves, default_calls, make_calls
 from coalmine.methods.mechanism.lags import lag_attack
 from coalmine.methods.mechanism.places import call_attack, direction_attack, gain_attack, local_attack, place_attack
+from coalmine.methods.mechanism.public_seeds import seed_attack
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.stats.guess_tests import guess_p_value, value_p_value
@@ -34,10 +35,11 @@ SIZE_SHARE, SHAPE_SHARE, _DEFAULT_SHARE, _SMALL_SHARE = 0.4, 0.06, 0.06, 0.03
 
 # In the order in which they name a bug most directly, each with its share of the false-alarm rate.
 _ON_CALLS: tuple[tuple[Callable[[Calls], Attack | None], float], ...] = (
+    (seed_attack, _SMALL_SHARE),
     (twins.shared_attack, _DEFAULT_SHARE),
     (twins.repeat_attack, _DEFAULT_SHARE),
     (twins.copy_attack, _DEFAULT_SHARE),
-    (twins.neighbor_attack, _DEFAULT_SHARE),
+    (twins.neighbor_attack, _SMALL_SHARE),
     (call_attack, _SMALL_SHARE),
     (local_attack, _SMALL_SHARE),
     (attacks.value_attack, _DEFAULT_SHARE),
@@ -70,6 +72,7 @@ def check_noise(
     layers: Layers | None = None,
     seed: int = 0,
     before: int = 0,
+    waves: bool = True,
 ) -> list[Finding]:
     """Attack the noise of a mechanism in every way that the battery knows.
 
@@ -85,6 +88,7 @@ def check_noise(
         layers: The tensors that make up the vector, for sentences.
         seed: Seed of canaries and coins.
         before: Number of calls of the mechanism before these, for sentences.
+        waves: Whether to look for weak directions, whose updates have the same ℓ₂ norm as those of one coordinate.
 
     Returns:
         At most one finding: the failed check that names the bug most directly.
@@ -100,7 +104,7 @@ def check_noise(
     layers, calls = layers or Layers({}), calls or default_calls(dim)
     named: tuple[Attack, Calls, float] | None = None
     weaker: Attack | None = None
-    for attack, record, share in _attacks(mechanism, dim, calls, seed, layers, before):
+    for attack, record, share in _attacks(mechanism, dim, calls, seed, layers, before, waves):
         weaker = weaker or (attack if attack.sentence and attack.elsewhere is not None else None)
         if named is not None and named[0].sentence and attack.rank >= named[0].rank:
             continue  # the bug has a better name already
@@ -144,7 +148,7 @@ def _explained(
 
 
 def _attacks(
-    mechanism: Callable[[Vector], Array], dim: int, calls: int, seed: int, layers: Layers, before: int
+    mechanism: Callable[[Vector], Array], dim: int, calls: int, seed: int, layers: Layers, before: int, waves: bool
 ) -> Iterator[tuple[Attack, Calls, float]]:
     """Yield each attack that finds something to exploit, with the calls it was made on and its share of the rate."""
     record = make_calls(mechanism, dim=dim, calls=calls, seed=seed, places=layers.starts, before=before)
@@ -156,11 +160,11 @@ def _attacks(
     if lagged := lag_attack(record):
         yield *lagged, _SMALL_SHARE
     several, before = calls_along_waves(dim, calls), before + calls
-    if several:
-        waves = make_calls(_along_waves(mechanism), dim=dim, calls=several, seed=seed + 1, before=before)
-        attack = direction_attack(waves)
+    if several and waves:
+        record = make_calls(_along_waves(mechanism), dim=dim, calls=several, seed=seed + 1, before=before)
+        attack = direction_attack(record)
         if attack is not None:
-            yield attack, waves, _DEFAULT_SHARE
+            yield attack, record, _DEFAULT_SHARE
 
 
 def _along_waves(mechanism: Callable[[Vector], Array]) -> Callable[[Vector], Array]:

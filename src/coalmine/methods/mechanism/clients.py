@@ -16,9 +16,13 @@ from coalmine.arrays import Floats
 from coalmine.errors import InputError, check_count, check_positive
 from coalmine.protocol import Vector
 from coalmine.replaying import Replay, replay
+from coalmine.replaying.api import checked_order
 from coalmine.replaying.clients import Template, leaves, numbers_of
 
-_LARGEST = 100_000  # numbers of an update: the clients that carry a sum take up 1.1 · dim^1.5 numbers together
+# Numbers of an update at most, and by default: the clients that carry a sum take up 1.1 · dim^1.5 numbers together, or
+# 1.1 · dim² if their ℓ₁ norm is clipped.
+_LARGEST, _DEFAULT = {"l1": 3_000, "l2": 100_000}, {"l1": 300, "l2": 10_000}
+_IN_L1 = {"l1": ' with norm="l1"', "l2": ""}
 _STEADY = 0.01  # change of what a client does over all calls that is still taken for rounding
 _LONGER = 1.05  # clients that share an update may move the output by so much more than one client moves it at most
 
@@ -29,11 +33,12 @@ class ClientMechanism:
     Args:
         release: Function from a list of clients to their noisy sum or average.
         clients: The clients of an ordinary round, or how many: each is then a float32 array of shape ``(dim,)``.
-        dim: Number of coordinates of an update, if ``clients`` is a number; 10,000 by default.
+        dim: Number of coordinates of an update, if ``clients`` is a number; 10,000 by default, 300 with ``norm="l1"``.
         clip_norm: The claimed clip norm.
         noise_multiplier: The claimed noise multiplier. If it is None, replay compares movements with the clip norm
             alone, and leaves the noise to the battery.
         seed: Seed of the replay.
+        norm: Which norm of an update the clip norm limits: ``"l2"`` or ``"l1"``.
 
     Attributes:
         dim: Number of coordinates.
@@ -52,27 +57,32 @@ class ClientMechanism:
         clip_norm: float,
         noise_multiplier: float | None,
         seed: int,
+        norm: str = "l2",
     ) -> None:
         if not callable(release):
             raise InputError(f"mechanism must be a function of a list of clients, got {type(release).__name__}")
-        self._release, self._seed = release, seed
+        order = checked_order(norm)
+        self._release, self._seed, self._norm = release, seed, norm
         self._clip = check_positive("clip_norm", clip_norm)
         if isinstance(clients, int):
-            blank = Template(np.zeros(check_count("dim", 10_000 if dim is None else dim), dtype=np.float32))
+            blank = Template(np.zeros(check_count("dim", _DEFAULT[norm] if dim is None else dim), dtype=np.float32))
             clients = blank.random(check_count("clients", clients), norm=2 * self._clip, seed=seed)
         if not len(clients):
             raise InputError("clients must be a list of at least one client, got none")
         self._template = Template(clients[0])
         self.dim = self._template.dim
-        if self.dim > _LARGEST:
+        if self.dim > _LARGEST[norm]:
             raise InputError(
-                f"with clients, an update may have at most {_LARGEST:,} numbers, got {self.dim:,}: test a smaller model"
+                f"with clients, an update may have at most {_LARGEST[norm]:,} numbers{_IN_L1[norm]}, got "
+                f"{self.dim:,}: test a smaller model"
             )
         self.replay: Replay = replay(
-            release, clients, clip_norm=self._clip, noise_multiplier=noise_multiplier, seed=seed
-        )
-        # Canaries of the battery have a coordinate each, so their sum is no longer than √dim.
-        self._carriers = max(len(clients) + 1, math.ceil(1.1 * math.sqrt(self.dim)) + 1)
+            release, clients, clip_norm=self._clip, noise_multiplier=noise_multiplier, norm=norm, seed=seed,
+            # An average over few clients moves further, rightly if its noise grows as much.
+            dropouts=noise_multiplier is not None,
+        )  # fmt: skip
+        # Canaries of the battery have a coordinate each, so their sum is no longer than √dim, or dim in ℓ₁.
+        self._carriers = max(len(clients) + 1, math.ceil(1.1 * self.dim ** (1 / order)) + 1)
         alone = self._alone()
         self._unit = alone.unit
         if not 0 < self._unit < math.inf:
@@ -138,5 +148,5 @@ class ClientMechanism:
         """Measure movements with a short replay, without judging the noise."""
         return replay(
             release, clients, clip_norm=clip_norm, noise_multiplier=None, rounds=1, dropouts=False, quick=True,
-            seed=self._seed,
+            norm=self._norm, seed=self._seed,
         )  # fmt: skip
