@@ -71,7 +71,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(monkeypatch):
 
 
 def test_memory_must_be_positive():
-    with pytest.raises(InputError, match="pool_memory must be .*got 0"):
+    with pytest.raises(InputError, match=r"pool_memory must be .*got 0"):
         designed(1, pool_memory=0)
 
 
