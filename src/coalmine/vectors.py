@@ -8,6 +8,7 @@ implementation of everything. torch is not imported here: a tensor can only come
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,12 +60,36 @@ def flat(values: AnyVector) -> Vector:
 
 
 def tensors_of(values: AnyVector) -> list[Any] | None:
-    """Return the tensors of a list or state dict, or None if ``values`` is neither."""
+    """Return the tensors of a list or state dict, or of a list of state dicts, or None if ``values`` is neither."""
+    values = merged(values)
     if isinstance(values, Mapping):
         return [value for value in values.values() if is_float(value)]
     if isinstance(values, list | tuple) and values and hasattr(values[0], "shape"):
         return list(values)
     return None
+
+
+def merged(values: Any) -> Any:
+    """Return a sharded state dict, a list of state dicts, as a single one; anything else as it is.
+
+    Raises:
+        InputError: If two shards have a tensor of the same name.
+
+    Example:
+        >>> merged([{"first.weight": 1, "first.bias": 2}, {"last.weight": 3}])
+        {'first.weight': 1, 'first.bias': 2, 'last.weight': 3}
+    """
+    if not (isinstance(values, list | tuple) and values and all(isinstance(shard, Mapping) for shard in values)):
+        return values
+    whole: dict[Any, Any] = {}
+    for shard in values:
+        twice = whole.keys() & shard.keys()
+        if twice:
+            raise InputError(
+                f"{sorted(map(str, twice))[0]!r} is in several shards of a state dict: give each tensor once"
+            )
+        whole.update(shard)
+    return whole
 
 
 def is_float(value: Any) -> bool:
@@ -77,6 +102,10 @@ def _single(values: Any) -> Any:
     """Return one array or tensor as float32, as NumPy if it is on the CPU."""
     if not is_tensor(values):
         return np.asarray(values, dtype=np.float32)
+    if hasattr(values, "full_tensor"):
+        raise InputError(
+            f"a {type(values).__name__} is spread over several processes: give value.full_tensor(), in all processes"
+        )
     tensor = values.detach().float()
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
@@ -132,6 +161,8 @@ def dot(one: Vector, other: Vector) -> float:
     if is_tensor(one):
         return float(_block_sums(one * other).sum())
     whole = len(one) - len(one) % _BLOCK
+    if not whole:
+        return float(np.einsum("i,i->", one, other, dtype=np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         blocks = np.vecdot(one[:whole].reshape(-1, _BLOCK), other[:whole].reshape(-1, _BLOCK))
         total = float(blocks.sum(dtype=np.float64)) + float(one[whole:] @ other[whole:])
@@ -165,6 +196,17 @@ def energies(vector: Vector, edges: Ints) -> Floats:
     return np.add.reduceat(together, np.cumsum([0, *map(len, sums[:-1])]))
 
 
+def largest_sizes(vector: Vector, edges: Ints) -> Floats:
+    """Return the largest absolute number of each part of a vector; parts start at ``edges``."""
+    if not is_tensor(vector):
+        sizes = np.maximum(np.maximum.reduceat(vector, edges), -np.minimum.reduceat(vector, edges))
+        return sizes.astype(np.float64)
+    stops = [*edges[1:].tolist(), len(vector)]
+    parts = [vector[start:stop].abs().max() for start, stop in zip(edges.tolist(), stops, strict=True)]
+    largest: Floats = to_numpy(sys.modules["torch"].stack(parts)).astype(np.float64)
+    return largest
+
+
 def _block_sums(numbers: Any) -> Any:
     """Return float32 sums of consecutive blocks of numbers of a tensor; at least one."""
     whole = len(numbers) - len(numbers) % _BLOCK
@@ -183,7 +225,7 @@ def column_sums(rows: Any) -> Floats:
 
 def norm(vector: Vector) -> float:
     """Return the Euclidean norm."""
-    return float(np.sqrt(energies(vector, np.zeros(1, dtype=np.int64))[0]))
+    return math.sqrt(dot(vector, vector))
 
 
 def is_finite(vector: Vector) -> bool:

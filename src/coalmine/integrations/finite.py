@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coalmine.protocol import Vector
+from coalmine.vectors import is_finite
 
 
 def finite_part(vector: Vector) -> tuple[Vector, int]:
@@ -12,6 +13,7 @@ def finite_part(vector: Vector) -> tuple[Vector, int]:
 
     Anybody may do this to a release, so bounds stay valid (post-processing).
     """
+    if is_finite(vector):
+        return vector, 0
     finite = np.isfinite(vector)
-    lost = int(np.count_nonzero(~finite))
-    return (np.where(finite, vector, np.float32(0)), lost) if lost else (vector, 0)
+    return np.where(finite, vector, np.float32(0)), int(np.count_nonzero(~finite))

@@ -230,11 +230,8 @@ class AuditedSteps:
         total = VectorKind(self.params[0].device, torch.float32).give(flat(planted.total))
         pieces = total.split([p.numel() for p in self.params])
         for p, piece in zip(self.params, pieces, strict=True):
-            gradient = -piece.reshape(p.shape).to(p)
-            if p.summed_grad is None:
-                p.summed_grad = gradient
-            else:
-                p.summed_grad.add_(gradient)
+            update = piece.reshape(p.shape).to(p)  # minus a gradient
+            p.summed_grad = -update if p.summed_grad is None else p.summed_grad.sub_(update)
 
     # What the audits observe
 

@@ -131,9 +131,12 @@ class NoiseRecord:
         """
         self.divisor[0] = max(self.divisor[0], divisor)
         index = self.bin_of(round)
-        self.energies[index] += energies(update, self.edges) / unit**2
         if len(self.squares):
-            self.squares += np.square(to_numpy(update) / unit, dtype=np.float64)
+            squares = np.square(to_numpy(update) / unit, dtype=np.float64)
+            self.squares += squares
+            self.energies[index] += np.add.reduceat(squares, self.edges)
+        else:
+            self.energies[index] += energies(update, self.edges) / unit**2
         self.counts[index] += 1
         self.rounding[index] = max(self.rounding[index], rounding / unit)
         kept, half = len(self.samples), len(self.samples) // 2

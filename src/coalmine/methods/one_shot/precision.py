@@ -12,9 +12,9 @@ import numpy as np
 
 from coalmine.arrays import Floats, Ints
 from coalmine.protocol import Vector
-from coalmine.vectors import bits_of, device_of, is_half, pieces, to_numpy
+from coalmine.vectors import bits_of, device_of, is_half, largest_sizes, pieces, to_numpy
 
-_BRAIN_STEPS = 1 << 16  # of single precision in one of bfloat16
+_BRAIN_STEPS, _HALF_STEPS = 1 << 16, 1 << 13  # of single precision in one of bfloat16, and of half precision
 _FEW, _SEVERAL = 64, 256
 _LEAST_NUMBERS = 8  # other than 0: fewer may have few digits by chance
 _LEAST_VALUES = 8  # that differ, to recognize a grid: fewer are hardly noise
@@ -46,15 +46,18 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
     """
     stops = [*starts[1:].tolist(), len(vector)]
     parts = [vector[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
-    return np.maximum(_grid(vector), [_rounding(part) for part in parts])
+    largest = largest_sizes(vector, starts)
+    return np.maximum(_grid(vector), [_rounding(*each) for each in zip(parts, largest.tolist(), strict=True)])
 
 
-def _rounding(values: Vector) -> float:
-    """Return how far rounding may have moved the numbers of a tensor."""
-    largest = max(float(values.max()), -float(values.min()))
+def _rounding(values: Vector, largest: float) -> float:
+    """Return how far rounding may have moved the numbers of a tensor, of which the largest is known."""
     single = float(np.spacing(np.float32(largest))) / 2
     few = np.count_nonzero(to_numpy(values[:_FEW])) < _LEAST_NUMBERS
     if few and int((values != 0).sum()) < _LEAST_NUMBERS:
+        return single
+    # Neither half precision nor bfloat16 uses the last 13 bits of a float32: a few numbers mostly settle the matter.
+    if (bits_of(values[:_FEW]) & (_HALF_STEPS - 1)).any():
         return single
     if all(is_half(part) for part in _first_and_all(values)):
         return float(np.spacing(np.float16(largest))) / 2
