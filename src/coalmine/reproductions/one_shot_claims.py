@@ -108,7 +108,13 @@ TABLE_4 = (
         # Of 15 independent tests at 15%, 6 or more reject with a probability of 2% if all are normal.
         lambda means: bool(means[0] <= 5),
     ),
-    PaperClaim("none exceeds the 1% level", "0", ["above the 1% level"], lambda means: bool(means[0] == 0)),
+    PaperClaim(
+        "none exceeds the 1% level (here: at most one of 15 per seed)",
+        "0",
+        ["above the 1% level"],
+        # Of 15 independent tests at 1%, one rejects with a probability of 13% if all are normal, and two with 1%.
+        lambda means: bool(means[0] <= 1),
+    ),
 )
 
 

@@ -8,6 +8,7 @@ null, whatever the task, the architecture, η, C and m: the noise multiplier z a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ def final_shift(noise_multiplier: float, rounds: int) -> float:
         >>> round(final_shift(0.2344, 2048), 3)
         0.094
     """
-    return 1 / (noise_multiplier * rounds**0.5)
+    return 1 / (noise_multiplier * math.sqrt(rounds))
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def promising_kernel(
     sizes, activations = data.sizes, _activations(module, data.task, data)
     rows = max(1, _ACTIVATIONS // activations)
     if training.steps(int(sizes.max())) == 1:
-        if ModelStep.suits(module):
+        if ModelStep.suits(module, data):
             return ModelStep(module, data.task, training)
         if OneStep.suits(module) and rows >= _CLIENTS_PER_PASS * int(np.median(sizes)):
             return OneStep(module, data.task, training, rows=rows)

@@ -1,4 +1,8 @@
-"""Single SGD steps of many clients, for models that compute the gradients of many clients themselves."""
+"""Single SGD steps of many clients, for models that compute the gradients of many clients themselves.
+
+The reference is `loop`. Sixteen clients with four chat messages each take 7.7 ms instead of 35 ms (a word LSTM with
+46,528 parameters, one core).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,14 @@ from torch import Tensor, nn
 
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant, tensors
-from coalmine.simulation.data.federated import Task
+from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.partial_sum import PartialSum, clip_factors, group_sizes
 from coalmine.simulation.optimizers import SGD
 
-# All clients' gradients are kept together: at most this many numbers per pass, and sentences for good products.
-_MOST_KEPT, _ROWS = 4_000_000, 256
+# Examples per pass: enough for large products. A pass keeps the gradients of all its clients, and all its logits.
+_ROWS, _MOST_GRADIENTS, _MOST_LOGITS = 256, 4_000_000, 8_000_000
+# Sharing a pass pays off from about this many clients.
+_CLIENTS = 8
 
 
 class ModelStep:
@@ -30,14 +36,19 @@ class ModelStep:
         self._task, self._dtype = task, dtype
 
     @staticmethod
-    def suits(module: nn.Module) -> bool:
-        """Whether the module computes gradients of many clients, and few enough numbers to keep some of them."""
-        has_gradients = callable(getattr(type(module), "client_gradients", None))
-        return has_gradients and 8 * len(flat.parameter_vector(module)) <= _MOST_KEPT
+    def suits(module: nn.Module, data: FederatedData) -> bool:
+        """Whether the module computes gradients of many clients, who are small enough to share a pass."""
+        positions = int(np.prod(data.task.input_shape))
+        return (
+            callable(getattr(type(module), "client_gradients", None))
+            and _CLIENTS * int(np.median(data.sizes)) <= _ROWS
+            and _CLIENTS * len(flat.parameter_vector(module)) <= _MOST_GRADIENTS
+            and _ROWS * positions * data.task.classes <= _MOST_LOGITS
+        )
 
     def chunks(self, sizes: Sequence[int]) -> list[int]:
-        """As many clients per chunk as their gradients can be kept."""
-        return group_sizes(sizes, clients=max(1, _MOST_KEPT // self.model.dim), rows=_ROWS)
+        """As many clients per chunk as share a pass."""
+        return group_sizes(sizes, clients=max(1, _MOST_GRADIENTS // self.model.dim), rows=_ROWS)
 
     def clipped_sum(self, weights: Tensor, clients: Sequence[Participant], clip_norm: float, out: Tensor) -> PartialSum:
         """Σ weightᵢ · clip(−learning rate · gradientᵢ), all gradients at once."""
