@@ -99,7 +99,7 @@ class Size:
     units: int = 64
     client_batch: int = 4
     central_rate: float = 0.25
-    momentum_rate: float = 0.1
+    momentum_rate: float = 0.05
     client_rates: Mapping[Data, float] = field(default_factory=lambda: {"IID": 1.0, "Non-IID": 0.5})
     server_rate: float = 1.0
     adam_rate: float = 1e-4
