@@ -161,6 +161,7 @@ def figure_5(pools: Sequence[int], iterations: Sequence[int], steps: Sequence[in
             "no number",
             starts,
             lambda means: bool(np.all(np.abs(means[1::2] / means[0::2] - 1) < _ALIKE)),
+            lambda means: bool(np.all(np.abs(means[1::2] / means[0::2] - 1) < 0.5)),
         ),
         PaperClaim(
             f"the size of the pool has no significant effect from {pools[1]} mock clients on (within a fifth)",
@@ -168,9 +169,18 @@ def figure_5(pools: Sequence[int], iterations: Sequence[int], steps: Sequence[in
             [f"random {pool}" for pool in pools[1:]],
             lambda means: bool(np.all(np.abs(means / means[0] - 1) < _ALIKE)),
         ),
-        PaperClaim("accuracy after 1,000 iterations", "95%", ["1000 iterations"], near(0.95, within=0.05)),
         PaperClaim(
-            "attack accuracy rises with iterations", "no number", [f"{count} iterations" for count in iterations], rises
+            "accuracy after 1,000 iterations",
+            "95%",
+            ["1000 iterations"],
+            near(0.95, within=0.03),
+            lambda means: bool(means[0] > 0.95),
+        ),
+        PaperClaim(
+            "attack accuracy rises with iterations, up to almost 100%",
+            "no number",
+            [f"{count} iterations" for count in iterations],
+            lambda means: bool(np.all(np.diff(means) >= 0) and means[0] < 0.9 < means[-1]),
         ),
         PaperClaim(
             "attack accuracy rises with the model's (texts)", "no number", [f"{count} steps" for count in steps], rises
@@ -211,9 +221,10 @@ def figure_9(constants: Sequence[float]) -> list[PaperClaim]:
     moderate = [constant for constant in constants if constant <= 600]
     return [
         PaperClaim(
-            "accuracy is lower at every norm constant above 50 than at 1",
-            "no number",
+            "accuracy drops by ten points or more at norm constants above 50",
+            "a large drop",
             ["accuracy 1", *(f"accuracy {constant:g}" for constant in above)],
+            lambda means: bool(np.all(means[1:] <= means[0] - 0.1)),
             lambda means: bool(np.all(means[1:] < means[0])),
         ),
         PaperClaim(
