@@ -26,23 +26,24 @@ _COLUMNS = 1 << 16
 _SMALL = 1 << 20
 
 
+@dataclass(frozen=True, eq=False)
+class ParameterBlock:
+    """The updates of one parameter: ``rows`` (m, numbers) of its part ``index``, outside which all are zero."""
+
+    shape: torch.Size
+    index: Index
+    rows: Tensor
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
     """Updates of m mock clients in ``dim`` dimensions, none longer than ``clip_norm``, without columns of zeros.
 
     Most taps of ResNet18's last kernels only ever meet padding on small images, and most words of a vocabulary occur
     with no mock client. Dropping these columns changes no product with the matrix.
-
-    Args:
-        rows: One update per row, (m, kept numbers).
-        columns: Where each kept number stands in the flat update, ascending; None if all are kept.
-        shapes: Shapes of the model's trainable parameters.
-        clip_norm: The norm that updates were clipped to.
     """
 
-    rows: Tensor
-    columns: Tensor | None
-    shapes: Sequence[torch.Size]
+    blocks: Sequence[ParameterBlock]
     clip_norm: float
 
     @classmethod
@@ -73,27 +74,27 @@ class Pool:
                 parts.append((index, piece.view(size)[index].clone()))
         if not kept or not kept[0]:
             raise InputError("the design pool is empty: give it at least one mock client")
-        rows, columns = _gathered(sizes, kept)
-        if not bool(rows.any()):
+        pool = cls(blocks=[_block(size, parts) for size, parts in zip(sizes, kept, strict=True)], clip_norm=clip_norm)
+        if not any(bool(block.rows.any()) for block in pool.blocks):
             raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
-        return cls(rows=rows, columns=columns, shapes=sizes, clip_norm=clip_norm)
+        return pool
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.blocks[0].rows)
 
     @property
     def dim(self) -> int:
         """The number of parameters."""
-        return sum(shape.numel() for shape in self.shapes)
+        return sum(block.shape.numel() for block in self.blocks)
 
     def check_fits(self, model: nn.Module) -> None:
         """Raise an error unless the model's trainable parameters are those of the updates."""
         shapes = [value.shape for value in model.parameters() if value.requires_grad]
-        if shapes != list(self.shapes):
+        if shapes != [block.shape for block in self.blocks]:
             count = sum(shape.numel() for shape in shapes)
             raise InputError(
                 f"the design pool was made with another model: its updates have {self.dim:,} numbers in "
-                f"{len(self.shapes)} parameters, this model trains {count:,} in {len(shapes)}"
+                f"{len(self.blocks)} parameters, this model trains {count:,} in {len(shapes)}"
             )
 
     def dots(self, vectors: Tensor) -> Tensor:
@@ -101,8 +102,10 @@ class Pool:
         if self._whole is not None:
             return vectors.double() @ self._whole.T
         products = torch.zeros(len(vectors), len(self), dtype=torch.float64)
-        for columns, rows in self._chunks():
-            products += vectors[:, columns].double() @ rows.T
+        for block, piece in self._pieces(vectors):
+            part = piece[(slice(None), *block.index)].reshape(len(vectors), -1)
+            for columns, rows in zip(part.split(_COLUMNS, 1), block.rows.split(_COLUMNS, 1), strict=True):
+                products += columns.double() @ rows.double().T
         return products
 
     def combined(self, weights: Tensor) -> Tensor:
@@ -111,16 +114,20 @@ class Pool:
 
     def _combined(self, weights: Tensor) -> Tensor:
         sums = torch.zeros(len(weights), self.dim, dtype=torch.float64)
-        for columns, rows in self._chunks():
-            sums[:, columns] = weights.double() @ rows
+        for block, piece in self._pieces(sums):
+            parts = [weights.double() @ rows.double() for rows in block.rows.split(_COLUMNS, 1)]
+            where = (slice(None), *block.index)
+            piece[where] = torch.cat(parts, 1).view_as(piece[where])
         return sums
 
     @cached_property
     def gram(self) -> Tensor:
         """U Uᵀ, (m, m) in float64."""
         gram = torch.zeros(len(self), len(self), dtype=torch.float64)
-        for _, rows in self._chunks():
-            gram.addmm_(rows, rows.T)
+        for block in self.blocks:
+            for rows in block.rows.split(_COLUMNS, 1):
+                columns = rows.double()
+                gram.addmm_(columns, columns.T)
         return gram
 
     @cached_property
@@ -136,11 +143,10 @@ class Pool:
             return None
         return self._combined(torch.eye(len(self), dtype=torch.float64))
 
-    def _chunks(self) -> Iterator[tuple[slice | Tensor, Tensor]]:
-        """Yield some columns of the flat update at a time, with the updates there in float64."""
-        for start in range(0, self.rows.shape[1], _COLUMNS):
-            part = slice(start, start + _COLUMNS)
-            yield part if self.columns is None else self.columns[part], self.rows[:, part].double()
+    def _pieces(self, vectors: Tensor) -> Iterator[tuple[ParameterBlock, Tensor]]:
+        """Yield each block with the piece of ``vectors`` (k, d) that belongs to its parameter."""
+        pieces = vectors.split([block.shape.numel() for block in self.blocks], 1)
+        return ((block, piece.unflatten(1, block.shape)) for block, piece in zip(self.blocks, pieces, strict=True))
 
 
 def _nonzero_part(piece: Tensor) -> Index:
@@ -155,29 +161,27 @@ def _nonzero_part(piece: Tensor) -> Index:
     return ()
 
 
-def _gathered(sizes: Sequence[torch.Size], kept: list[list[tuple[Index, Tensor]]]) -> tuple[Tensor, Tensor | None]:
-    """Return the matrix of all updates and its columns; consumes ``kept``, the parts per parameter, to save memory."""
-    indices = [_union([index for index, _ in parts], size) for size, parts in zip(sizes, kept, strict=True)]
-    starts = torch.tensor([0, *(size.numel() for size in sizes)]).cumsum(0)
-    columns = [
-        torch.arange(start, start + size.numel()).view(size)[index].flatten()
-        for start, size, index in zip(starts.tolist(), sizes, indices, strict=False)
-    ]
-    # Zeros take no memory before they are written, so that little is held twice.
-    matrix = torch.zeros(len(kept[0]), sum(map(len, columns)))
-    pieces = matrix.split([len(part) for part in columns], 1)
-    for size, index, parts, piece in zip(sizes, indices, kept, pieces, strict=True):
-        whole = torch.zeros(size)
-        for row in piece:
-            where, values = parts.pop(0)
+def _block(size: torch.Size, parts: list[tuple[Index, Tensor]]) -> ParameterBlock:
+    """Gather all updates of a parameter over the part that any of them touches; consumes ``parts`` to save memory."""
+    index = _union([index for index, _ in parts], size)
+    shape = torch.empty(size, device="meta")[index].shape
+    if shape == size or (len(size) == 2 and shape.numel() > (1 - _WORTHWHILE) * size.numel()):
+        index, shape = (), size
+    rows = torch.zeros(len(parts), *shape)
+    whole = torch.zeros(size)
+    for row in rows:
+        where, values = parts.pop(0)
+        if not index:
+            row[where] = values
+        else:
             whole[where] = values
-            row.copy_(whole[index].flatten())
+            row.copy_(whole[index])
             whole[where] = 0
-    return matrix, None if matrix.shape[1] == starts[-1] else torch.cat(columns)
+    return ParameterBlock(size, index, rows.flatten(1))
 
 
 def _union(indices: list[Index], size: torch.Size) -> Index:
-    """Return a part of a parameter that contains all of ``indices``, where that is worthwhile a smaller one."""
+    """Return the smallest part of a parameter that contains all of ``indices``."""
     if len(size) == 4:
         spans = [[index[axis] for index in indices] for axis in (2, 3)]
         used = [[span for span in each if isinstance(span, slice) and span.stop > span.start] for each in spans]
@@ -189,6 +193,5 @@ def _union(indices: list[Index], size: torch.Size) -> Index:
         touched = torch.zeros(size[0], dtype=torch.bool)
         for (rows,) in indices:
             touched[rows] = True
-        if touched.float().mean() <= 1 - _WORTHWHILE:
-            return (touched.nonzero()[:, 0],)
+        return (touched.nonzero()[:, 0],)
     return ()
