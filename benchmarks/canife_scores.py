@@ -1,6 +1,7 @@
 """How well canaries are told apart: designed or not, scored along their own gradient or along the likelihood ratio's.
 
 python benchmarks/canife_scores.py [--only NAME] [--canaries 6]        (needs COALMINE_DATA)
+python benchmarks/canife_scores.py --strength [--seeds 3]
 
 For each data set a model is trained for a while, 100 mock clients make the design pool, and 150 clients of the training
 are the others of the audited rounds: nothing of theirs is in the pool. Effective σ is the deviation of a round's score
@@ -13,6 +14,11 @@ median norm of the pool's updates.
 *Reference* follows the published schedule: Adam at rate 1 for images, free to leave the valid range, and 0.1 for texts,
 1,000 iterations, Loss 2, one text drawn at the end. *Undesigned* are random pixels or tokens; *undesigned, real* are
 examples of the pool's users. Times are processor seconds for all canaries of a row together.
+
+``--strength`` prints one table for the CNN on CIFAR-10: the signal-to-noise ratio of each kind of canary, 1 / effective
+σ at σ = 0.01, along ĝ and along w. Each seed has its own split, model and canaries; a cell has the mean over the seeds
+of the median canary, and its standard deviation. *Real* are examples of test users, *mislabelled* the same with another
+class.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coalmine.arrays import Floats
 from coalmine.methods.canife.design.loop import DesignOutcome, DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss, MeanLoss
 from coalmine.methods.canife.design.samples import design_samples
@@ -40,7 +47,7 @@ from coalmine.methods.canife.score_direction import (
 )
 from coalmine.simulation import SGD, Adam, CentralTraining, LocalTraining, flat, models
 from coalmine.simulation.data import load
-from coalmine.simulation.data.federated import FederatedData
+from coalmine.simulation.data.federated import Examples, FederatedData
 
 POOL, OTHERS, COHORT = 100, 150, 100
 NOISES = (0.01, 0.3)
@@ -97,21 +104,23 @@ class Scene:
     pool: Pool
     others: Pool
     users: FederatedData
+    test: FederatedData
     text: bool
 
     @classmethod
-    def of(cls, setting: Setting) -> tuple[Scene, str]:
+    def of(cls, setting: Setting, seed: int = 0) -> tuple[Scene, str]:
         """Load, train, and compute everybody's updates; with a line about it."""
-        splits = load(setting.data, pool_fraction=0.25, **setting.options)
+        splits = load(setting.data, pool_fraction=0.25, seed=seed, **setting.options)
         task = splits.train.task
         training = CentralTraining(
-            model=models.build(setting.model, task, **setting.sizes),
+            model=models.build(setting.model, task, seed=seed, **setting.sizes),
             data=splits.train,
             test=splits.test,
             rounds=1,
             steps=setting.steps,
             batch_size=32,
             optimizer=setting.optimizer,
+            seed=seed,
         )
         metrics = training.run()[-1]
         accuracy = metrics.get("accuracy", metrics.get("recall@1"))
@@ -125,7 +134,7 @@ class Scene:
         pool = pool_updates(model, mock, client, clip_norm, clients=audited)
         others = pool_updates(model, audited, client, clip_norm)
         line = f"{setting.name}: {pool.dim:,} parameters, {accuracy:.1%} right on test users, clip norm {clip_norm:.2g}"
-        return cls(model, client, pool, others, mock, task.tokens is not None), line
+        return cls(model, client, pool, others, mock, splits.test, task.tokens is not None), line
 
     def design(self, count: int, settings: DesignSettings, **options: object) -> tuple[DesignOutcome, float]:
         """Canaries, and the processor seconds that they took."""
@@ -205,13 +214,54 @@ def measure(setting: Setting, count: int) -> None:
         row(name, scene, *scene.design(count, settings, **options))
 
 
+def strength(count: int, seeds: int) -> None:
+    """Print the signal-to-noise ratios of all kinds of canaries."""
+    (setting,) = [setting for setting in SETTINGS if setting.model == "leaf-cnn"]
+    noise, none = NOISES[0], DesignSettings(iterations=0)
+    ratios: dict[str, list[Floats]] = {}
+    for seed in range(seeds):
+        scene, line = Scene.of(setting, seed)
+        print(line, flush=True)
+        test = scene.test.pooled()
+        wrong = Examples(test.inputs, (test.targets + 1) % scene.users.task.classes)
+        rows: Sequence[tuple[str, DesignSettings, dict[str, object]]] = [
+            ("real", none, {"start": test}),
+            ("mislabelled", none, {"start": wrong}),
+            ("random pixels", none, {}),
+            ("designed with Loss 2", DesignSettings(loss=CovarianceLoss()), {}),
+            ("designed for the likelihood ratio (default)", DesignSettings(), {}),
+        ]
+        for name, settings, options in rows:
+            design, _ = scene.design(count, settings, seed=seed, **options)
+            sent = updates(scene.model, design.clients, scene.client, scene.pool.clip_norm)
+            sigmas = [
+                [
+                    held_out_sigma(d, scene.others, noise_multiplier=noise, cohort=COHORT)
+                    for d in directions(scene, u, noise)
+                ]
+                for u in sent
+            ]
+            ratios.setdefault(name, []).append(1 / np.median(sigmas, axis=0))
+            print(name, *(f"{ratio:.2f}" for ratio in ratios[name][-1]), flush=True)
+    print("\n| canary | along its own direction | along the likelihood ratio |\n|---|---|---|")
+    for name, values in ratios.items():
+        means, deviations = np.mean(values, axis=0), np.std(values, axis=0, ddof=min(1, seeds - 1))
+        cells = [f"{mean:.1f} ± {deviation:.1f}" for mean, deviation in zip(means, deviations, strict=True)]
+        print(f"| {name} | {cells[0]} | {cells[1]} |")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--only", metavar="NAME", default="", help="data sets whose name contains this")
     parser.add_argument("--canaries", type=int, default=6, help="in each row")
+    parser.add_argument("--strength", action="store_true", help="print the table of signal-to-noise ratios instead")
+    parser.add_argument("--seeds", type=int, default=3, help="of --strength")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.strength:
+        strength(options.canaries, options.seeds)
+        return
     for setting in SETTINGS:
         if options.only.lower() in setting.name.lower():
             measure(setting, options.canaries)

@@ -1,7 +1,5 @@
 """Models, pools, small audited trainings and results for tests of CANIFE."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import nn
@@ -32,7 +30,7 @@ def random_pool(module, count=7, clip_norm=0.8, dtype=torch.float32, seed=0):
     pool = Pool.of(rows, shapes, clip_norm=clip_norm)
     if dtype == torch.float64:
         rows = rows.double()
-        pool = replace(pool, rows=pool.rows.double())
+        pool = Pool(blocks=[type(b)(b.shape, b.index, b.rows.double()) for b in pool.blocks], clip_norm=clip_norm)
     return rows, pool
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coalmine.errors import InputError, check_positive
-from coalmine.methods.canife.pool_storage import POOL_MEMORY, UpdateStore
+from coalmine.methods.canife.pool_storage import POOL_MEMORY, ParameterBlock, UpdateStore
 from coalmine.simulation import flat
 
 # Columns converted to float64 at a time.
@@ -27,17 +27,9 @@ class Pool:
 
     Most taps of ResNet18's last kernels only ever meet padding on small images, and most words of a vocabulary occur
     with no mock client. Dropping these columns changes no product with the matrix.
-
-    Args:
-        rows: One update per row, (m, kept numbers).
-        columns: Where each kept number stands in the flat update, ascending; None if all are kept.
-        shapes: Shapes of the model's trainable parameters.
-        clip_norm: The norm that updates were clipped to.
     """
 
-    rows: Tensor
-    columns: Tensor | None
-    shapes: Sequence[torch.Size]
+    blocks: Sequence[ParameterBlock]
     clip_norm: float
 
     @classmethod
@@ -55,15 +47,14 @@ class Pool:
             updates: One update per mock client, clipped.
             shapes: Shapes of the model's trainable parameters, in the order of the flat vector.
             clip_norm: The norm they were clipped to.
-            memory: GiB of memory that they may take. A larger pool is kept in a temporary file.
+            memory: GiB of memory that they may take. A larger pool is kept in temporary files.
 
         Raises:
-            InputError: If there are no updates, all are zero, one exceeds the clip norm, or the file does not fit on
-                the disk.
+            InputError: If there are no updates, all are zero, one exceeds the clip norm, or the files do not fit on the
+                disk.
         """
         check_positive("clip_norm", clip_norm)
-        sizes = [torch.Size(shape) for shape in shapes]
-        store = UpdateStore(sizes, memory)
+        store = UpdateStore([torch.Size(shape) for shape in shapes], memory)
         for number, update in enumerate(updates):
             norm = float(flat.norms(update[None]))
             if not math.isfinite(norm) or norm > clip_norm * (1 + 1e-5):
@@ -74,27 +65,27 @@ class Pool:
             store.add(update.cpu())
         if not shapes or not len(store):
             raise InputError("the design pool is empty: give it at least one mock client")
-        rows, columns = store.matrix()
-        if not bool(rows.any()):
+        pool = cls(blocks=store.blocks(), clip_norm=clip_norm)
+        if not any(bool(block.rows.any()) for block in pool.blocks):
             raise InputError("every update of the design pool is zero: its clients learn nothing from their data")
-        return cls(rows=rows, columns=columns, shapes=sizes, clip_norm=clip_norm)
+        return pool
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.blocks[0].rows)
 
     @property
     def dim(self) -> int:
         """The number of parameters."""
-        return sum(shape.numel() for shape in self.shapes)
+        return sum(block.shape.numel() for block in self.blocks)
 
     def check_fits(self, model: nn.Module) -> None:
         """Raise an error unless the model's trainable parameters are those of the updates."""
         shapes = [value.shape for value in model.parameters() if value.requires_grad]
-        if shapes != list(self.shapes):
+        if shapes != [block.shape for block in self.blocks]:
             count = sum(shape.numel() for shape in shapes)
             raise InputError(
                 f"the design pool was made with another model: its updates have {self.dim:,} numbers in "
-                f"{len(self.shapes)} parameters, this model trains {count:,} in {len(shapes)}"
+                f"{len(self.blocks)} parameters, this model trains {count:,} in {len(shapes)}"
             )
 
     def dots(self, vectors: Tensor) -> Tensor:
@@ -102,8 +93,10 @@ class Pool:
         if self._whole is not None:
             return vectors.double() @ self._whole.T
         products = torch.zeros(len(vectors), len(self), dtype=torch.float64)
-        for columns, rows in self._chunks():
-            products += vectors[:, columns].double() @ rows.T
+        for block, piece in self._pieces(vectors):
+            part = piece[(slice(None), *block.index)].reshape(len(vectors), -1)
+            for columns, rows in zip(part.split(_COLUMNS, 1), block.rows.split(_COLUMNS, 1), strict=True):
+                products += columns.double() @ rows.double().T
         return products
 
     def combined(self, weights: Tensor) -> Tensor:
@@ -112,16 +105,20 @@ class Pool:
 
     def _combined(self, weights: Tensor) -> Tensor:
         sums = torch.zeros(len(weights), self.dim, dtype=torch.float64)
-        for columns, rows in self._chunks():
-            sums[:, columns] = weights.double() @ rows
+        for block, piece in self._pieces(sums):
+            parts = [weights.double() @ rows.double() for rows in block.rows.split(_COLUMNS, 1)]
+            where = (slice(None), *block.index)
+            piece[where] = torch.cat(parts, 1).view_as(piece[where])
         return sums
 
     @cached_property
     def gram(self) -> Tensor:
         """U Uᵀ, (m, m) in float64."""
         gram = torch.zeros(len(self), len(self), dtype=torch.float64)
-        for _, rows in self._chunks():
-            gram.addmm_(rows, rows.T)
+        for block in self.blocks:
+            for rows in block.rows.split(_COLUMNS, 1):
+                columns = rows.double()
+                gram.addmm_(columns, columns.T)
         return gram
 
     @cached_property
@@ -137,8 +134,7 @@ class Pool:
             return None
         return self._combined(torch.eye(len(self), dtype=torch.float64))
 
-    def _chunks(self) -> Iterator[tuple[slice | Tensor, Tensor]]:
-        """Yield some columns of the flat update at a time, with the updates there in float64."""
-        for start in range(0, self.rows.shape[1], _COLUMNS):
-            part = slice(start, start + _COLUMNS)
-            yield part if self.columns is None else self.columns[part], self.rows[:, part].double()
+    def _pieces(self, vectors: Tensor) -> Iterator[tuple[ParameterBlock, Tensor]]:
+        """Yield each block with the piece of ``vectors`` (k, d) that belongs to its parameter."""
+        pieces = vectors.split([block.shape.numel() for block in self.blocks], 1)
+        return ((block, piece.unflatten(1, block.shape)) for block, piece in zip(self.blocks, pieces, strict=True))

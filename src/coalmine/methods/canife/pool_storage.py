@@ -1,13 +1,14 @@
-"""Where the updates of a design pool are kept: in memory, or beyond a limit in a temporary file.
+"""Where the updates of a design pool are kept: in memory, or beyond a limit in temporary files.
 
-The file holds the same float32 numbers and is mapped into memory, so whatever is computed from it is the same to the
-bit. The operating system reads it as needed and drops it again when memory is short.
+Files hold the same float32 numbers and are mapped into memory, so whatever is computed from them is the same to the
+bit. The operating system reads them as needed and drops them again when memory is short.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,12 +29,21 @@ _WORTHWHILE = 0.1
 _GIB = 1 << 30
 
 
+@dataclass(frozen=True, eq=False)
+class ParameterBlock:
+    """The updates of one parameter: ``rows`` (m, numbers) of its part ``index``, outside which all are zero."""
+
+    shape: torch.Size
+    index: Index
+    rows: Tensor
+
+
 class UpdateStore:
-    """Collects flat updates (d,) one by one, and returns them as a matrix without columns of zeros.
+    """Collects flat updates (d,) one by one, and returns them as blocks without columns of zeros.
 
     Args:
         shapes: Shapes of the parameters, in the order of the flat vector.
-        memory: GiB of memory that updates may take. Once they take more, they are written to a temporary file, all of
+        memory: GiB of memory that updates may take. Once they take more, they are written to temporary files, all of
             their columns at first.
     """
 
@@ -43,15 +53,15 @@ class UpdateStore:
         self._indices: list[list[Index]] = [[] for _ in shapes]
         self._bytes, self._count = 0, 0
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._file: BinaryIO | None = None
+        self._files: list[BinaryIO] = []
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether updates are in a file."""
-        return self._file is not None
+        """Whether updates are in files."""
+        return self._directory is not None
 
     def add(self, update: Tensor) -> None:
         """Store a copy of an update."""
@@ -61,45 +71,50 @@ class UpdateStore:
             values = piece.view(shape)
             index = _nonzero_part(values)
             self._indices[number].append(index)
-            if self._file is None:
+            if self.is_on_disk:
+                _write(self._files[number], [values])
+            else:
                 self._kept[number].append((index, values[index].clone()))
                 self._bytes += self._kept[number][-1][1].nbytes
-        if self._file is not None:
-            _write(self._file, [update])
-        elif self._bytes > self._memory * _GIB:
+        if not self.is_on_disk and self._bytes > self._memory * _GIB:
             self._move_to_disk()
 
-    def matrix(self) -> tuple[Tensor, Tensor | None]:
-        """Return all updates (m, kept numbers) and the columns of the flat update that are kept, None if all are.
-
-        The store is then empty.
-        """
-        columns = _columns(self._shapes, self._indices)
-        if self._file is None:
-            return _gathered(self._shapes, self._kept, columns), _all_or(columns, self._shapes)
-        self._file.close()
-        path, kept = Path(self._file.name), _all_or(columns, self._shapes)
-        rows = _mapped(path, self._count)
-        if kept is not None:
-            compact = path.with_suffix(".compact")
-            with compact.open("wb") as smaller:
-                _write(smaller, (row[kept] for row in rows))
-            rows = _mapped(compact, self._count)
+    def blocks(self) -> list[ParameterBlock]:
+        """Return all updates, parameter by parameter; the store is then empty."""
+        if not self.is_on_disk:
+            return [_block(shape, parts) for shape, parts in zip(self._shapes, self._kept, strict=True)]
+        blocks = [self._mapped_block(number) for number in range(len(self._shapes))]
         assert self._directory is not None
-        # The file has no name from here on, and vanishes with the tensor that is mapped to it.
+        # The files have no name from here on, and vanish with the tensors that are mapped to them.
         self._directory.cleanup()
-        return rows, kept
+        return blocks
 
     def _move_to_disk(self) -> None:
-        """Write what is in memory to a file."""
+        """Write what is in memory to files."""
         self._directory = tempfile.TemporaryDirectory(prefix="coalmine-pool-", ignore_cleanup_errors=True)
-        self._file = (Path(self._directory.name) / "updates").open("wb")
-        for parts in zip(*self._kept, strict=True):
-            wholes = [torch.zeros(shape) for shape in self._shapes]
-            for whole, (where, values) in zip(wholes, parts, strict=True):
+        for number, (shape, parts) in enumerate(zip(self._shapes, self._kept, strict=True)):
+            self._files.append((Path(self._directory.name) / str(number)).open("wb"))
+            whole = torch.zeros(shape)
+            for where, values in parts:
+                whole.zero_()
                 whole[where] = values
-            _write(self._file, wholes)
-        self._kept = []
+                _write(self._files[number], [whole])
+            parts.clear()
+
+    def _mapped_block(self, number: int) -> ParameterBlock:
+        """Return the block of a parameter, mapped to a file."""
+        shape, file = self._shapes[number], self._files[number]
+        file.close()
+        path = Path(file.name)
+        rows = _mapped(path, self._count, shape)
+        index, part = _worthwhile(_union(self._indices[number], shape), shape)
+        if not index:
+            return ParameterBlock(shape, index, rows.flatten(1))
+        compact = path.with_suffix(".compact")
+        with compact.open("wb") as smaller:
+            _write(smaller, (row[index] for row in rows))
+        path.unlink()
+        return ParameterBlock(shape, index, _mapped(compact, self._count, part).flatten(1))
 
 
 def _write(file: BinaryIO, values: Iterable[Tensor]) -> None:
@@ -115,11 +130,11 @@ def _write(file: BinaryIO, values: Iterable[Tensor]) -> None:
         ) from error
 
 
-def _mapped(path: Path, count: int) -> Tensor:
-    """Return the numbers in a file as ``count`` rows."""
-    numbers = path.stat().st_size // 4
+def _mapped(path: Path, count: int, shape: torch.Size) -> Tensor:
+    """Return ``count`` arrays of a shape that a file holds, (count, *shape)."""
+    numbers = count * shape.numel()
     whole = torch.from_file(str(path), shared=False, size=numbers) if numbers else torch.zeros(0)
-    return whole.view(count, numbers // count)
+    return whole.view(count, *shape)
 
 
 def _nonzero_part(piece: Tensor) -> Index:
@@ -134,41 +149,32 @@ def _nonzero_part(piece: Tensor) -> Index:
     return ()
 
 
-def _columns(shapes: Sequence[torch.Size], indices: Sequence[Sequence[Index]]) -> list[Tensor]:
-    """Return for each parameter which numbers of the flat update are kept, in ascending order."""
-    starts = torch.tensor([0, *(shape.numel() for shape in shapes)]).cumsum(0).tolist()
-    return [
-        torch.arange(start, start + shape.numel()).view(shape)[_union(parts, shape)].flatten()
-        for start, shape, parts in zip(starts, shapes, indices, strict=False)
-    ]
-
-
-def _all_or(columns: Sequence[Tensor], shapes: Sequence[torch.Size]) -> Tensor | None:
-    """Return the columns of all parameters together; None if they are all there are."""
-    whole = sum(shape.numel() for shape in shapes)
-    return None if sum(map(len, columns)) == whole else torch.cat(list(columns))
-
-
-def _gathered(
-    shapes: Sequence[torch.Size], kept: Sequence[list[tuple[Index, Tensor]]], columns: Sequence[Tensor]
-) -> Tensor:
-    """Return the matrix of all updates; consumes ``kept``, the parts per parameter, to save memory."""
-    # Zeros take no memory before they are written, so that little is held twice.
-    matrix = torch.zeros(len(kept[0]), sum(map(len, columns)))
-    pieces, start = matrix.split([len(part) for part in columns], 1), 0
-    for shape, part, parts, piece in zip(shapes, columns, kept, pieces, strict=True):
-        whole = torch.zeros(shape)
-        for row in piece:
-            where, values = parts.pop(0)
+def _block(size: torch.Size, parts: list[tuple[Index, Tensor]]) -> ParameterBlock:
+    """Gather all updates of a parameter over the part that any of them touches; consumes ``parts`` to save memory."""
+    index, shape = _worthwhile(_union([index for index, _ in parts], size), size)
+    rows = torch.zeros(len(parts), *shape)
+    whole = torch.zeros(size)
+    for row in rows:
+        where, values = parts.pop(0)
+        if not index:
+            row[where] = values
+        else:
             whole[where] = values
-            row.copy_(whole.flatten()[part - start])
+            row.copy_(whole[index])
             whole[where] = 0
-        start += shape.numel()
-    return matrix
+    return ParameterBlock(size, index, rows.flatten(1))
+
+
+def _worthwhile(index: Index, size: torch.Size) -> tuple[Index, torch.Size]:
+    """Return a part and its shape, or the whole parameter if the part is nearly as large."""
+    shape = torch.empty(size, device="meta")[index].shape
+    if shape == size or (len(size) == 2 and shape.numel() > (1 - _WORTHWHILE) * size.numel()):
+        return (), size
+    return index, shape
 
 
 def _union(indices: Sequence[Index], size: torch.Size) -> Index:
-    """Return a part of a parameter that contains all of ``indices``: a smaller one where that is worthwhile."""
+    """Return the smallest part of a parameter that contains all of ``indices``."""
     if len(size) == 4:
         spans = [[index[axis] for index in indices] for axis in (2, 3)]
         used = [[span for span in each if isinstance(span, slice) and span.stop > span.start] for each in spans]
@@ -180,6 +186,5 @@ def _union(indices: Sequence[Index], size: torch.Size) -> Index:
         touched = torch.zeros(size[0], dtype=torch.bool)
         for (rows,) in indices:
             touched[rows] = True
-        if touched.float().mean() <= 1 - _WORTHWHILE:
-            return (touched.nonzero()[:, 0],)
+        return (touched.nonzero()[:, 0],)
     return ()

@@ -5,7 +5,7 @@ import torch
 
 from canary_models import random_pool
 from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
-from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.design_pool import ParameterBlock, Pool
 from federations import mlp
 
 
@@ -43,7 +43,7 @@ def test_the_derivative_stays_exact_where_all_updates_are_alike():
     gradient = common + 0.03 * torch.randn(1, 300_000, generator=draw)
     derivatives = []
     for dtype in (torch.float32, torch.float64):
-        pool = Pool(rows=rows.to(dtype), columns=None, shapes=[torch.Size([300_000])], clip_norm=0.8)
+        pool = Pool(blocks=[ParameterBlock(torch.Size([300_000]), (), rows.to(dtype))], clip_norm=0.8)
         loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0)
         derivatives.append(loss.derivative(gradient.to(dtype)).derivatives.double())
     assert (derivatives[0] - derivatives[1]).norm() < 1e-4 * derivatives[1].norm()
@@ -56,3 +56,13 @@ def test_a_canary_without_a_gradient_stays_where_it_is():
     actual = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(torch.zeros(1, pool.dim))
     assert actual.losses.tolist() == [1.0]
     assert not actual.derivatives.any()
+
+
+def test_parameters_give_the_same_loss_together_and_one_by_one(monkeypatch):
+    _, pool = random_pool(mlp(), dtype=torch.float64)
+    gradient = torch.randn(3, pool.dim, dtype=torch.float64)
+    together = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(gradient)
+    monkeypatch.setattr("coalmine.methods.canife.design.loss._JOINED", 0)
+    apart = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(gradient)
+    torch.testing.assert_close(apart.losses, together.losses, rtol=1e-12, atol=0)
+    torch.testing.assert_close(apart.derivatives, together.derivatives, rtol=1e-9, atol=1e-15)

@@ -165,7 +165,7 @@ def test_words_that_no_client_has_take_no_room_in_the_pool():
     data = FederatedData(inputs=small.inputs, targets=small.targets, bounds=small.bounds, names=small.names, task=task)
     module = lstm(task=task)
     pool = pool_updates(module, data, CLIENT, 0.05)
-    assert pool.rows.shape == (5, pool.dim - (400 - 13) * 5)
+    assert pool.blocks[0].rows.shape == (5, 13 * 5)
     design = design_samples(module, pool, task=task, client=CLIENT, settings=DesignSettings(iterations=5))
     assert math.isfinite(design.canaries[0].loss)
 

@@ -22,6 +22,9 @@ from coalmine.errors import InputError, check_positive
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.simulation import flat
 
+# Numbers of the pool that are copied into one matrix, at most: 64 MB.
+_JOINED = 1 << 24
+
 
 @dataclass(frozen=True)
 class MeanLoss:
@@ -103,8 +106,10 @@ class DesignLoss:
     ) -> None:
         self._metric, self._clip_norm = loss.metric(pool), pool.clip_norm
         self._step, self._constant = step, norm_constant
-        within = _columns_within(pool, columns)
-        self._pool, self._columns = pool.rows.to(device), None if within is None else within.to(device)
+        self._parts_of_pool = [
+            (where if isinstance(where, slice) else where.to(device), rows.to(device))
+            for where, rows in _joined(pool, columns)
+        ]
 
     def __call__(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses and norms (k,) of gradients (k, d)."""
@@ -116,9 +121,10 @@ class DesignLoss:
         losses, norms, weighted = self._parts(gradients)
         length = norms * self._clip_norm / self._step
         safe = torch.where(length > 0, length, 1.0)
-        across = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients) @ self._pool
-        if self._columns is not None:
-            across = torch.zeros_like(gradients).index_copy_(1, self._columns, across)
+        weights = (weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients)
+        across = torch.zeros_like(gradients)
+        for columns, rows in self._parts_of_pool:
+            across[:, columns] = weights @ rows
         # The component along ĝ is bᵀ W b up to rounding. Where updates resemble the canary's, (I − ĝ ĝᵀ) leaves little
         # of a large vector, so we measure the component on that very vector instead.
         along = -(across * gradients).sum(1).cpu().double() / safe**2
@@ -129,8 +135,9 @@ class DesignLoss:
     def _parts(self, gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the losses, the norms s, and W b, in float64 on the CPU."""
         length = flat.norms(gradients)
-        within = gradients if self._columns is None else gradients[:, self._columns]
-        dots = (within @ self._pool.T).cpu().double()
+        dots = torch.zeros(len(gradients), len(self._metric), dtype=torch.float64)
+        for columns, rows in self._parts_of_pool:
+            dots += (gradients[:, columns] @ rows.T).cpu()
         b = dots / (torch.where(length > 0, length, 1.0) * self._clip_norm)[:, None]
         weighted = b @ self._metric
         orthogonal = (weighted * b).sum(1)
@@ -138,13 +145,29 @@ class DesignLoss:
         return orthogonal + (self._constant - norms).clamp(min=0).square(), norms, weighted
 
 
-def _columns_within(pool: Pool, given: Tensor | None) -> Tensor | None:
-    """Return where the pool's columns stand among the ``given`` ones of the flat gradient; None if they are alike."""
-    if given is None:
-        return pool.columns
-    place = torch.full((pool.dim,), -1)
-    place[given.cpu()] = torch.arange(len(given))
-    columns = place if pool.columns is None else place[pool.columns]
-    if bool((columns < 0).any()):
-        raise InputError("the design pool was made with another model, or for inputs of another size, than the canary")
-    return None if len(columns) == len(given) else columns
+def _joined(pool: Pool, given: Tensor | None) -> list[tuple[slice | Tensor, Tensor]]:
+    """Return the pool's updates in a few parts, each with its columns among the ``given`` ones of the flat gradient.
+
+    One product with a large matrix costs less than many with small ones, so small parameters are copied together.
+    """
+    place = torch.arange(pool.dim)
+    if given is not None:
+        place = torch.full((pool.dim,), -1)
+        place[given.cpu()] = torch.arange(len(given))
+    pieces = place.split([block.shape.numel() for block in pool.blocks])
+    groups: list[list[tuple[Tensor, Tensor]]] = []
+    for piece, block in zip(pieces, pool.blocks, strict=True):
+        columns = piece.view(block.shape)[block.index].flatten()
+        if bool((columns < 0).any()):
+            raise InputError(
+                "the design pool was made with another model, or for inputs of another size, than the canary"
+            )
+        if not groups or sum(rows.numel() for _, rows in groups[-1]) + block.rows.numel() > _JOINED:
+            groups.append([])
+        groups[-1].append((columns, block.rows))
+    parts: list[tuple[slice | Tensor, Tensor]] = []
+    for group in groups:
+        columns, rows = (values[0] if len(group) == 1 else torch.cat(values, -1) for values in zip(*group, strict=True))
+        dense = len(columns) > 0 and int(columns[-1] - columns[0]) == len(columns) - 1
+        parts.append((slice(int(columns[0]), int(columns[-1]) + 1) if dense else columns, rows))
+    return parts
