@@ -6,15 +6,15 @@ The baselines are written after the formulation of facebookresearch/canife (no c
 parameter gradient with a graph, normalized, multiplied with every update of the pool, the loss
 d · meanᵢ⟨uᵢ, C g/‖g‖⟩² + d · max(c − ‖g‖, 0)² sent back through all of it, one step of Adam. They design one canary at
 a time. *element-wise* multiplies and sums as the reference does; *matmul* computes the same products as one matrix
-product, a change of one line, and is what all ratios are against. *two-stage* is coalmine's way for any module, *by
-layers* the one it takes for these models by itself.
+product, a change of one line, and all ratios compare with it. *two-stage* is coalmine's way for any module, *by layers*
+the one that it chooses for these models.
 
 Every contender runs in a process of its own with one thread, in turns with *matmul*. A time is the least processor time
 of an iteration, which other processes disturb less than the clock's median; a ratio is that of two times of the same
 process. Memory is the process's highest (ru_maxrss) before *matmul* joins. All see the same model, pool (100 mock
-clients of one random example) and canary. *Difference* is the largest one between the derivative by the canary and that
-of the baseline's formulation in float64, over the largest entry, for a pool of six: in float32 the baselines themselves
-are off where all updates are much alike.
+clients of one random example) and canary. *Difference* is the largest deviation of the derivative with respect to the
+canary from that of the baseline in float64, relative to the largest entry, for a pool of six: in float32 the baselines
+themselves are off where all updates are much alike.
 """
 
 from __future__ import annotations
@@ -197,13 +197,14 @@ def run_one(work: Workload, way: str, count: int, pool: int, file: Path) -> None
         return Baseline(work, size, way) if way in ("matmul", "element-wise") else Coalmine(work, size, way, count)
 
     np.save(file, contender(FEW).derivative().numpy())
-    own, turn = contender(pool), max(2, work.iterations // TURNS)
-    own.iterate(2)
+    measured, turn = contender(pool), max(2, work.iterations // TURNS)
+    measured.iterate(2)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     baseline = Baseline(work, pool, "matmul")
-    turns = [(own.iterate(turn + 1)[1:], baseline.iterate(turn + 1)[1:]) for _ in range(TURNS)]  # the first warms up
-    mine, theirs = (1e3 * np.concatenate(times).min() for times in zip(*turns, strict=True))
-    print(json.dumps({"ms": mine / count, "ratio": theirs / (mine / count), "gigabytes": peak / 1e6}))
+    # The first iteration of each turn warms up.
+    turns = [(measured.iterate(turn + 1)[1:], baseline.iterate(turn + 1)[1:]) for _ in range(TURNS)]
+    ours_ms, baseline_ms = (1e3 * np.concatenate(times).min() for times in zip(*turns, strict=True))
+    print(json.dumps({"ms": ours_ms / count, "ratio": baseline_ms / (ours_ms / count), "gigabytes": peak / 1e6}))
 
 
 def measure(work: Workload, pool: int, ways: str) -> None:

@@ -4,7 +4,7 @@
 
 1,000 canaries inserted and 1,000 held out; one round of ``OneShot``, view "updates". The baseline transforms the whole
 vector by one matrix product after the other, with temporary vectors, as coalmine did before; both are measured in turns
-in one process. Times of the whole audit are those of its first round, which also draws the canaries, checks included;
+in one process. Times of the whole audit are those of its first round, with its checks and with drawing the canaries;
 memory is the peak beyond what the process has once the release is there (Linux).
 """
 

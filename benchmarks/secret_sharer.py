@@ -138,7 +138,7 @@ def ranks(weights: Path, references: int, limit: int | None, scored: int) -> Non
 
 
 def audit(directory: Path, references: int) -> None:
-    """Print the time of ranking in a small audit, beside scoring the same parts of the references, and all of them."""
+    """Print how long ranking takes in a small audit, and how long it would take by scoring references one by one."""
     canaries = read_canaries(directory / "canaries.json")[0]
     module = load_model(TextTrainingSettings(), canaries, directory / "weights.safetensors")
     scorer = PhraseScorer(steps_of(module, canaries.language.size), canaries.language)

@@ -19,6 +19,6 @@ def test_facts_about_devices_hold(path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(path)]
     # Some virtual machines announce AMX and kill programs that use it, as torch does in bfloat16.
     environment = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
-    found = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-2000:]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert finished.returncode == 0, finished.stdout[-5000:] + finished.stderr[-2000:]
     assert len(FILES) == 3

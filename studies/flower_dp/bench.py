@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-import coalmine as cm
+import coalmine as cm  # names are looked up when used: replays need no torch, which takes seconds to import
 from coalmine.integrations.flower import CanaryGrid, FrozenRounds, Layout, LocalGrid
 from coalmine.methods.canife.canaries import GivenUpdates
 

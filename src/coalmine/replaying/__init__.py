@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coalmine.replaying.result import Moved as Moved
     from coalmine.replaying.result import Replay as Replay
 
-# Replaying a NumPy function takes no torch, which the mechanisms of `coalmine.simulation` import.
+# Lazy, because replaying a NumPy function needs no torch, which the mechanisms of `coalmine.simulation` import.
 __getattr__, __all__ = lazy_names(
     __name__,
     {

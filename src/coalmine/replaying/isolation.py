@@ -50,7 +50,11 @@ class Isolated:
 
     @contextmanager
     def copied(self, release: Callable[..., Any] | None = None) -> Iterator[Callable[..., Any]]:
-        """Return a copy to call, as often as there are rounds: of the release, or of a copy that had some rounds."""
+        """Return a copy to call once per round.
+
+        Args:
+            release: What to copy: an earlier copy that has run some rounds, or None for the release itself.
+        """
         variables = [(space, name, space[name]) for space, names in self._spaces for name in names]
         seen = dict(self._shared)
         kept = [pair for _, _, value in variables for pair in _contents(value, seen)]

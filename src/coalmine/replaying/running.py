@@ -99,13 +99,16 @@ class Runner:
     def branching(
         self, members: Sequence[Any], seeds: Sequence[int | None], branches: Sequence[int] = ()
     ) -> list[list[Floats]]:
-        """Return the releases of successive rounds, each with what it would be after other random draws.
+        """Return the releases of successive rounds, each followed by what it would have been after other random draws.
 
         Args:
             members: The clients of each round.
             seeds: As for `successive`.
-            branches: Random draws that generators are set to before each round, which ends there: the next round
-                follows one without.
+            branches: Further random draws to try in each round, each on a copy: the next round continues from the
+                round without them.
+
+        Returns:
+            For each round its release and those of the branches; fewer rounds if one of them fails.
         """
         releases: list[list[Floats]] = []
         clients = [copy.deepcopy(list(members)) for _ in seeds]  # copying must not draw
@@ -126,7 +129,7 @@ class Runner:
         return releases
 
     def _branch(self, release: Callable[..., Any], members: Sequence[Any], draw: int) -> Outcome:
-        """Run one round of a copy of a release that goes on afterwards as if nothing had happened."""
+        """Run one round of a copy of ``release``, which itself goes on afterwards as if nothing had happened."""
         owned = self._isolated.generators
         with kept(owned), self._isolated.copied(release) as twin:
             present = copy.deepcopy(list(members))

@@ -1,7 +1,7 @@
-"""Flower's records with less bookkeeping, for replays: they make tens of thousands of records of small arrays.
+"""Flower's records with less bookkeeping, for replays, which make tens of thousands of records of small arrays.
 
-`fast_records` replaces four methods of Flower for a while by ones that do the same; a test compares each with Flower's
-own. Without it, replays of strategies take 1.5 to 1.9 times as long.
+Within `fast_records`, four methods of Flower are replaced by faster ones that do the same; a test compares each with
+Flower's own. Without it, replays of strategies take 1.5 to 1.9 times as long.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPED_DICT: Any = next(kind for kind in ArrayRecord.__mro__ if kind.__name__ ==
 
 
 def fast_records() -> AbstractContextManager[None]:
-    """Replace methods of Flower's records for a while."""
+    """Return a context in which Flower's records use the methods below."""
     return replaced(
         (Array, "numpy", decoded),
         (Array, "from_numpy_ndarray", staticmethod(encoded)),
@@ -34,10 +34,10 @@ def fast_records() -> AbstractContextManager[None]:
 
 
 def decoded(array: Array) -> Any:
-    """Return what ``array.numpy()`` does, without parsing the header: that would take half of the time of a replay.
+    """Return what ``array.numpy()`` does, without parsing the header, which would take half of the time of a replay.
 
-    Flower stores arrays in NumPy's own format; type and shape stand beside the data, which are behind a header whose
-    length is in bytes 8 and 9.
+    Flower stores arrays in NumPy's own format, with type and shape beside it. The numbers follow a header whose length
+    is in bytes 8 and 9.
     """
     data = array.data
     if (
@@ -69,7 +69,7 @@ def recorded(array_dict: Mapping[str, Array], *, keep_input: bool = True) -> Arr
 
 
 def stored(record: Any, key: Any, value: Any) -> None:
-    """Set an item as ``TypedDict.__setitem__`` does, which builds the types of its two checks in every call."""
+    """Set an item as ``TypedDict.__setitem__`` does, without the types that it builds in every call for its casts."""
     fields = record.__dict__
     fields["_check_key_fn"](key)
     fields["_check_value_fn"](value)
@@ -77,7 +77,7 @@ def stored(record: Any, key: Any, value: Any) -> None:
 
 
 def _array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
-    """Return an array of fields that need no checks."""
+    """Return an array without the checks of its constructor."""
     array = Array.__new__(Array)
     array.__dict__.update(_is_dirty=True, dtype=dtype, shape=shape, stype=stype, data=data)
     return array
@@ -85,7 +85,7 @@ def _array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array
 
 @functools.cache
 def _header(dtype: Any, shape: tuple[int, ...]) -> tuple[str, bytes]:
-    """Return the name of a type, and what stands before the numbers in NumPy's format."""
+    """Return the name of a type, and the header before the numbers in NumPy's format."""
     buffer = io.BytesIO()
     np.save(buffer, np.zeros(shape, dtype), allow_pickle=False)
     return str(dtype), buffer.getvalue()[: 10 + int.from_bytes(buffer.getvalue()[8:10], "little")]

@@ -175,7 +175,7 @@ class _Density:
 
 
 def value_attack(calls: Calls) -> Attack | None:
-    """Look for exact values of the noise that stand elsewhere too: a table, a grid, noise that was used before."""
+    """Look for exact values of the noise that also occur elsewhere: a table, a grid, noise that is used again."""
     return _table_attack(calls) or _reuse_attack(calls)
 
 
@@ -196,7 +196,7 @@ def _table_attack(calls: Calls) -> Attack | None:
     signs = _in_table(table, output - values, grid).astype(np.float64) - _in_table(table, output, grid)
     scores = weight * signs + 0.01 * np.tanh(gaussian_scores(calls, 0.0, calls.size))
     top = float(counts.max() / counts.sum())
-    sentence = _repeats(rate)
+    sentence = _repetition(rate)
     if seen.size < min(1000, checked.size / 20):
         sentence = f"The noise takes only {seen.size:,} different values."
     elif top > 0.001:
@@ -206,9 +206,9 @@ def _table_attack(calls: Calls) -> Attack | None:
 
 
 def _reuse_attack(calls: Calls) -> Attack | None:
-    """Look for outputs that equal noise of any other call or coordinate to the last bit: used a second time.
+    """Look for outputs that equal the noise of another call or coordinate, bit for bit: noise that is used again.
 
-    A canary that is held out leaves the noise as it was. Comparing bits needs no tolerance, so that even in single
+    The output at a held-out canary is the noise itself. Comparing bits needs no tolerance, so even in single
     precision few of a million values are equal by chance.
     """
     noise, counts = np.unique(calls.outputs[calls.known & (calls.inputs == 0)], return_counts=True)
@@ -222,10 +222,10 @@ def _reuse_attack(calls: Calls) -> Attack | None:
     weight = np.log(rate / max(chance, 1 / inserted.size))
     scores = -weight * np.isin(calls.outputs[calls.targets], noise)
     scores = scores + 0.01 * np.tanh(gaussian_scores(calls, 0.0, calls.size))
-    return Attack(Check.VALUES, scores, _repeats(rate), rank=7)
+    return Attack(Check.VALUES, scores, _repetition(rate), rank=7)
 
 
-def _repeats(rate: float) -> str:
+def _repetition(rate: float) -> str:
     """Say which share of the values of the noise occurred more than once."""
     return f"The noise repeats itself: {100 * rate:.3g}% of its values occurred in other calls, to the last digit."
 

@@ -1,8 +1,8 @@
-"""An attack on noise that calls share in part: it predicts the noise of a call from those before and after it.
+"""An attack on noise that calls share in part: it predicts the noise of a call from the calls before and after it.
 
 `twins.repeat_attack` finds calls with nearly the same noise. Noise that overlaps with that of the last call, nₜ + nₜ₋₁,
-has no such twin: it takes several calls on both sides, all of whose noise is known, to see through it.
-docs/mechanism.md describes the attack beside the others.
+has no such twin. Predicting it takes the known noise of several calls on both sides. docs/mechanism.md lists the attack
+beside the others.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from coalmine.methods.mechanism.attacks import WEAK, Attack, column_scales, gaus
 from coalmine.methods.mechanism.calls import Calls
 from coalmine.results.finding import Check
 
-_SURE = 8.0  # standard errors beyond which the correlation of calls is looked at
-_SIDE = 3  # calls on each side that predict one; those are known, and the next one is to guess about again
-_PLAIN = 4.0  # standard errors beyond which a correlation counts for the prediction
+_SURE = 8.0  # standard errors of the largest correlation beyond which the attack is tried
+_SIDE = 3  # revealed calls on each side of a hidden one, in steps of the lag: every fourth call stays hidden
+_PLAIN = 4.0  # standard errors beyond which a correlation is used for the prediction
 _RIDGE = 1e-5  # keeps the equations solvable
-_COLUMNS = 512  # that are transformed at a time, to bound the memory
+_COLUMNS = 512  # columns that are transformed at a time, to bound the memory
 
 
 def lag_attack(calls: Calls) -> tuple[Attack, Calls] | None:
     """Predict the noise of a call from calls at multiples of a lag, on both sides, whose coins the attacker knows.
 
     The lag is the one whose correlation is furthest beyond chance where the noise is known anyway. The coins of three
-    calls of four are then revealed, which makes them part of the pilot, and the claim is tested on the fourth.
+    in four calls are then revealed, which makes these calls part of the pilot, and the claim is tested on the fourth.
 
     Returns:
-        The attack, and the calls with that larger pilot; None if the calls seem to be independent.
+        The attack, and the calls with that larger pilot; None if the calls look independent.
     """
     scales = column_scales(calls)
     known = calls.known & (scales > 0)
@@ -42,19 +42,19 @@ def lag_attack(calls: Calls) -> tuple[Attack, Calls] | None:
     hidden = ~calls.pilot & (np.arange(calls.pilot.size) // lag % (_SIDE + 1) == _SIDE)
     revealed = replace(calls, pilot=~hidden)
     mean = _predicted(revealed, np.where(np.abs(correlations) > _PLAIN * errors, correlations, 0.0), lag)
-    # What the prediction misses shows where the hidden calls hold no canary.
+    # The error of the prediction is measured where the hidden calls hold no canary.
     shown = revealed.known & hidden[:, None] & (scales > 0)
     size = np.broadcast_to(scales, shown.shape)[shown]
     missed = np.sum(((revealed.noise - mean)[shown] / size) ** 2)
-    left = missed / max(float(np.sum((revealed.noise[shown] / size) ** 2)), 1e-300)
-    if left >= 1:
+    unexplained = missed / max(float(np.sum((revealed.noise[shown] / size) ** 2)), 1e-300)
+    if unexplained >= 1:
         return None
     scale = np.sqrt(missed / size.size) * scales[revealed.targets[1]]
     apart = "successive calls" if lag == 1 else f"calls {lag} apart"
     sentence = f"The noise of {apart} has a correlation of {correlations[lag]:.2g}."
     attack = Attack(
         Check.FRESH, gaussian_scores(revealed, mean[revealed.targets], scale),
-        sentence if left < WEAK else "", mean=mean[revealed.targets], scale=scale, rank=3,
+        sentence if unexplained < WEAK else "", mean=mean[revealed.targets], scale=scale, rank=3,
     )  # fmt: skip
     return attack, revealed
 
@@ -79,7 +79,7 @@ def _correlations(standard: Floats, known: Bools) -> tuple[Floats, Floats]:
         return np.asarray(fft.irfft(power, size)[:calls])
 
     count = np.maximum(np.round(sums(known.astype(np.float64))), 1.0)
-    # A lag of which few products are known has no correlation beyond chance.
+    # At least 1, so that a lag with hardly any known products never looks correlated beyond chance.
     error = np.sqrt(np.maximum(sums(standard**2), 1.0)) / count
     return sums(standard) / count, error
 

@@ -28,11 +28,11 @@ class Probe:
 
     Args:
         prefix: Number of words of a canary that the adversary knows.
-        references: Number of random suffixes that a canary's suffix is ranked among. By default exposures up to
-            log2(100,000) = 16.6 bits can be shown, more than a bound from some hundred phrases uses; the paper has two
-            million.
-        limit: References before a canary that suffice to rank it, or None to rank it among all; see
-            `coalmine.methods.secret_sharer.random_sampling.sampled_ranks`.
+        references: Number of random suffixes that a canary's suffix is ranked among. With the default,
+            exposures of up to log2(100,000) = 16.6 bits can be shown, which is more than a bound from a few hundred
+            phrases can use; the paper has two million.
+        limit: Most references before a canary for which it is ranked among more of them; None to rank every canary
+            among all. See `coalmine.methods.secret_sharer.random_sampling.sampled_ranks`.
         width: Width of the beam search.
         whole_space: Budget for ranking a canary among all phrases, in model states to evaluate; 0 to skip the ranking.
 

@@ -24,7 +24,7 @@ from coalmine.simulation.models.steps import State, rows_of
 Words = npt.NDArray[np.int32]
 
 DEFAULT_LIMIT = 20
-"""References before a canary that suffice: they tell its exposure to 1 / (sqrt(20) ln 2) = 0.32 bits or better."""
+"""With more references than this before a canary, its exposure has a standard error below 1/(√20 ln 2) = 0.32 bits."""
 
 # With fewer children per state than this, cheap lower bounds on their cost are tried before the full softmax.
 _FEW_CHILDREN = 4
@@ -76,7 +76,8 @@ def sampled_ranks(
         scorer: The model and how much of a phrase the adversary knows.
         phrases: Words of the canaries, shape (n, length).
         references: Random suffixes in random order, shape (m, length - prefix).
-        limit: Number of references before a canary that suffice, or None to rank every canary among all of them.
+        limit: Most references before a canary for which it is ranked among more of them; None to rank every canary
+            among all.
 
     Raises:
         InputError: If the references are not as long as the suffixes.

@@ -60,8 +60,8 @@ class SecretSharerSettings(Settings):
     limit: int = Field(
         20,
         ge=0,
-        description="references before a canary that suffice: it is ranked among more only while fewer come first; 0 "
-        "to rank it among all",
+        description="a canary is ranked among more references only while at most this many come before it; 0 to rank "
+        "every canary among all",
     )
     width: int = Field(5, description="width of the beam search")
     whole_space: int = Field(

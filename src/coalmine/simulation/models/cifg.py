@@ -24,7 +24,7 @@ _sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
-class _States:
+class States:
     """Activations that the backward pass needs, one row per prefix."""
 
     def __init__(self, rows: int, width: int, units: int, like: Tensor) -> None:
@@ -54,12 +54,12 @@ class CIFGLoss(torch.autograd.Function):
     ) -> Tensor:
         """Return the loss; computes all gradients too, so that no activation outlives this call."""
         width, units = table.shape[1], w_projection.shape[1]
-        states = _States(len(prefixes.tokens), width, units, table)
+        states = States(len(prefixes.tokens), width, units, table)
         w_read = torch.cat((w_input, w_recurrent), 1)
         states.read[:, :width] = table.index_select(0, prefixes.tokens)
-        _forward(prefixes, states, w_read, bias, w_projection)
+        forward_pass(prefixes, states, w_read, bias, w_projection)
         loss, grad_hidden, grad_table = tied_cross_entropy(states.hidden, table, prefixes.owners, prefixes.targets)
-        grad_embedded = _backward(prefixes, states, grad_hidden, w_read, w_projection)
+        grad_embedded = backward_pass(prefixes, states, grad_hidden, w_read, w_projection)
         grad_table.index_add_(0, prefixes.tokens, grad_embedded)
         grad_read = states.gates.t() @ states.read
         ctx.save_for_backward(
@@ -84,7 +84,7 @@ def _by_position(prefixes: Prefixes, *states: Tensor) -> list[tuple[Tensor, ...]
     return list(zip(*(state.split(prefixes.counts) for state in states), strict=True))
 
 
-def _forward(prefixes: Prefixes, states: _States, w_read: Tensor, bias: Tensor, w_projection: Tensor) -> None:
+def forward_pass(prefixes: Prefixes, states: States, w_read: Tensor, bias: Tensor, w_projection: Tensor) -> None:
     """Fill in the states, first position first."""
     width, units = w_projection.shape
     hidden, cells = bias.new_zeros(1, width), bias.new_zeros(1, units)
@@ -107,7 +107,9 @@ def _forward(prefixes: Prefixes, states: _States, w_read: Tensor, bias: Tensor, 
         hidden = torch.mm(torch.mul(o, tanh_cells, out=outputs), w_projection.t(), out=next_hidden)
 
 
-def _backward(prefixes: Prefixes, states: _States, grad_hidden: Tensor, w_read: Tensor, w_projection: Tensor) -> Tensor:
+def backward_pass(
+    prefixes: Prefixes, states: States, grad_hidden: Tensor, w_read: Tensor, w_projection: Tensor
+) -> Tensor:
     """Replace the gates by the gradients of their pre-activations; return the gradient of the embedded tokens.
 
     ``grad_hidden`` holds the gradient through the logits; the gradient through later positions is added to it in place.

@@ -3,7 +3,7 @@
 A client's few short messages keep a core busy for less time than it takes to start the operations. Here the positions
 of all clients go through the recurrence together, and only the last products, from states to weights, are per client.
 
-The reference is the gradient of ``WordLSTM.loss`` for one client after another, with which tests compare it.
+The reference is the gradient of ``WordLSTM.loss`` for one client after another; tests compare the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coalmine.simulation.models.cifg import _backward, _forward, _States
+from coalmine.simulation.models.cifg import States, backward_pass, forward_pass
 from coalmine.simulation.models.prefixes import distinct_prefixes
 
 
@@ -33,13 +33,13 @@ def client_gradients(
     """
     table, w_input, bias, w_recurrent, w_projection = weights
     words, width, count = *table.shape, len(out[0])
-    # Clients must not share prefixes, so a token is told apart by its client.
+    # Clients must not share prefixes, so tokens of different clients get different numbers.
     tagged = distinct_prefixes(tokens + clients[:, None] * words, targets, ignored)
     row_clients, prefixes = tagged.tokens // words, replace(tagged, tokens=tagged.tokens % words)
-    states = _States(len(row_clients), width, w_projection.shape[1], table)
+    states = States(len(row_clients), width, w_projection.shape[1], table)
     w_read = torch.cat((w_input, w_recurrent), 1)
     states.read[:, :width] = table.index_select(0, prefixes.tokens)
-    _forward(prefixes, states, w_read, bias, w_projection)
+    forward_pass(prefixes, states, w_read, bias, w_projection)
 
     owners, target_clients = prefixes.owners, row_clients.index_select(0, prefixes.owners)
     shares = torch.bincount(target_clients, minlength=count).clamp_(min=1).to(table.dtype).reciprocal_()
@@ -54,7 +54,7 @@ def client_gradients(
     deltas = logits.sub_(log_sums[:, None]).exp_().mul_(row_shares[:, None])
     deltas.index_put_((owners, prefixes.targets), -target_shares, accumulate=True)
     grad_hidden = deltas @ table
-    grad_embedded = _backward(prefixes, states, grad_hidden, w_read, w_projection)
+    grad_embedded = backward_pass(prefixes, states, grad_hidden, w_read, w_projection)
 
     order = torch.argsort(row_clients, stable=True)
     sizes = torch.bincount(row_clients, minlength=count).tolist()

@@ -36,7 +36,7 @@ class Steps(Protocol):
 
 
 def rows_of(state: State, rows: Tensor) -> State:
-    """Return some rows of a state, wherever it is."""
+    """Return some rows of a state, on whatever device it is."""
     return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in state)
 
 

@@ -94,7 +94,14 @@ class DesignSettings:
     def loss_for(
         self, pool: Pool, client: LocalTraining, gradients: SampleGradients, device: torch.device | None = None
     ) -> DesignLoss:
-        """Return the loss of canaries whose clients train like ``client``, and whose gradients are on a device."""
+        """Return the loss of canaries.
+
+        Args:
+            pool: Updates of mock clients.
+            client: How the canaries' clients train.
+            gradients: Computes the gradients that the loss will be given.
+            device: Where these gradients are; the CPU if None.
+        """
         return DesignLoss(
             pool,
             self.loss,

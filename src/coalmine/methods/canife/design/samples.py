@@ -45,8 +45,8 @@ _RATE, _SHORT_RATE, _SHORT = 0.1, 0.3, 100
 
 # Learning rates of Adam for the logits of texts. Each canary is designed with all of them at once, each from a random
 # text of its own, and the best text is kept: at a high rate a design may end in a local minimum, at a low rate a short
-# one does not get far, and from some texts none gets far. On Sentiment140 between one start in six and two in four had
-# ten times the loss of the others in the end, at every rate and for either class.
+# one does not get far, and from some texts none gets far. On Sentiment140, between one in six and two in four starts
+# ended with ten times the loss of the others, at every rate and for either class.
 _TEXT_RATES = (1.0, 0.3, 0.1)
 
 # Head start of the starting text's tokens, on top of the logit that makes each as likely as all others together.

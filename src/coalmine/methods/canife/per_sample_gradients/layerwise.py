@@ -135,9 +135,9 @@ class RecordedConv2d(nn.Module):
         (top, bottom), (left, right) = rows[1], columns[1]
         even = (top, left) == (bottom, right) and min(top, left) >= 0
         self._border = (0, 0, 0, 0) if even else (left, right, top, bottom)
-        (_, down, _, tall), (_, along, _, wide) = self._sizes
+        (_, stride_y, _, dilation_y), (_, stride_x, _, dilation_x) = self._sizes
         kernel, padding = (self._cropped.shape[2], self._cropped.shape[3]), (top, left) if even else (0, 0)
-        self._geometry = Geometry(kernel, (down, along), padding, (tall, wide))
+        self._geometry = Geometry(kernel, (stride_y, stride_x), padding, (dilation_y, dilation_x))
 
 
 class RecordedGroupNorm(nn.Module):
@@ -154,8 +154,8 @@ class RecordedGroupNorm(nn.Module):
         scale, shift = (values.view(-1, *[1] * (inputs.ndim - 2)) for values in (self.weight, self.bias))
 
         def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            found: tuple[Tensor, Tensor] = GroupNormalizationGradients.apply(inputs, deltas, standardized)  # type: ignore[no-untyped-call]
-            return found
+            by_scale, by_shift = GroupNormalizationGradients.apply(inputs, deltas, standardized)  # type: ignore[no-untyped-call]
+            return by_scale, by_shift
 
         output = GroupNormalization.apply(inputs, scale, shift, standardized)  # type: ignore[no-untyped-call]
         return self._tape.record(output, (self.weight, self.bias), gradients)

@@ -2,8 +2,9 @@
 
 Autograd takes several times as many operations to differentiate these layers twice, and computes derivatives with
 respect to parameters that nobody needs. Each layer consists of three functions: the layer itself, its derivative with
-respect to the inputs, and each sample's gradient by its parameters. The last two can be differentiated with respect to
-deltas and inputs. Parameters are treated as constants. Tests compare all of them with numerical derivatives.
+respect to the inputs, and each sample's gradient with respect to the parameters. The last two can be differentiated
+once more, with respect to deltas and inputs. Parameters are constants. Tests compare all of them with numerical
+derivatives; the plain reference path is `DoubleBackward`.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ class _TransposedConvolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, shift: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, cotangents: Tensor) -> tuple[Tensor, None, None, None]:
         """Apply the convolution."""
         geometry: Geometry = ctx.geometry
-        by_deltas = F.conv2d(shift, ctx.kernel, None, geometry.stride, geometry.padding, geometry.dilation)
+        by_deltas = F.conv2d(cotangents, ctx.kernel, None, geometry.stride, geometry.padding, geometry.dilation)
         return by_deltas, None, None, None
 
 
 class ConvolutionGradients(torch.autograd.Function):
-    """``apply(images, deltas, geometry)`` returns each sample's gradients by kernel (flattened per filter) and bias.
+    """``apply(images, deltas, geometry)`` returns each sample's gradients: kernel (flattened per filter), bias.
 
     With P_k the patches of sample k, these are δ_k P_kᵀ and the sum of δ_k over all places.
     """
@@ -157,9 +158,9 @@ class Standardized:
 
 
 class GroupNormalization(torch.autograd.Function):
-    """``apply(inputs, scale, shift, standardized)`` returns scale · n + shift; the last argument is of the same inputs.
+    """``apply(inputs, scale, shift, standardized)`` returns scale · n + shift.
 
-    Scale and shift broadcast over the inputs.
+    ``standardized`` belongs to the same inputs, over which scale and shift broadcast.
     """
 
     @staticmethod
@@ -194,16 +195,16 @@ class _GroupNormalizationBackward(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, shift: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Return the derivatives of ⟨shift, J (scale · deltas)⟩ with respect to deltas and inputs."""
+    def backward(ctx: Any, cotangents: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Return the derivatives of ⟨cotangents, J (scale · deltas)⟩ with respect to deltas and inputs."""
         scaled, by_inputs = ctx.saved_tensors
-        by_scaled = ctx.standardized.derivative(shift)
-        curved = ctx.standardized.curvature(scaled, shift, by_inputs, by_scaled)
+        by_scaled = ctx.standardized.derivative(cotangents)
+        curved = ctx.standardized.curvature(scaled, cotangents, by_inputs, by_scaled)
         return by_scaled * ctx.scale, curved, None, None
 
 
 class GroupNormalizationGradients(torch.autograd.Function):
-    """``apply(inputs, deltas, standardized)`` returns each sample's gradients by scale and shift, (k, channels)."""
+    """``apply(inputs, deltas, standardized)`` returns each sample's gradients: scale and shift, (k, channels)."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, deltas: Tensor, standardized: Standardized) -> tuple[Tensor, Tensor]:
