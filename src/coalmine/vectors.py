@@ -202,7 +202,8 @@ def largest_sizes(vector: Vector, edges: Ints) -> Floats:
         sizes = np.maximum(np.maximum.reduceat(vector, edges), -np.minimum.reduceat(vector, edges))
         return sizes.astype(np.float64)
     stops = [*edges[1:].tolist(), len(vector)]
-    parts = [vector[start:stop].abs().max() for start, stop in zip(edges.tolist(), stops, strict=True)]
+    tensor: Any = vector
+    parts = [tensor[start:stop].abs().max() for start, stop in zip(edges.tolist(), stops, strict=True)]
     largest: Floats = to_numpy(sys.modules["torch"].stack(parts)).astype(np.float64)
     return largest
 
