@@ -204,8 +204,7 @@ def table_1(context: Context) -> ReproducedTable:
     rows = [[_visible(t["before"]), _visible(t["after"]), Number(t["health"], ".2f")] for t in texts]
     numbers = {}
     if texts:  # only language models have them
-        kept = [a == b for t in texts for a, b in zip(t["before"], t["after"], strict=False)]
-        numbers = {"kept": [float(np.mean(kept))], "health of texts": [float(np.mean([t["health"] for t in texts]))]}
+        numbers = {"health of texts": [float(np.mean([t["health"] for t in texts]))]}
     note = f"From a model trained to ε = {max(size.epsilons):g}, by Loss 2. Line breaks are shown as ¶."
     title = f"CANIFE, Table 1: {context.scale}"
     columns = ["text of a training user", "canary after optimization", "health"]

@@ -176,7 +176,7 @@ def monitor(run: MonitoredTraining) -> dict[str, Any]:
     for start in range(0, scene.steps, kind.every):
         training.run(until=start)
         target = _target(training, splits, scene, size)
-        period = {"round": start, "rounds": min(kind.every, scene.steps - start)}
+        period: dict[str, Any] = {"round": start, "rounds": min(kind.every, scene.steps - start)}
         # Ours is designed only where the claimed ε is largest, to save time.
         compared = run.epsilon == max(size.epsilons)
         adversaries = [(PAPER, [size.trials])] + ([(OURS, [size.trials, size.more_trials])] if compared else [])
