@@ -191,7 +191,7 @@ def measure(setting: Setting, count: int) -> None:
     columns += [*(f"σ = {noise:g}: ĝ → w" for noise in NOISES), "accuracy along w (ĝ)"]
     print(f"\n{line}\n\n| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     none = DesignSettings(iterations=0)
-    free: dict[str, object] = {"draws": 1} if scene.text else {"valid": None}
+    free: dict[str, object] = {} if scene.text else {"valid": None}
     published = partial(
         DesignSettings,
         iterations=1000,
@@ -201,8 +201,8 @@ def measure(setting: Setting, count: int) -> None:
     )
     usual = DesignSettings()
     rows: Sequence[tuple[str, DesignSettings, dict[str, object]]] = [
-        ("undesigned", none, {"draws": 1} if scene.text else {}),
-        ("undesigned, real", none, {"start": scene.users} | ({"draws": 1} if scene.text else {})),
+        ("undesigned", none, {}),
+        ("undesigned, real", none, {"start": scene.users}),
         ("reference", published(loss=CovarianceLoss()), free),
         ("coalmine, Loss 1", DesignSettings(loss=MeanLoss()), {}),
         ("coalmine, Loss 2", DesignSettings(loss=CovarianceLoss()), {}),

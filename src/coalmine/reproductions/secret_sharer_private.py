@@ -115,7 +115,8 @@ def private_row(context: Context) -> ReproducedTable:
         "private": f"DP-FedAvg, noise multiplier {_CLAIMED:g}",
         "half": f"claims {_CLAIMED:g}, adds {_CLAIMED / 2:g}",
     }
-    rows, numbers = [], {}
+    rows: list[list[str]] = []
+    numbers: dict[str, list[float]] = {}
     for name, title in titles.items():
         cell = parts[f"secret-sharer-dp-{name}"]
         rows.append(_row(title, cell, claim.epsilon if name != "clipped" else None))
