@@ -44,6 +44,14 @@ def test_a_pool_on_disk_is_the_pool_in_memory(memory):
     assert torch.equal(here.combined(vectors[:, : len(here)]), there.combined(vectors[:, : len(here)]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_updates_of_any_type_are_kept_as_float32(dtype):
+    update = torch.linspace(-1, 1, 12).to(dtype)
+    for memory in (4.0, TINY):
+        (block,) = Pool.of([update], [(12,)], clip_norm=4.0, memory=memory).blocks
+        assert torch.equal(block.rows[0], update.float())
+
+
 def test_canaries_designed_with_a_pool_on_disk_are_the_same_and_no_file_remains(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made = []

@@ -9,7 +9,7 @@ from scipy import special
 
 from coalmine.layers import Layers
 from coalmine.methods.mechanism import calls as calls_module
-from coalmine.methods.mechanism.attacks import Attack
+from coalmine.methods.mechanism.attacks import Attack, value_attack
 from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noise
 from coalmine.methods.mechanism.calls import canaries_to_guess, default_calls, make_calls
 from coalmine.methods.mechanism.lags import _correlations, lag_attack
@@ -450,6 +450,26 @@ def test_calls_are_paired_as_by_their_correlations_one_by_one():
         assert abs(twins.likeness[t]) == pytest.approx(strength.max(), abs=1e-5)
     assert np.any(twins.likeness != 0)
     assert np.any(twins.likeness == 0)
+
+
+def test_samplers_in_single_precision_may_draw_a_value_twice():
+    """Such as JAX's, which transforms a uniform number of 23 bits."""
+    rng = np.random.default_rng(0)
+
+    def noisy(total):
+        uniform = (rng.integers(2**23, size=2000) + 0.5) / 2**23
+        return (total + SIGMA * special.ndtri(uniform)).astype(np.float32)
+
+    record = make_calls(noisy, dim=2000, calls=300, seed=0)
+    values = record.outputs[record.known & (record.inputs == 0)]
+    assert np.unique(values).size < 0.99 * values.size
+    assert value_attack(record) is None
+
+
+@pytest.mark.parametrize("lag", [60, 70, 120])
+def test_noise_of_calls_far_apart_is_compared(lag):
+    (finding,) = findings(overlapping(lag))
+    assert f"calls {lag} apart has a correlation of 0." in finding.sentence
 
 
 def test_correlations_over_calls_are_those_of_a_plain_loop():

@@ -139,11 +139,21 @@ def test_updates_that_are_made_longer_are_not_judged_by_sums():
         assert_private(bound(normalized_sum), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200)
 
 
-def test_updates_that_are_made_shorter_are_judged():
-    def softly_clipped_sum(updates, rng):
-        return sum(update / (1 + float(np.linalg.norm(update))) for update in updates) + noise(rng)
+def softly_clipped_sum(updates, rng):
+    return sum(update / (1 + float(np.linalg.norm(update))) for update in updates) + noise(rng)
 
-    assert assert_private(bound(softly_clipped_sum), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200).valid
+
+def sum_clipped_in_l1(updates, rng):
+    return sum(update * min(1.0, 1 / max(float(np.abs(update).sum()), 1e-12)) for update in updates) + noise(rng)
+
+
+def sum_of_8_bits(updates, rng):
+    return sum(clipped(np.round(127 * clipped(update)) / 127) for update in updates) + noise(rng)
+
+
+@pytest.mark.parametrize("aggregate", [softly_clipped_sum, sum_clipped_in_l1, sum_of_8_bits])
+def test_updates_that_are_made_shorter_or_rounded_are_judged(aggregate):
+    assert assert_private(bound(aggregate), noise_multiplier=NOISE, dim=DIM, clients=10, calls=200).valid
 
 
 def test_clients_may_be_given_with_weights_and_several_arrays():

@@ -62,7 +62,7 @@ class Pool:
                     f"update {number} of the design pool has norm {norm:.6g}, which exceeds the clip norm "
                     f"{clip_norm:.6g}: clip it first"
                 )
-            store.add(update.cpu())
+            store.add(update.detach().cpu().float())
         if not shapes or not len(store):
             raise InputError("the design pool is empty: give it at least one mock client")
         pool = cls(blocks=store.blocks(), clip_norm=clip_norm)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from coalmine.arrays import Bools, Floats
+from coalmine.arrays import Bools, Floats, Ints
 from coalmine.methods.mechanism.calls import Calls
 from coalmine.results.finding import Check
 from coalmine.stats.noise_tests import near_zero_p_value
@@ -33,6 +33,8 @@ _HIDES_LESS = "The noise hides updates of one coordinate less than claimed"
 _ENOUGH = 0.98  # share of the claimed noise that does not count as too small
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 _LARGEST_TABLE = 20_000
+_FEW_VALUES = 2**20  # different values of the noise that no sampler of single precision goes below
+_ALIGNED = 0.05  # share of equal values at the same distance that is no coincidence
 _BINS = 400
 _NARROW = 1e-9
 
@@ -211,18 +213,40 @@ def _reuse_attack(calls: Calls) -> Attack | None:
     The output at a held-out canary is the noise itself. Comparing bits needs no tolerance, so even in single
     precision few of a million values are equal by chance.
     """
-    noise, counts = np.unique(calls.outputs[calls.known & (calls.inputs == 0)], return_counts=True)
-    inserted = calls.outputs[calls.known & (calls.inputs != 0)]
+    silent = calls.known & (calls.inputs == 0)
+    noise, inserted = calls.outputs[silent], calls.outputs[calls.known & (calls.inputs != 0)]
     if noise.size == 0 or inserted.size == 0:
         return None
-    total = int(counts.sum())
-    rate, chance = float(counts[counts > 1].sum()) / total, float(np.isin(inserted, noise).mean())
-    if rate < 3 * chance + 50 / total:
+    order = np.argsort(noise, kind="stable")
+    same = np.diff(noise[order]) == 0
+    repeated = np.append(same, False) | np.append(False, same)
+    rate, chance = float(repeated.mean()), float(np.isin(inserted, noise).mean())
+    if rate < 3 * chance + 50 / noise.size:
+        return None
+    if _are_coincidences(order[:-1][same], order[1:][same], silent):
         return None
     weight = np.log(rate / max(chance, 1 / inserted.size))
     scores = -weight * np.isin(calls.outputs[calls.targets], noise)
     scores = scores + 0.01 * np.tanh(gaussian_scores(calls, 0.0, calls.size))
     return Attack(Check.VALUES, scores, _repetition(rate), rank=7)
+
+
+def _are_coincidences(first: Ints, second: Ints, places: Bools) -> bool:
+    """Return whether equal values look like chance: spread evenly, and as rare as among millions of values.
+
+    Samplers in single precision that transform one uniform number, such as JAX's, take about 2²³ different values, of
+    which some occur twice. Noise that is read from a buffer again occurs the same number of calls and coordinates later.
+
+    Args:
+        first: Numbers of the first of each two equal values, among the places.
+        second: Numbers of the second ones.
+        places: Where the values stand, shape (t, n).
+    """
+    call, column = np.nonzero(places)
+    different = call.size**2 / (2 * first.size)  # values to choose from, if two are equal as often as they are here
+    later = (call[second] - call[first]) * 2 * places.shape[1] + column[second] - column[first]
+    common = int(np.unique(later, return_counts=True)[1].max())
+    return different > _FEW_VALUES and common < _ALIGNED * first.size
 
 
 def _repetition(rate: float) -> str:

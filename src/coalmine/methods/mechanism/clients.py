@@ -18,6 +18,7 @@ from coalmine.protocol import Vector
 from coalmine.replaying import Replay, replay
 from coalmine.replaying.api import checked_order
 from coalmine.replaying.clients import Template, leaves, numbers_of
+from coalmine.replaying.running import Runner
 
 # Numbers of an update at most, and by default: the clients that carry a sum take up 1.1 · dim^1.5 numbers together, or
 # 1.1 · dim² if their ℓ₁ norm is clipped.
@@ -87,8 +88,10 @@ class ClientMechanism:
         self._unit = alone.unit
         if not 0 < self._unit < math.inf:
             raise InputError("the mechanism's output does not depend on its clients: there is nothing to test")
-        if self.replay.ok:  # otherwise the findings say more than that the noise cannot be judged
-            self._check_shares(most=max([1.0, *(row.clip_norms for row in alone.moved if not row.hostile)]))
+        # A refuted replay says more than that the noise cannot be judged.
+        if self.replay.ok and self.replay.reproducible:
+            movements = [row.clip_norms for row in (*alone.moved, *self.replay.moved) if not row.hostile]
+            self._check_shares(most=self._unit * max([1.0, *movements]))
 
     def __call__(self, total: Vector) -> Floats:
         """Return the noisy sum, in clip norms, of clients whose updates add up to ``total`` clip norms.
@@ -124,29 +127,30 @@ class ClientMechanism:
         """Raise `InputError` if clients that share an update count for more than any single one.
 
         Args:
-            most: How far one client moves the output at most, in units of what one at the clip norm does.
+            most: How far one client moves the output at most, as far as the replays tried.
         """
-        release = self._release
-
-        def of_sums(sums: Sequence[Vector]) -> object:
-            return release(self._sending(np.sum(sums, axis=0)))
-
-        shared = self._replayed(of_sums, [np.zeros(self.dim, dtype=np.float32)], clip_norm=1.0).unit
-        if shared > _LONGER * most * self._unit:
+        runner = Runner(self._release, seed=self._seed)
+        nobody, one = np.zeros(self.dim, dtype=np.float32), np.zeros(self.dim, dtype=np.float32)
+        one[0] = 1.0  # the battery's canaries have one coordinate each
+        silent = self._sending(nobody)
+        sender = self._template.build(one * self._clip)
+        with runner.leaves_no_trace():
+            rounds = (silent, [*silent[1:], sender], self._sending(one))
+            before, alone, shared = (runner.run([clients]).vector for clients in rounds)
+        if before is None or alone is None or shared is None:
+            return
+        moved = float(np.linalg.norm(shared - before))
+        if moved > _LONGER * max(most, float(np.linalg.norm(alone - before))):
             raise InputError(
                 f"{self._carriers:,} clients that share an update of the clip norm move the output by "
-                f"{shared / self._unit:.3g} times as much as one client that sends it, so short updates are made "
+                f"{moved / self._unit:.3g} times as much as one client that sends it, so short updates are made "
                 "longer and the noise cannot be judged by sums: use assert_sensitivity"
             )
 
     def _alone(self) -> Replay:
-        """Replay one client beside as many as carry a sum, who send nothing."""
+        """Measure what one client does beside as many as carry a sum, who send nothing, without judging the noise."""
         others = self._sending(np.zeros(self.dim, dtype=np.float32))[1:]
-        return self._replayed(self._release, others, clip_norm=self._clip)
-
-    def _replayed(self, release: Callable[[list[Any]], object], clients: Sequence[Any], clip_norm: float) -> Replay:
-        """Measure movements with a short replay, without judging the noise."""
         return replay(
-            release, clients, clip_norm=clip_norm, noise_multiplier=None, rounds=1, dropouts=False, quick=True,
+            self._release, others, clip_norm=self._clip, noise_multiplier=None, rounds=1, dropouts=False, quick=True,
             norm=self._norm, seed=self._seed,
         )  # fmt: skip

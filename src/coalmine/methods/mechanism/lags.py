@@ -18,7 +18,7 @@ from coalmine.methods.mechanism.calls import Calls
 from coalmine.results.finding import Check
 
 _SURE = 8.0  # standard errors of the largest correlation beyond which the attack is tried
-_SIDE = 3  # revealed calls on each side of a hidden one, in steps of the lag: every fourth call stays hidden
+_SIDE = 3  # revealed calls on each side of a hidden one, in steps of the lag: every fourth call stays hidden, if there are as many
 _PLAIN = 4.0  # standard errors beyond which a correlation is used for the prediction
 _RIDGE = 1e-5  # keeps the equations solvable
 _COLUMNS = 512  # columns that are transformed at a time, to bound the memory
@@ -39,7 +39,11 @@ def lag_attack(calls: Calls) -> tuple[Attack, Calls] | None:
     lag = 1 + int(np.argmax(np.abs(correlations[1:]) / errors[1:]))
     if abs(correlations[lag]) < _SURE * errors[lag]:
         return None
-    hidden = ~calls.pilot & (np.arange(calls.pilot.size) // lag % (_SIDE + 1) == _SIDE)
+    number = np.arange(calls.pilot.size) // lag
+    every = min(_SIDE, int(number[-1])) + 1  # fewer where the lag leaves room for fewer calls
+    hidden = ~calls.pilot & (number % every == every - 1)
+    if not hidden.any():
+        return None
     revealed = replace(calls, pilot=~hidden)
     mean = _predicted(revealed, np.where(np.abs(correlations) > _PLAIN * errors, correlations, 0.0), lag)
     # The error of the prediction is measured where the hidden calls hold no canary.
