@@ -75,7 +75,13 @@ def figure_4(epsilons: Sequence[float], data: Sequence[str]) -> list[PaperClaim]
     largest = f"{max(epsilons):g}"
     composed = [f"composed share {name} {epsilon:g}" for name in data for epsilon in epsilons]
     return [
-        PaperClaim("test accuracy at ε = 50, Sent140", "63.9%", ["model sent140"], near(0.639, within=0.03)),
+        PaperClaim(
+            "test accuracy at ε = 50, Sent140",
+            "63.9%",
+            ["model sent140"],
+            near(0.639, within=0.03),
+            lambda means: bool(means[0] > 0.62),  # the most frequent class has 60%
+        ),
         PaperClaim(
             "test accuracy at ε = 50, Shakespeare",
             "44.8%",
