@@ -70,7 +70,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
         test=splits.test,
         rounds=size.rounds,
         cohorts=PoissonCohorts(size.share),
-        client=LocalTraining(optimizer=SGD(learning_rate=text.client_rates["Non-IID"]), batch_size=text.client_batch),
+        client=LocalTraining(optimizer=SGD(learning_rate=text.client_rate), batch_size=text.client_batch),
         mechanism=Mechanism(clipping=FixedClipping(size.clip_norm), noise_multiplier=cell.noise_multiplier),
         server=SGD(learning_rate=text.server_rate),
         audits=[audit],
