@@ -82,9 +82,10 @@ def test_a_training_with_a_finite_epsilon_is_tested(tmp_path, monkeypatch):
     tiny = private.PrivateSize(text=_TINY, rounds=3, share=0.5, canaries=20)
     monkeypatch.setitem(private.SIZES, "quick", tiny)
     table = private.private_row(Context(directory=tmp_path))
-    assert [row[1] for row in table.rows] == ["∞", "16.4", "16.4"]
-    assert table.rows[2][6] == "refuted"
+    assert table.rows[0][1] == "∞"
+    assert 1 < float(table.rows[1][1]) == float(table.rows[2][1]) < 10
     assert table.numbers["private refuted"] == [0]
+    assert len(table.columns) == len(table.rows[1])
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw
 from coalmine.reproductions import secret_sharer_claims
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.claims import PaperClaim
-from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Data, Setting
+from coalmine.reproductions.secret_sharer_rows import TABLE_1, TABLE_2, TABLE_3, TABLE_4, Setting
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.simulation import (
     SGD,
@@ -74,7 +74,8 @@ class Size:
         central_rate: Learning rate of central SGD.
         momentum_rate: Learning rate with momentum 0.9. The paper names none; with that of SGD ours is at the edge of
             stability.
-        client_rates: Learning rates of clients. They are tuned: with a rate of 1, natural users diverge.
+        client_rate: Learning rate of clients. With a rate of 1 both natural users and large cohorts of shuffled ones
+            diverge.
         server_rate: Learning rate of the server.
         adam_rate: Learning rate of central Adam: the paper's.
         server_adam_rate: Learning rate of Adam on the server, whose product with the rounds is the paper's.
@@ -100,7 +101,7 @@ class Size:
     client_batch: int = 4
     central_rate: float = 0.25
     momentum_rate: float = 0.05
-    client_rates: Mapping[Data, float] = field(default_factory=lambda: {"IID": 1.0, "Non-IID": 0.5})
+    client_rate: float = 0.5
     server_rate: float = 1.0
     adam_rate: float = 1e-4
     server_adam_rate: float = 0.01
@@ -218,9 +219,7 @@ def _training(cell: Cell, splits: Splits) -> Training | CentralTraining:
         test=splits.test,
         rounds=_length(setting, size.rounds, cohorts[500], cohort),
         cohorts=FixedSizeCohorts(cohort),
-        client=LocalTraining(
-            optimizer=SGD(learning_rate=size.client_rates[setting.data]), batch_size=size.client_batch
-        ),
+        client=LocalTraining(optimizer=SGD(learning_rate=size.client_rate), batch_size=size.client_batch),
         mechanism=Mechanism(
             clipping=FixedClipping(size.clip_norm) if clips else NoClipping(),
             noise_multiplier=size.noise_multiplier if setting.optimizer == "DP-FedAvg" else 0.0,

@@ -70,7 +70,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
         test=splits.test,
         rounds=size.rounds,
         cohorts=PoissonCohorts(size.share),
-        client=LocalTraining(optimizer=SGD(learning_rate=text.client_rates["Non-IID"]), batch_size=text.client_batch),
+        client=LocalTraining(optimizer=SGD(learning_rate=text.client_rate), batch_size=text.client_batch),
         mechanism=Mechanism(clipping=FixedClipping(size.clip_norm), noise_multiplier=cell.noise_multiplier),
         server=SGD(learning_rate=text.server_rate),
         audits=[audit],
@@ -138,9 +138,10 @@ def private_row(context: Context) -> ReproducedTable:
         "BS",
         "acc. %",
         "perp.",
-        "claim test",
-        "p",
-        "detects noise below",
+        "verdict",
+        "p of the scores",
+        "they detect noise below",
+        "checks of the noise",
     ]
     return ReproducedTable(
         f"Secret sharer, a DP-FedAvg with a finite ε: {context.scale}",
@@ -154,13 +155,14 @@ def private_row(context: Context) -> ReproducedTable:
 
 def _row(title: str, cell: Mapping[str, Any], epsilon: float | None) -> list[str]:
     """Return one row of the table."""
-    tested = ["-", "-", "-"]
+    tested = ["-"] * 4
     if epsilon is not None:
         detectable = cell["detectable"]
         tested = [
-            cell["verdict"] + (" (by a check of the noise, too)" if cell["findings"] else ""),
+            cell["verdict"],
             "-" if cell["p_value"] is None else Number(cell["p_value"], ".2g"),
             "nothing" if detectable is None else Number(detectable, ".2f"),
+            "refute" if cell["findings"] else "find nothing",
         ]
     return [
         title,
@@ -175,10 +177,10 @@ def _row(title: str, cell: Mapping[str, Any], epsilon: float | None) -> list[str
 
 _CLAIMS = (
     PaperClaim(
-        "DP-FedAvg on natural users memorizes no more than clipping alone, and beam search finds nothing",
-        "12 against 11; 0",
-        ["clipped RS", "private RS", "private BS"],
-        lambda means: bool(means[1] <= means[0] + 4 and means[2] == 0),
+        "noise costs little utility on natural users",
+        "perplexity 61.5 to 68.5",
+        ["clipped perplexity", "private perplexity"],
+        lambda means: bool(means[1] <= means[0] * 68.5 / 61.5),
     ),
     PaperClaim("the claimed ε withstands its test", "no test", ["private refuted"], near(0, within=0)),
     PaperClaim("half the noise does not", "no test", ["half refuted"], near(1, within=0)),
