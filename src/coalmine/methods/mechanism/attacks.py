@@ -235,7 +235,8 @@ def _are_coincidences(first: Ints, second: Ints, places: Bools) -> bool:
     """Return whether equal values look like chance: spread evenly, and as rare as among millions of values.
 
     Samplers in single precision that transform one uniform number, such as JAX's, take about 2²³ different values, of
-    which some occur twice. Noise that is read from a buffer again occurs the same number of calls and coordinates later.
+    which some occur twice. Noise that is read from a buffer again stands the same number of calls and coordinates
+    later.
 
     Args:
         first: Numbers of the first of each two equal values, among the places.
