@@ -43,7 +43,7 @@ from coalmine.simulation.data import Splits, load
 from coalmine.simulation.optimizers import Optimizer
 
 P_E = (0.01, 0.1, 1.0)
-_LIMIT = 0  # references before a canary that end its search; the tables count canaries with none
+_LIMIT = 1  # references before a canary up to which its search goes on; the tables count canaries with none
 
 
 @dataclass(frozen=True, kw_only=True)

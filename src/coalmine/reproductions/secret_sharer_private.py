@@ -78,7 +78,7 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
     )
     last = training.run()[-1]
     memorization = measure_memorization(
-        training.module(), insertion.phrases, Probe(references=text.references, limit=0)
+        training.module(), insertion.phrases, Probe(references=text.references, limit=1)
     )
     kept: dict[str, Any] = {
         "dim": training.dim,

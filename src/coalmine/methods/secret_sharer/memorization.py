@@ -59,7 +59,7 @@ class Probe:
                 )
         check_count("whole_space", self.whole_space, least=0)
         if self.limit is not None:
-            check_count("limit", self.limit, least=0)
+            check_count("limit", self.limit)
 
 
 @dataclass(frozen=True, kw_only=True)
