@@ -77,7 +77,7 @@ def measure(dim: int, clients: int, memory: float) -> None:
     rows = -(-dim // 1000)
     pool = Pool.of(
         (torch.nn.functional.pad(update, (0, rows * 1000 - dim)) for update in updates(dim, clients)), [(rows, 1000)],
-        clip_norm=1.01, memory=memory,
+        clip_norm=1.01, pool_memory=memory,
     )  # fmt: skip
     lap()
     assert pool.gram.shape == (clients, clients)

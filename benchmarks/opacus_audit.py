@@ -25,7 +25,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from opacus import PrivacyEngine
-from scipy import stats
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
@@ -33,6 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coalmine import AuditResult
 from coalmine.integrations.opacus import SampleCanaries, audit_opacus
+from coalmine.stats import rate_bounds
 
 CLIP, NOISE, DELTA, SPARE = 1.0, 1.0, 1e-5, 200
 
@@ -148,16 +148,9 @@ def false_alarms(seeds: int) -> None:
         counts.setdefault("either view", []).append(any(result.refuted for result in results))
         if (seed + 1) % 20 == 0 or seed + 1 == seeds:
             for view, refuted in counts.items():
-                low, high = clopper_pearson(sum(refuted), len(refuted))
+                low, high = rate_bounds(sum(refuted), len(refuted), significance=0.025)
                 print(f"| {view} | {sum(refuted)} of {len(refuted)} | {low:.1%}-{high:.1%} |", flush=True)
             print(f"findings: {sorted(findings)}", flush=True)
-
-
-def clopper_pearson(hits: int, runs: int) -> tuple[float, float]:
-    """Return the 95% confidence interval of a rate."""
-    low = stats.beta.ppf(0.025, hits, runs - hits + 1) if hits else 0.0
-    high = stats.beta.ppf(0.975, hits + 1, runs - hits) if hits < runs else 1.0
-    return float(low), float(high)
 
 
 def bugs(seeds: int) -> None:

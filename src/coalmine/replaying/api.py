@@ -125,7 +125,7 @@ def replay(
 
 
 def checked_order(norm: str) -> int:
-    """Return the order of a norm."""
+    """Return the order of a norm, 1 or 2; raise `InputError` for another name."""
     if norm not in ("l1", "l2"):
         raise InputError(f'norm must be "l1" or "l2", got {norm!r}')
     return int(norm[1])

@@ -15,11 +15,11 @@ import numpy as np
 
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.claims import PaperClaim, near
-from coalmine.reproductions.one_shot import PAPER_NOISE, TABLE_3
+from coalmine.reproductions.one_shot import PAPER_NOISE, ROUNDS, TABLE_3, USERS
 from coalmine.reproductions.table import Context, ReproducedTable
 from coalmine.stats import CosineNull, Scores, gaussian_fit, published_lower_bound
 
-DIM, ROUNDS, CANARIES, USERS = 4_100_000, 2048, 1000, 341_000
+DIM, CANARIES = 4_100_000, 1000
 """Section 5 of the paper."""
 SIMULATIONS = {"quick": 50, "full": 500}
 

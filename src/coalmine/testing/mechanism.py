@@ -102,13 +102,13 @@ def assert_private(
     from coalmine.methods.mechanism.battery import check_noise
     from coalmine.methods.mechanism.calls import calls_along_waves, canaries_to_guess
     from coalmine.methods.mechanism.power import weakness
+    from coalmine.replaying.api import checked_order
 
     if not callable(mechanism):
         raise InputError(
             f"mechanism must be a function from the sum of updates to the noisy sum, got {type(mechanism).__name__}"
         )
-    if norm not in ("l1", "l2"):
-        raise InputError(f'norm must be "l1" or "l2", got {norm!r}')
+    checked_order(norm)
     curve, claim, sigma = claimed_curve(epsilon, delta, noise_multiplier)
     checked_claim(claim, delta, false_alarm_rate)
     if delta > false_alarm_rate:

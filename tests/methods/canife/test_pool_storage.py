@@ -33,7 +33,7 @@ def updates(count=6):
 @pytest.mark.parametrize("memory", [TINY, 4e-6])  # from the start, and after some updates
 def test_a_pool_on_disk_is_the_pool_in_memory(memory):
     here = Pool.of(updates(), SHAPES, clip_norm=1.0)
-    there = Pool.of(updates(), SHAPES, clip_norm=1.0, memory=memory)
+    there = Pool.of(updates(), SHAPES, clip_norm=1.0, pool_memory=memory)
     for one, other in zip(here.blocks, there.blocks, strict=True):
         assert one.rows.shape == other.rows.shape
         assert torch.equal(one.rows, other.rows)
@@ -48,7 +48,7 @@ def test_a_pool_on_disk_is_the_pool_in_memory(memory):
 def test_updates_of_any_type_are_kept_as_float32(dtype):
     update = torch.linspace(-1, 1, 12).to(dtype)
     for memory in (4.0, TINY):
-        (block,) = Pool.of([update], [(12,)], clip_norm=4.0, memory=memory).blocks
+        (block,) = Pool.of([update], [(12,)], clip_norm=4.0, pool_memory=memory).blocks
         assert torch.equal(block.rows[0], update.float())
 
 
@@ -75,7 +75,7 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(monkeypatch):
 
     monkeypatch.setattr(Path, "open", lambda path, mode: FullDisk())
     with pytest.raises(InputError, match=r"does not fit into /scratch .No space left.*fewer mock clients.*TMPDIR"):
-        Pool.of(updates(), SHAPES, clip_norm=1.0, memory=TINY)
+        Pool.of(updates(), SHAPES, clip_norm=1.0, pool_memory=TINY)
 
 
 def test_memory_must_be_positive():

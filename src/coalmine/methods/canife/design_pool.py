@@ -39,7 +39,7 @@ class Pool:
         shapes: Sequence[Sequence[int]],
         *,
         clip_norm: float,
-        memory: float = POOL_MEMORY,
+        pool_memory: float = POOL_MEMORY,
     ) -> Pool:
         """Build a pool from flat updates (d,).
 
@@ -47,14 +47,14 @@ class Pool:
             updates: One update per mock client, clipped.
             shapes: Shapes of the model's trainable parameters, in the order of the flat vector.
             clip_norm: The norm they were clipped to.
-            memory: GiB of memory that they may take. A larger pool is kept in temporary files.
+            pool_memory: GiB of memory that they may take. A larger pool is kept in temporary files.
 
         Raises:
             InputError: If there are no updates, all are zero, one exceeds the clip norm, or the files do not fit on the
                 disk.
         """
         check_positive("clip_norm", clip_norm)
-        store = UpdateStore([torch.Size(shape) for shape in shapes], memory)
+        store = UpdateStore([torch.Size(shape) for shape in shapes], pool_memory)
         for number, update in enumerate(updates):
             norm = float(flat.norms(update[None]))
             if not math.isfinite(norm) or norm > clip_norm * (1 + 1e-5):

@@ -154,7 +154,7 @@ class DesignedCanaries:
         self._flat = flat.FlatModel(model)
         self._initial = flat.parameter_vector(model)
         self._senders = ClientUpdates(
-            model, pool.task, client, mock=pool, weighting=self.weighting, memory=pool_memory, seed=seed
+            model, pool.task, client, mock=pool, weighting=self.weighting, pool_memory=pool_memory, seed=seed
         )
         self._inputs: Array | None = None
         self._targets: Array | None = None

@@ -33,7 +33,7 @@ def pool_updates(
     *,
     clients: FederatedData | None = None,
     weighting: Weighting | None = None,
-    memory: float = POOL_MEMORY,
+    pool_memory: float = POOL_MEMORY,
     seed: int = 0,
 ) -> Pool:
     """Return what mock clients would send from a model.
@@ -46,7 +46,7 @@ def pool_updates(
         clients: The clients under audit, if known. The pool must not share examples with them: a canary designed
             against the very clients of the rounds says nothing about an adversary without their data.
         weighting: How the mechanism weights clients by their size; equal weights if not given.
-        memory: GiB of memory that the updates may take. A larger pool is kept in temporary files.
+        pool_memory: GiB of memory that the updates may take. A larger pool is kept in temporary files.
         seed: Seed of the clients' batches.
 
     Returns:
@@ -57,7 +57,7 @@ def pool_updates(
     """
     if clients is not None:
         check_disjoint(pool, clients)
-    senders = ClientUpdates(model, pool.task, client, weighting=weighting, memory=memory, seed=seed)
+    senders = ClientUpdates(model, pool.task, client, weighting=weighting, pool_memory=pool_memory, seed=seed)
     return senders.pool(flat.parameter_vector(model), pool, clip_norm)
 
 
@@ -78,7 +78,7 @@ class ClientUpdates:
         mock: Clients whose updates will be needed repeatedly. They train together (`Stacked`) where that is faster and
             gives the same update for the first of them as the reference, which trains one client after another.
         weighting: How the mechanism weights mock clients by their size; equal weights if not given.
-        memory: GiB of memory that a pool may take. A larger one is kept in temporary files.
+        pool_memory: GiB of memory that a pool may take. A larger one is kept in temporary files.
         seed: Seed of the clients' batches.
     """
 
@@ -90,11 +90,11 @@ class ClientUpdates:
         *,
         mock: FederatedData | None = None,
         weighting: Weighting | None = None,
-        memory: float = POOL_MEMORY,
+        pool_memory: float = POOL_MEMORY,
         seed: int = 0,
     ) -> None:
         flat.check_module(module, private=True)
-        self._memory = check_positive("pool_memory", memory)
+        self._memory = check_positive("pool_memory", pool_memory)
         self._weighting, self._seed = weighting or EqualWeights(), check_count("seed", seed, least=0)
         self._loop = Loop(module, task, client)
         kernel = None if mock is None else promising_kernel(module, mock, client)
@@ -110,7 +110,7 @@ class ClientUpdates:
         clients = self._clients(data, self._weighting)
         stacked = self._stacked(weights, data, clip_norm, clients)
         rows = self._one_by_one(weights, data, clip_norm, clients) if stacked is None else stacked
-        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm, memory=self._memory)
+        return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm, pool_memory=self._memory)
 
     def _one_by_one(
         self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Participant]
