@@ -38,17 +38,24 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def flat(values: AnyVector) -> Vector:
+def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
     """Return a vector as one flat float32 vector on its own device, without a copy if it is one already.
 
-    A list or state dict of arrays or tensors becomes one vector on the device of the first; entries of a state dict
-    that are not floating-point, such as BatchNorm's counters, are left out. A single array keeps its shape.
+    A list, state dict or module becomes one vector on the device of its first tensor; entries of a state dict that are
+    not floating-point, such as BatchNorm's counters, are left out. A single array keeps its shape.
+
+    Args:
+        values: One or several arrays or tensors.
+        names: The tensors in the order of the vector. A state dict that has them all is read in this order, without
+            its other tensors; any other is read in its own order.
 
     Example:
         >>> flat([np.zeros((2, 2)), np.ones(3)])
         array([0., 0., 0., 0., 1., 1., 1.], dtype=float32)
+        >>> flat({"bias": np.ones(1), "weight": np.zeros(2)}, names=["weight", "bias"])
+        array([0., 0., 1.], dtype=float32)
     """
-    pieces = tensors_of(values)
+    pieces = tensors_of(values, names)
     if pieces is None:
         whole: Vector = _single(values)
         return whole
@@ -59,11 +66,14 @@ def flat(values: AnyVector) -> Vector:
     return vector
 
 
-def tensors_of(values: AnyVector) -> list[Any] | None:
-    """Return the tensors of a list or state dict, or of a list of state dicts, or None if ``values`` is neither."""
-    values = merged(values)
+def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None:
+    """Return the tensors of a list, state dict, list of state dicts or module; None if ``values`` is none of these."""
+    values = merged(list(values) if isinstance(values, Iterator) else values)
+    if hasattr(values, "named_parameters"):
+        values = {name: value for name, value in values.named_parameters() if value.requires_grad}
     if isinstance(values, Mapping):
-        return [value for value in values.values() if is_float(value)]
+        by_name = names and all(name in values for name in names)
+        return [values[name] for name in names] if by_name else [v for v in values.values() if is_float(v)]
     if isinstance(values, list | tuple) and values and hasattr(values[0], "shape"):
         return list(values)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,7 +33,8 @@ def reproduce(
     from coalmine.results.tables import Table
 
     if name is None:
-        console.say(*REPRODUCTIONS)
+        rows = [[title, _summary(function)] for title, function in REPRODUCTIONS.items()]
+        console.print_table(Table("reproductions", ["name", "what it computes"], rows))
         return
     known = find(name)
     if known is None:
@@ -51,3 +53,8 @@ def reproduce(
         console.say("", f"written to {written}")
         for path in save_in_every_format(table.draw(), written.parent):
             console.say(f"written to {path}")
+
+
+def _summary(function: Callable[..., object]) -> str:
+    """Return the first line of a docstring, without its full stop."""
+    return (function.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -116,6 +116,11 @@ def assert_private(
             f"delta must be at most the false-alarm rate, {false_alarm_rate:g}, got {delta:g}: a correct mechanism may "
             "reveal everything with probability delta, and would then fail; raise false_alarm_rate"
         )
+    if clients is None and clip_norm != 1.0:
+        raise InputError(
+            f"clip_norm={clip_norm:g} goes with clients=: a function of a sum is tested with updates of norm 1, so "
+            "divide by the clip norm before it and multiply after"
+        )
     tensors = None if layers is None else Layers.of(layers)
     of_clients = None
     if clients is not None:
@@ -146,7 +151,7 @@ def assert_private(
         claim=curve,
         calls=number,
         rate=(1 - _FIRST_CALL) * false_alarm_rate,
-        noise_multiplier=sigma,
+        noise_multiplier=sigma if norm == "l2" else None,  # that of Gaussian noise, which ℓ₁ does not limit
         layers=None if tensors is None else tensors.check(dim),
         seed=seed,
         before=1,

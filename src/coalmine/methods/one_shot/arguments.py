@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, get_args
 
@@ -52,7 +53,7 @@ def check_view(name: str, view: View, rounds: int) -> None:
             raise InputError(f"the view {name} includes round {round}, but rounds run from 0 to {rounds - 1}")
 
 
-def check_initial(initial: AnyVector | None, view: str, dim: int) -> Vector | None:
+def check_initial(initial: AnyVector | None, view: str, dim: int, names: Sequence[str] = ()) -> Vector | None:
     """Return the initial model as a vector if the view compares with it, or None."""
     if initial is None:
         if needs_initial(view):
@@ -60,7 +61,7 @@ def check_initial(initial: AnyVector | None, view: str, dim: int) -> Vector | No
         return None
     if not needs_initial(view):
         raise InputError(f"the view {view} does not compare models: leave out initial=")
-    return deepcopy(check_flat(flat(initial), "the initial model", dim))
+    return deepcopy(check_flat(flat(initial, names), "the initial model", dim))
 
 
 def canary_norm(round: int, clip_norm: float, norm: float | None) -> float:

@@ -277,7 +277,8 @@ class OneShot(Audit):
         if release.trial is not None:
             return
         start = time.perf_counter()
-        vector = check_flat(flat(release.vector), f"the release of round {release.round}", self.dim)
+        names = () if self._canaries.layers is None else self._canaries.layers.names
+        vector = check_flat(flat(release.vector, names), f"the release of round {release.round}", self.dim)
         release = replace(release, vector=vector)
         inspected = self._plants and release.kind == "update"
         if inspected:

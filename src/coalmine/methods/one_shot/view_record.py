@@ -49,7 +49,8 @@ class ViewRecord:
         self.name, self.view = name, parse_view(name)
         check_view(name, self.view, rounds)
         self.score = find_score(score, self.view, name)
-        self.initial = check_initial(initial, name, canaries.dim)
+        names = () if canaries.layers is None else canaries.layers.names
+        self.initial = check_initial(initial, name, canaries.dim, names)
         self.log = RoundLog(rounds)
         self._canaries, self._participation, self._rounds = canaries, participation, rounds
         self._weights = weights

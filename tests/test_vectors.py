@@ -1,0 +1,93 @@
+"""Vectors of any kind: sums agree with float64, and models are read in the order of their parameters."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coalmine import InputError, OneShot, Release
+from coalmine.testing import assert_private
+from coalmine.vectors import column_sums, dot, energies, flat, is_finite, norm, product_sums
+
+LENGTHS = [1, 5, 4095, 4096, 4097, 3 * 4096 + 17]
+SCALES = [1e-40, 1e-25, 1.0, 1e18, 1e37]
+
+
+def numbers(length, scale, seed=0):
+    return (scale * np.random.default_rng(seed).normal(size=length)).astype(np.float32)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_sums_agree_with_float64(length, scale):
+    one, other = numbers(length, scale), numbers(length, scale, seed=1)
+    exact, size = one.astype(np.float64) @ other.astype(np.float64), np.abs(one.astype(float)) @ np.abs(other)
+    assert dot(one, other) == pytest.approx(exact, abs=1e-5 * size)
+    assert norm(one) == pytest.approx(np.linalg.norm(one.astype(np.float64)), rel=1e-5)
+    edges = np.array([0, length // 2]) if length > 1 else np.array([0])
+    parts = np.split(one.astype(np.float64), edges[1:])
+    np.testing.assert_allclose(energies(one, edges), [part @ part for part in parts], rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 200])
+def test_sums_of_columns_and_of_products_agree_with_float64(rows):
+    table = numbers(rows * 50, 1.0).reshape(rows, 50)
+    np.testing.assert_allclose(column_sums(table), table.astype(np.float64).sum(axis=0), atol=1e-5 * rows)
+    one, other = numbers(rows * 50, 1.0), numbers(rows * 50, 1.0, seed=1)
+    terms = one.astype(np.float64) * other
+    assert product_sums(one, other) == pytest.approx((terms.sum(), terms @ terms), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_number_makes_a_vector_infinite(value):
+    vector = numbers(5000, 1e30)
+    assert is_finite(vector)  # although the squares are not
+    vector[4321] = value
+    assert not is_finite(vector)
+
+
+MODEL = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 10))
+NAMES = [name for name, _ in MODEL.named_parameters()]
+
+
+def state(vector):
+    sizes = [value.numel() for value in MODEL.parameters()]
+    pieces = torch.as_tensor(vector).split(sizes)
+    return {name: piece.view_as(value) for (name, value), piece in zip(MODEL.named_parameters(), pieces, strict=True)}
+
+
+def module(vector):
+    model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 10))
+    model.load_state_dict(state(vector), strict=False)
+    return model
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda v: dict(reversed(state(v).items())),
+        lambda v: {"1.running_mean": torch.zeros(30), **state(v), "1.num_batches_tracked": torch.tensor(3)},
+        lambda v: [dict(list(state(v).items())[3:]), dict(list(state(v).items())[:3])],
+        module,
+        lambda v: module(v).parameters(),
+    ],
+    ids=["reversed", "with buffers", "shards", "module", "parameters"],
+)
+def test_a_release_is_read_in_the_order_of_the_parameters(give):
+    def scores(give):
+        audit = OneShot(dim=MODEL, rounds=1, canaries=20, view="updates", participation="every-round")
+        total = np.asarray(audit.plant(0, clip_norm=1.0).total) + numbers(audit.dim, 0.1)
+        audit.observe(Release(round=0, kind="update", vector=give(total), divisor=20))
+        return audit.scores()[0]
+
+    np.testing.assert_array_equal(scores(give), scores(lambda total: total))
+
+
+def test_other_names_are_read_in_their_own_order():
+    values = {f"module.{name}": np.full(2, i, np.float32) for i, name in enumerate(NAMES)}
+    np.testing.assert_array_equal(flat(values, NAMES), np.repeat(np.arange(len(NAMES)), 2))
+
+
+def test_a_clip_norm_without_clients_is_refused():
+    with pytest.raises(InputError, match=r"clip_norm=5 .*clients="):
+        assert_private(lambda total: total, epsilon=1.0, dim=100, clip_norm=5.0)
