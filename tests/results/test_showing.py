@@ -144,6 +144,11 @@ def test_a_plot_that_cannot_be_drawn_is_a_sentence(result):
         Results().report()
 
 
+def test_a_report_is_not_written_as_html_into_a_pdf_file(result, tmp_path):
+    with pytest.raises(InputError, match=r"mine.pdf would be HTML.*--pdf"):
+        result.report(tmp_path / "mine.pdf")
+
+
 def test_a_data_frame_has_one_row_per_estimate(result):
     frame = Results([result, plain()]).to_dataframe()
     assert len(frame) == len(result.estimates) + len(plain().estimates)

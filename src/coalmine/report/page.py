@@ -65,9 +65,14 @@ def write_results(
         path: The HTML file.
         title: Title of the report; by default the file's name, or the methods' if that is ``report``.
         facts: What it should say of the training, by the names in `coalmine.results.files.FACTS`.
+
+    Raises:
+        InputError: If there are no results, or the file is meant to be a PDF.
     """
     if not results:
         raise InputError("there are no results to report")
+    if path.suffix.lower() == ".pdf":
+        raise InputError(f"{path} would be HTML: save the results and use `coalmine report DIRECTORY --pdf`")
     methods = " and ".join(dict.fromkeys(result.method for result in results))
     name = title or (methods if path.stem == "report" else path.stem)
     with unsaved(results, name, facts) as run:
