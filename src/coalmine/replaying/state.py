@@ -192,9 +192,9 @@ def covered(releases: Floats, moved: Floats, noise_multiplier: float) -> Covered
     ):
         along = np.sum(values * directions, axis=1) / lengths
         shares.append(math.sqrt(float(np.mean(along**2))) / noise_multiplier)
-    own = releases / np.sqrt(squares)[:, None]
-    size = own.std(axis=0, ddof=1)
-    heavy = excess_kurtosis((own - own.mean(axis=0))[:, size > 0] / size[size > 0]) if (size > 0).any() else 0.0
+    scaled = releases / np.sqrt(squares)[:, None]
+    size = scaled.std(axis=0, ddof=1)
+    heavy = excess_kurtosis((scaled - scaled.mean(axis=0))[:, size > 0] / size[size > 0]) if (size > 0).any() else 0.0
     heavy *= float(np.max(np.sum(moved**4, axis=1) / squares**2))
     degrees = (len(releases) - 1) / (1 + heavy / 2)
     share = min(shares)
