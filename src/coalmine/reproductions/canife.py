@@ -69,8 +69,8 @@ def figure_3(context: Context) -> ReproducedTable:
     reference = parts["canife-single-reference"]
     labels = ["a; conventions of the published code", str(size.cohort), str(size.pool), "0"]
     labels += [_percent(reference["metrics"]["accuracy"]), "100%", "0.006"]
-    cells = [_formatted(number, mean(reference, number, kind)) for kind in (0, 1) for number in ("accuracy", "std")]
-    rows.append([*labels, *cells])
+    texts = [_formatted(number, mean(reference, number, kind)) for kind in (0, 1) for number in ("accuracy", "std")]
+    rows.append([*labels, *texts])
     measured = [_percent(perfect["accuracy"]), _short(perfect["std"]), "-", "-"]
     accuracy = _percent(perfect["metrics"]["accuracy"])
     rows.append(["a perfect canary", str(size.cohort), "-", f"{NOISE:g}", accuracy, "-", "-", *measured])

@@ -133,7 +133,7 @@ class ClientMechanism:
         nobody, one = np.zeros(self.dim, dtype=np.float32), np.zeros(self.dim, dtype=np.float32)
         one[0] = 1.0  # the battery's canaries have one coordinate each
         silent = self._sending(nobody)
-        sender = self._template.build(one * self._clip)
+        sender = self._template.build(one.astype(np.float64) * self._clip)
         with runner.leaves_no_trace():
             rounds = (silent, [*silent[1:], sender], self._sending(one))
             before, alone, shared = (runner.run([clients]).vector for clients in rounds)
