@@ -79,6 +79,7 @@ def canary_evidence(
     theory: Theory | None,
     independent: bool = True,
     expected: float | None = None,
+    checks_detect: float | None = None,
 ) -> CanaryEvidence:
     """Return every estimate that applies, and the test of the claim.
 
@@ -97,6 +98,8 @@ def canary_evidence(
         independent: Whether the claim test may assume that canaries do not influence one another's scores, as random
             directions hardly do. The quoted bound assumes it only where a null distribution is known.
         expected: How far members' scores are expected to be from the null distribution (see `check_claim`), or None.
+        checks_detect: What to state as the detectable share of the noise if the scores alone are too weak: that of
+            checks which found nothing and would have found half of the noise with a power of 80%; None without such.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -131,6 +134,9 @@ def canary_evidence(
         independent=independent,
         expected=expected,
     )
+    if test is not None and test.verdict is Verdict.TOO_WEAK and checks_detect is not None:
+        # The scores alone say too little, and the checks enough.
+        test = replace(test, verdict=Verdict.NOT_REFUTED, detectable_noise=checks_detect, canaries_needed=None)
     name = None if null is None else null_text(null)
     recipe = {"null": name, "signs": signs, "design": design, "delta": delta, "confidence": confidence}
     return CanaryEvidence(
@@ -138,7 +144,9 @@ def canary_evidence(
         scores=Scores(members, nonmembers),
         ceiling=top,
         claim_test=test,
-        recipe={} if name is None and null is not None else recipe | {"independent": independent, "expected": expected},
+        recipe={}
+        if name is None and null is not None
+        else recipe | {"independent": independent, "expected": expected, "checks_detect": checks_detect},
     )
 
 

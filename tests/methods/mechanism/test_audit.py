@@ -5,11 +5,12 @@ import pytest
 
 from coalmine import accounting
 from coalmine.errors import InputError
+from coalmine.methods.estimates import recomputed_from_canaries
 from coalmine.methods.mechanism.audit import audit_mechanism, checked_calls, gaussian_mechanism
 from coalmine.reproductions.gaussian_mechanism import canary_cosines
 from coalmine.results.result import AuditResult
 from coalmine.results.units import APPLICATION
-from coalmine.stats import CosineNull, Scores, gaussian_shift, sigma_gaussian
+from coalmine.stats import CosineNull, Scores, epsilon_gaussian, gaussian_shift, sigma_gaussian
 
 
 def shift(result):
@@ -98,3 +99,19 @@ def test_negative_noise_and_no_canaries_are_errors():
 def test_more_calls_than_an_array_can_count_are_refused():
     with pytest.raises(InputError, match="calls must be at most 10,000,000, got 1,000,000,000,000,000,000"):
         checked_calls(10**18, dim=100)
+
+
+@pytest.mark.parametrize("calls", [None, 16, 0])
+def test_the_battery_counts_for_the_power_that_is_stated(calls):
+    """40 canaries say too little about ε = 2, and so do 16 calls; the battery with its default calls says enough."""
+    rng, claim = np.random.default_rng(0), accounting.claimed(2.0, 1e-5)
+    sigma = sigma_gaussian(2.0, 1e-5)
+    result = audit_mechanism(
+        lambda total: total + rng.normal(0, sigma, total.size), dim=300, canaries=40, calls=calls, theory=claim
+    )
+    assert result.verdict.value == ("not refuted" if calls is None else "too weak")
+    if calls is None:
+        half = float(epsilon_gaussian(sigma / 2, 1e-5))
+        assert claim.epsilon / result.claim_test.detectable_noise == pytest.approx(half)
+    again = recomputed_from_canaries(result)
+    assert again.claim_test == result.claim_test

@@ -26,10 +26,11 @@ from coalmine.methods.one_shot.evidence import cosine_null, cosines
 from coalmine.methods.one_shot.updates import check_room, draw_members, family_for, update_canaries
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
+from coalmine.results.noise_shares import HALF_THE_NOISE
 from coalmine.results.result import AuditResult, common_delta
 from coalmine.results.units import APPLICATION
 from coalmine.seeds import generator
-from coalmine.stats import sigma_gaussian
+from coalmine.stats import epsilon_gaussian, sigma_gaussian
 from coalmine.usercode import errors_of
 
 _LARGEST = 1e15
@@ -147,6 +148,18 @@ def audit_mechanism(
     norm = float(np.linalg.norm(released.astype(np.float64)))
     scores = cosines(updates, released.astype(np.float32), norm)
     null = cosine_null(updates)
+    battery = theory is not None and theory.epsilon < math.inf and calls != 0
+    test, warnings = normality(scores[members], "inserted")
+    detects: float | None = None
+    if battery and theory is not None:
+        tensors = None if layers is None else Layers.of(layers).check(dim)
+        noise_findings, weak, detects = _battery(
+            mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, seed=seed
+        )
+        if of_clients is not None and noise_findings:
+            of_clients.check_steady()
+        findings += noise_findings
+        warnings += weak
     evidence = canary_evidence(
         scores[members],
         scores[~members],
@@ -156,18 +169,8 @@ def audit_mechanism(
         delta=delta,
         confidence=confidence,
         theory=theory,
+        checks_detect=detects,
     )
-    battery = theory is not None and theory.epsilon < math.inf and calls != 0
-    test, warnings = normality(scores[members], "inserted")
-    if battery and theory is not None:
-        tensors = None if layers is None else Layers.of(layers).check(dim)
-        noise_findings, weak = _battery(
-            mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, seed=seed
-        )
-        if of_clients is not None and noise_findings:
-            of_clients.check_steady()
-        findings += noise_findings
-        warnings += weak
     warnings += ["the mechanism returned only zeros, which reveal nothing"] * is_silent
     return AuditResult(
         method="mechanism",
@@ -194,8 +197,12 @@ def audit_mechanism(
 
 def _battery(
     mechanism: MechanismFunction, theory: Theory, *, dim: int, calls: int, layers: Layers | None, seed: int
-) -> tuple[list[Finding], list[str]]:
-    """Return what the battery found; and if that is nothing, warn if half of the noise would pass."""
+) -> tuple[list[Finding], list[str], float | None]:
+    """Return what the battery found; if nothing, a warning if half of the noise would pass, or else what to state.
+
+    That is the detectable share of the noise, or for a claim without a noise multiplier the claimed ε over the
+    detectable one.
+    """
     claim, noise = theory.curve(), theory.noise_multiplier or _gaussian(theory)
     findings = check_noise(
         lambda total: applied(mechanism, total),
@@ -209,7 +216,11 @@ def _battery(
     )
     canaries = canaries_to_guess(dim, calls)
     weak = "" if findings else weakness(claim, noise_multiplier=noise, canaries=canaries, rate=CHECK_RATE)
-    return findings, [f"{weak}: use more calls"] if weak else []
+    if findings or weak or noise is None:
+        return findings, [f"{weak}: use more calls"] if weak else [], None
+    if theory.noise_multiplier is not None:
+        return findings, [], HALF_THE_NOISE
+    return findings, [], theory.epsilon / float(epsilon_gaussian(HALF_THE_NOISE * noise, theory.delta))
 
 
 def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.generic]:
