@@ -8,6 +8,7 @@ import pytest
 from scipy import special
 
 from coalmine.layers import Layers
+from coalmine.methods.mechanism import battery
 from coalmine.methods.mechanism import calls as calls_module
 from coalmine.methods.mechanism.attacks import Attack, value_attack
 from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noise
@@ -475,6 +476,12 @@ def test_noise_of_calls_far_apart_is_compared(lag):
     attack, revealed = lag_attack(record)
     assert f"calls {lag} apart" in attack.sentence
     assert not revealed.pilot.all()
+
+
+def test_the_attacks_share_one_false_alarm_rate():
+    """Beside those in the table: two by place and one by lag with small shares, and one along waves."""
+    shares = [share for _, share in battery._ON_CALLS] + 3 * [battery._SMALL_SHARE] + [battery._DEFAULT_SHARE]
+    assert sum(shares) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_correlations_over_calls_are_those_of_a_plain_loop():

@@ -33,8 +33,8 @@ _HIDES_LESS = "The noise hides updates of one coordinate less than claimed"
 _ENOUGH = 0.98  # share of the claimed noise that does not count as too small
 _BY_CHANCE = 1e-6  # probability below which normal noise does not look like this by chance
 _LARGEST_TABLE = 20_000
-_FEW_VALUES = 2**20  # different values of the noise that no sampler of single precision goes below
-_ALIGNED = 0.05  # share of equal values at the same distance that is no coincidence
+_FEW_VALUES = 2**20  # samplers in single precision take more different values than this
+_ALIGNED = 0.05  # share of all pairs of equal values: so many at one distance are no coincidence
 _BINS = 400
 _NARROW = 1e-9
 

@@ -23,9 +23,8 @@ def seed_attack(calls: Calls) -> Attack | None:
     pilot = np.flatnonzero(calls.pilot)[:_TRIED]
     guesses = {int(call): _guess(calls, shown, int(call)) for call in pilot}
     named = [guess for guess in guesses.values() if guess is not None]
-    if (
-        len({guess.name for guess in named}) < 2
-    ):  # one seed for all calls repeats its noise, which has a check of its own
+    # One seed for all calls repeats its noise, which has a check of its own.
+    if len({guess.name for guess in named}) < 2:
         return None
     mean, scale = np.zeros(calls.noise.shape), np.full(calls.noise.shape, calls.size)
     first = calls.coordinates < NUMBERS
@@ -42,5 +41,6 @@ def seed_attack(calls: Calls) -> Attack | None:
 
 
 def _guess(calls: Calls, shown: Bools, call: int) -> Guess | None:
+    """Return the small seed that gives the noise of a call where it is shown, or None."""
     columns = np.flatnonzero(shown[call])
     return guess_seed(calls.noise[call, columns], calls.coordinates[columns])
