@@ -1,10 +1,11 @@
 """Hadamard canaries: random orthonormal vectors whose dot products with an update all come from fast transforms.
 
-Canary i is row i of S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁. The S are random signs. T₁ and T₂ are orthogonal transforms of the
-first and of the last n coordinates, where n is more than 31/32 of ``dim``, so that together they spread the energy of
-any update over all coordinates. B folds coordinates with the same residue modulo K and multiplies by the Hadamard
-matrix of K rows. Every factor is orthogonal or has orthonormal rows, so the canaries are exactly orthonormal in any
-dimension. docs/one-shot.md says what is proved about their scores.
+Canary i is row i of S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁. The S are random signs. T₁ is an orthogonal transform of the first
+coordinates, more than 31/32 of them, and T₂ one of the last coordinates, which spreads what T₁ leaves out: at least
+131,072 of them, or as many as T₁ where there are fewer. So the energy of any update is spread over many coordinates.
+B folds coordinates with the same residue modulo K and multiplies by the Hadamard matrix of K rows. Every factor is
+orthogonal or has orthonormal rows, so the canaries are exactly orthonormal in any dimension. docs/one-shot.md says what
+is proved about their scores.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ Rows = npt.NDArray[np.float32]
 # the d log d multiplications of a fast transform, and with these sizes the products take little longer than memory.
 _FIRST_BITS, _FACTOR_BITS, _LAST_BITS = 6, 4, 5
 _ROWS = 64  # of a matrix that is multiplied by the last factor at a time
+_LEAST_LAST = 1 << 17  # coordinates that T₂ spreads what T₁ leaves out over, if there are as many
 
 
 class HadamardCanaries:
@@ -65,12 +67,14 @@ class HadamardCanaries:
             raise InputError(
                 f"count must be at most {most} for hadamard canaries in {self.dim} dimensions, got {count}"
             )
-        self._length = transform_length(self.dim)
         self._rows = 1 << (self.count - 1).bit_length()
+        # T₁ leaves out less than a 32nd. T₂ covers four times as much, and each of the K residues.
+        first, last = self.dim, min(self.dim, max(self.dim // 8, self._rows, _LEAST_LAST))
+        self._first, self._last = slice(transform_length(first)), slice(-transform_length(last), None)
         # Coordinates k, k + K, k + 2K, … fold into one. Residues below dim mod K have one coordinate more.
         whole, rest = divmod(self.dim, self._rows)
         self._whole = whole * self._rows
-        self._scale = (1 / np.sqrt(whole + (np.arange(self._rows) < rest)) / 8).astype(np.float32)
+        self._scale = (1 / np.sqrt(whole + (np.arange(self._rows) < rest))).astype(np.float32)
         self._on_devices: dict[str, Signs] = {}
 
     def dots(self, vector: Vector) -> Floats:
@@ -78,11 +82,10 @@ class HadamardCanaries:
         device = device_of(vector)
         mixed = empty(self.dim, device)
         for part in pieces(self.dim, device):
-            mixed[part] = vector[part]
-            self._flip(0, mixed, part)
-        transform(mixed[: self._length])
-        self._flip_all(1, mixed)
-        transform(mixed[-self._length :])
+            mixed[part] = vector[part] * self._signs(0, part, device)
+        transform(mixed[self._first])
+        self._flip(1, mixed, self._last)
+        transform(mixed[self._last])
         # In float64: thousands of float32 numbers, added up in order, would lose digits that scores without noise need.
         folded = np.zeros(self._rows)
         for part in pieces(self._whole, device, multiple=self._rows):
@@ -105,10 +108,11 @@ class HadamardCanaries:
             self._flip(2, mixed, part)
         mixed[self._whole :] = spread[: self.dim - self._whole]
         self._flip(2, mixed, slice(self._whole, self.dim))
-        transform(mixed[-self._length :])
-        self._flip_all(1, mixed)
-        transform(mixed[: self._length])
-        self._flip_all(0, mixed)
+        transform(mixed[self._last])
+        self._flip(1, mixed, self._last)
+        transform(mixed[self._first])
+        for part in pieces(self.dim, device):
+            self._flip(0, mixed, part)
         return mixed
 
     def canary(self, index: int) -> Vector:
@@ -122,20 +126,17 @@ class HadamardCanaries:
             weights[index] = 1.0
             yield self.total(weights, device)
 
-    def _flip_all(self, layer: int, vector: Vector) -> None:
-        """Multiply a vector by the random signs S₁, S₂ or S₃ for ``layer`` 0, 1 or 2 (see `_flip`), in place."""
-        for part in pieces(self.dim, device_of(vector)):
-            self._flip(layer, vector, part)
-
     def _flip(self, layer: int, vector: Vector, part: slice) -> None:
-        """Multiply a part of a vector by its random signs times 2^``layer``, in place.
-
-        The powers of two save time. All three layers together multiply by 8, which `_scale` undoes without rounding.
-        """
-        signs = self._bytes_on(device_of(vector))[part] & (2 << layer)
-        signs -= 1 << layer
+        """Multiply a part of a vector by its random signs, in place."""
         numbers = vector[part]
-        numbers *= signs
+        numbers *= self._signs(layer, part, device_of(vector))
+
+    def _signs(self, layer: int, part: slice, device: Device) -> Signs:
+        """Return the random signs S₁, S₂ or S₃ of a part of all coordinates, for ``layer`` 0, 1 or 2."""
+        signs = self._bytes_on(device)[part] >> layer
+        signs &= 2
+        signs -= 1
+        return signs
 
     @cached_property
     def _flips(self) -> Signs:
