@@ -72,8 +72,8 @@ class Size:
             does not name). Their number decides how much less natural users memorize than shuffled ones: all copies of
             a sharer come in one round, in which each teaches less than the one before.
         central_rate: Learning rate of central SGD.
-        momentum_rate: Learning rate with momentum 0.9. The paper names none; with that of SGD ours is at the edge of
-            stability.
+        momentum_rate: Learning rate with momentum 0.9. The paper names none; with that of SGD ours would be at the edge
+            of stability.
         client_rate: Learning rate of clients. With a rate of 1 both natural users and large cohorts of shuffled ones
             diverge.
         server_rate: Learning rate of the server.
@@ -99,12 +99,12 @@ class Size:
     embedding: int = 64
     units: int = 64
     client_batch: int = 4
-    central_rate: float = 0.25
-    momentum_rate: float = 0.05
+    central_rate: float = 0.125
+    momentum_rate: float = 0.025
     client_rate: float = 0.5
     server_rate: float = 1.0
     adam_rate: float = 1e-4
-    server_adam_rate: float = 0.01
+    server_adam_rate: float = 0.0067
     test_clients: int = 60
     source: str = "stackexchange"
 
@@ -116,8 +116,8 @@ class Size:
 _FULL = Size(
     users=1600,
     sharers=(3, 9, 30),
-    steps=3000,
-    rounds=80,
+    steps=6000,
+    rounds=120,
     cohorts={500: 8, 1000: 9, 2000: 10, 5000: 12},
     epoch_cohorts={500: 8, 1000: 16, 2000: 32, 5000: 80},
     references=2_000_000,
