@@ -21,11 +21,34 @@ def doubled(part):
 def test_finished_parts_are_not_computed_again(tmp_path):
     context = Context(seed=3, directory=tmp_path)
     assert context.parts(doubled, {"a": 1, "b": 2}) == {"a": {"value": 2}, "b": {"value": 4}}
-    assert json.loads((tmp_path / "quick-3-a.json").read_text()) == {"value": 2}
+    assert json.loads((tmp_path / "quick-3-a.json").read_text())["value"] == 2
     again = context.parts(lambda part: {"value": -part}, {"a": 1, "c": 5})
     assert again == {"a": {"value": 2}, "c": {"value": -5}}
     other = Context(seed=4, directory=tmp_path).parts(lambda part: {"value": -part}, {"a": 1})
     assert other == {"a": {"value": -1}}
+
+
+def test_parts_of_other_settings_are_computed_again(tmp_path):
+    context = Context(directory=tmp_path)
+    assert context.parts(doubled, {"a": 1}) == {"a": {"value": 2}}
+    assert context.parts(doubled, {"a": 3}) == {"a": {"value": 6}}
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_the_text_of_a_part_says_what_it_is(name, monkeypatch):
+    """Else parts would be taken for those of other settings, or never be found again."""
+
+    class Seen(Exception):
+        pass
+
+    def parts(context, work, parts):
+        assert not any(" at 0x" in repr(part) for part in parts.values())
+        raise Seen
+
+    monkeypatch.setattr(Context, "parts", parts)
+    for scale in ("quick", "full"):
+        with pytest.raises(Seen):
+            REPRODUCTIONS[name](Context(scale=scale))
 
 
 def test_parts_are_the_same_in_several_processes():

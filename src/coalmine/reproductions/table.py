@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from coalmine.reproductions.claims import JudgedClaim, Numbers, PaperClaim
 from coalmine.results.tables import Table
 
 Scale = Literal["quick", "full"]
+_ARGUMENTS = "computed from"  # key of a kept part: a digest of its arguments
 
 
 @dataclass(frozen=True)
@@ -114,15 +116,16 @@ class Context:
 
         Args:
             work: Computes one part. Its result must be JSON-ready.
-            parts: Arguments of ``work`` by name. The name becomes part of the file name.
+            parts: Arguments of ``work`` by name. The name becomes part of the file name. A part on disk that was computed
+                from other arguments is computed anew.
 
         Returns:
             The result of each part by name, in the order in which they became available.
         """
-        results = {name: kept for name in parts if (kept := self._load(name)) is not None}
+        results = {name: kept for name, part in parts.items() if (kept := self._load(name, part)) is not None}
         missing = {name: part for name, part in parts.items() if name not in results}
         for name, result in self.track(self._computed(work, missing)):
-            self._keep(name, result)
+            self._keep(name, parts[name], result)
             results[name] = result
         return results
 
@@ -152,17 +155,23 @@ class Context:
     def _file(self, name: str) -> Path | None:
         return None if self.directory is None else self.directory / f"{self.scale}-{self.seed}-{name}.json"
 
-    def _load(self, name: str) -> dict[str, Any] | None:
+    def _load(self, name: str, part: object) -> dict[str, Any] | None:
         """Return a part that is on disk, or None."""
         file = self._file(name)
         if file is None or not file.is_file():
             return None
-        return read_json(file)
+        result: dict[str, Any] = read_json(file)
+        return result if result.pop(_ARGUMENTS, None) in (None, _digest(part)) else None
 
-    def _keep(self, name: str, result: dict[str, Any]) -> None:
+    def _keep(self, name: str, part: object, result: dict[str, Any]) -> None:
         file = self._file(name)
         if file is not None:
-            write_text(file, json.dumps(result))
+            write_text(file, json.dumps({_ARGUMENTS: _digest(part), **result}))
+
+
+def _digest(part: object) -> str:
+    """Return a digest of the arguments of a part: frozen dataclasses and plain values, whose text says all."""
+    return hashlib.sha256(repr(part).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
