@@ -38,16 +38,16 @@ def test_parts_of_other_settings_are_computed_again(tmp_path):
 def test_the_text_of_a_part_says_what_it_is(name, monkeypatch):
     """Else parts would be taken for those of other settings, or never be found again."""
 
-    class Seen(Exception):
+    class SeenError(Exception):
         pass
 
     def parts(context, work, parts):
         assert not any(" at 0x" in repr(part) for part in parts.values())
-        raise Seen
+        raise SeenError
 
     monkeypatch.setattr(Context, "parts", parts)
     for scale in ("quick", "full"):
-        with pytest.raises(Seen):
+        with pytest.raises(SeenError):
             REPRODUCTIONS[name](Context(scale=scale))
 
 

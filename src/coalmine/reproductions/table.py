@@ -116,8 +116,8 @@ class Context:
 
         Args:
             work: Computes one part. Its result must be JSON-ready.
-            parts: Arguments of ``work`` by name. The name becomes part of the file name. A part on disk that was computed
-                from other arguments is computed anew.
+            parts: Arguments of ``work`` by name. The name becomes part of the file name. A part on disk that was
+                computed from other arguments is computed anew.
 
         Returns:
             The result of each part by name, in the order in which they became available.
