@@ -12,7 +12,7 @@ from coalmine.arrays import Bools, Floats
 from coalmine.replaying.atoms import shortened
 from coalmine.replaying.running import Runner
 from coalmine.replaying.state import Covered, covered, has_noise, is_prepared, period
-from coalmine.stats.seeds_guessed import guess_seed
+from coalmine.stats.guessed_seeds import guess_seed
 
 # Rounds that tell whether there is noise in the state, and whether it repeats; numbers of each array that tell that.
 _ROUNDS, _MOST_ROUNDS, _NUMBERS = 12, 300, 100
