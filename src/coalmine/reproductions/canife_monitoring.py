@@ -13,7 +13,7 @@ from coalmine import accounting
 from coalmine.accounting.sampling import Poisson
 from coalmine.methods.canife.round_estimates import rate_ceiling
 from coalmine.reproductions import canife_claims, canife_sizes
-from coalmine.reproductions.canife import losses
+from coalmine.reproductions.canife_ablations import figure_8a
 from coalmine.reproductions.canife_attack import DELTA
 from coalmine.reproductions.canife_figures import along_trainings, composed_along, lines, points
 from coalmine.reproductions.canife_training import SIZES, cohort_trainings, monitor, trainings
@@ -159,7 +159,7 @@ def _cumulative(data: str, claimed: float, training: Trained) -> list[dict[str, 
 def figure_8(context: Context) -> ReproducedTable:
     """Compare Loss 1 with Loss 2, and attack accuracy and ε̂ by clients per round."""
     size = SIZES[context.scale]
-    ablation = losses(context)
+    ablation = figure_8a(context)
     rows = [[*row[:-1], "-", "-"] for row in ablation.rows]
     claimed = dict(ablation.numbers)
     runs = cohort_trainings(size, context.seed)
