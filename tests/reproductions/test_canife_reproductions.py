@@ -9,9 +9,10 @@ import pytest
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.reproductions import (
     Context,
-    canife,
+    canife_ablations,
     canife_attack,
     canife_claims,
+    canife_histograms,
     canife_monitoring,
     canife_resnet,
     canife_sizes,
@@ -81,9 +82,10 @@ MONITORED = canife_training.MonitoringSize(
 def tiny(monkeypatch):
     monkeypatch.setitem(canife_sizes.SIZES, "quick", SIZE)
     monkeypatch.setitem(canife_training.SIZES, "quick", MONITORED)
-    for module, names in ((canife, ("PAPER", "OURS", "PUBLISHED")), (canife_training, ("PAPER", "OURS"))):
-        for name in names:
-            monkeypatch.setattr(module, name, getattr(canife_attack, name).with_design(iterations=3))
+    ablations = [(canife_ablations, name) for name in ("PAPER", "OURS", "PUBLISHED")]
+    others = [(module, name) for module in (canife_histograms, canife_training) for name in ("PAPER", "OURS")]
+    for module, name in ablations + others:
+        monkeypatch.setattr(module, name, getattr(canife_attack, name).with_design(iterations=3))
 
 
 def complete(table):
@@ -139,7 +141,7 @@ def test_users_keep_their_first_examples():
 
 @pytest.mark.slow
 def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
-    table = complete(canife.figure_3(Context()))
+    table = complete(canife_histograms.figure_3(Context()))
     assert column(table, "figure").count("c") == 2
     assert not_tried(table) == []
     assert "a; conventions of the published code" in column(table, "figure")
@@ -156,14 +158,14 @@ def test_resnet18_is_attacked_in_real_rounds(tiny):
 
 def test_ablations_share_what_they_have_in_common(tiny, tmp_path):
     context = Context(directory=tmp_path)
-    table = complete(canife.figure_5(context))
+    table = complete(canife_ablations.figure_5(context))
     assert [row[0] for row in table.rows] == ["a"] * 4 + ["b"] * 3 + ["c"]
     assert not_tried(table) == ["accuracy after 1,000 iterations"]
     before = {file.name for file in tmp_path.iterdir()}
-    complete(canife.losses(context))
+    complete(canife_ablations.figure_8a(context))
     added = {file.name for file in tmp_path.iterdir()} - before
     assert len(added) == 2  # those of Loss 1; Loss 2 is shared
-    complete(canife.figure_9(context))
+    complete(canife_ablations.figure_9(context))
     assert len(list(tmp_path.iterdir())) == len(before) + 3
 
 

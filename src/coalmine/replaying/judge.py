@@ -11,9 +11,10 @@ import numpy as np
 
 from coalmine.layers import Layers
 from coalmine.replaying.extras import Extra
-from coalmine.replaying.movement import Movement, Round
+from coalmine.replaying.movement import Movement
 from coalmine.replaying.noise import Noise
 from coalmine.replaying.result import Moved
+from coalmine.replaying.rounds import Round
 from coalmine.replaying.shrinking import detected, limit
 from coalmine.replaying.state import Covered
 from coalmine.results.finding import Check, Finding

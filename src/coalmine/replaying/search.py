@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.arrays import Bools, Floats
+from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.replaying.absent import find_absent, near_zero
@@ -18,21 +18,19 @@ from coalmine.replaying.atoms import shortened
 from coalmine.replaying.clients import precision
 from coalmine.replaying.extras import Extra, Extras, Setting
 from coalmine.replaying.judge import Judge, Observation
-from coalmine.replaying.movement import Movement, Round, Scale
+from coalmine.replaying.movement import Movement, Scale
 from coalmine.replaying.quiet_places import quiet_places
 from coalmine.replaying.result import Moved, Replay, unit_name
+from coalmine.replaying.rounds import Round
 from coalmine.replaying.running import Runner
 from coalmine.replaying.shrinking import shrunk
-from coalmine.replaying.state_search import Idle
+from coalmine.replaying.state_search import FEW_DRAWS, STATE_DRAWS, StateSearch
 from coalmine.results.finding import Check
 
 # Random draws that measure the noise: as many as it takes for this many residuals, within limits.
-_RESIDUALS, _FEW_DRAWS, _MOST_DRAWS = 8000, 12, 128
+_RESIDUALS, _MOST_DRAWS = 8000, 128
 
 LEAST_DRAWS = 6
-
-# Draws that measure noise in the state, and draws at most: draw k takes k more rounds.
-_STATE_DRAWS, _MOST_STATE_DRAWS = 40, 100
 
 # Residuals that a part of an array is judged by, and draws for them at most.
 _PART_RESIDUALS, _PART_DRAWS = 300, 64
@@ -44,9 +42,6 @@ _MOST_REMOVED = 8
 
 # Standard errors beyond which the noise of two rounds seems to be correlated, so that it is measured.
 _CORRELATED = 2.5
-
-# Share of a movement by which it may differ from one in proportion.
-_PROPORTIONAL = 1e-2
 
 # How near to a whole number a measured divisor must be. Repeated randomness leaves only rounding.
 _WHOLE = 1e-3
@@ -102,9 +97,9 @@ class Search:
             raise InputError("release returned numbers that are not finite for the clients as they are")
         again = runner.run([members]).vector
         self.reproducible = again is not None and np.array_equal(outcome.vector, again)
-        self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), _FEW_DRAWS, _MOST_DRAWS))
+        self._draws = draws or int(np.clip(math.ceil(_RESIDUALS / outcome.vector.size), FEW_DRAWS, _MOST_DRAWS))
         if runner.state_varies:
-            self._draws = max(LEAST_DRAWS, min(self._draws, runner.most_draws, _STATE_DRAWS))
+            self._draws = max(LEAST_DRAWS, min(self._draws, runner.most_draws, STATE_DRAWS))
         if self.reproducible:
             runner.remember()
         else:
@@ -116,6 +111,7 @@ class Search:
         self._names = outcome.names
         self.layers = Layers.of(dict(outcome.names))
         self.base = self._round([members])
+        self._state = StateSearch(runner, extras, self.base, [size for _, size in outcome.names])
         measured = self._sensitivity() if claim.divisor is None else extras.clip / claim.divisor
         self.divisor = self._whole(extras.clip / measured) if claim.divisor is None else claim.divisor
         self.scale = Scale(
@@ -158,102 +154,19 @@ class Search:
     def vary_state(self, rounds: int) -> bool:
         """If the release keeps noise in its state, let each draw begin with another state; return whether it does.
 
-        Clients whose updates are zero leave a model and a momentum as they are, so that only noise changes them.
-
         Args:
             rounds: Number of rounds that later runs take at most.
         """
         if not self.reproducible or not self._claim.noise_multiplier:
             return False
-        clients, moved = self.extras.clients, self._moved()
-        noise = self.base.noise
-        for others in ([self._absent.client] * len(clients), clients):
-            idle = self._idle([*others, self._absent.client], moved)
-            if idle.keeps_noise(np.where(noise.varying, noise.unit, 0.0)):
-                most = idle.lasts(_MOST_STATE_DRAWS + rounds) - rounds
-                self.runner.vary_state(idle.members, most_draws=most)
-                return True
-            if idle.lasts(2) == 2:
-                break
-        return False
-
-    def _idle(self, members: Sequence[Any], moved: Bools) -> Idle:
-        return Idle(self.runner, members, moved, [size for _, size in self._names])
-
-    def _moved(self) -> Bools:
-        """Return which coordinates any honest client moves that joins the given ones."""
-        before = self.base.outcome(0).vector
-        assert before is not None
-        moved = np.zeros(before.size, dtype=bool)
-        for extra in (extra for extra in self.extras.all() if not extra.hostile):
-            after = self.runner.run([[*self.extras.clients, extra.build(extra.magnitude)]]).vector
-            if after is not None and after.size == before.size:
-                moved |= after != before
-        return moved
-
-    def _check_state(self, first: Extra) -> None:
-        """Look at noise in the state: whether it repeats, and its size if the state changes what a client does."""
-        steady = self._steady(first)
-        in_proportion = steady or self._in_proportion()
-        self.judge.about_state(varied=steady, compared=in_proportion)
-        idle = self._idle(self.runner.idle or [], self._moved())
-        if repeats := idle.period():
-            self.judge.about_repeats(repeats)
-        if seed := idle.guessed_seed():
-            self.judge.about_seed(seed)
-        if steady:
-            return
-        claimed = self.scale.noise_multiplier
-        client, shorter = (self.extras.along(self.extras.direction, size) for size in (1.0, shortened(claimed)))
-        draws = min(self.runner.most_draws, _STATE_DRAWS)
-        for places, noise in idle.too_little(client, shorter, claimed, draws):
-            self.judge.about_size(places, noise, first)
-        # Where clients do not act in proportion, how far one of them moves the release says nothing about another.
-        sensitivity = self.scale.sensitivity if in_proportion else math.inf
-        self.scale = replace(self.scale, noise_multiplier=0.0, sensitivity=sensitivity)
-
-    def _in_proportion(self) -> bool:
-        """Whether a client moves each array in proportion to its update, and the state changes that by factors only.
-
-        That is so for a learning rate that decays, and not for what is done after the noise, such as clipping.
-        """
-        sizes = (0.0, 1.0, 0.5)
-        rounds = [[*self.extras.clients, self.extras.along(self.extras.direction, size)] for size in sizes]
-        moved = []
-        for draw in sorted({0, min(1, self._draws - 1), self._draws - 1}):
-            without, whole, half = (self.runner.run([members], draw).vector for members in rounds)
-            if without is None or whole is None or half is None or not without.size == whole.size == half.size:
-                return False
-            moved.append((whole - without, 2 * (half - without)))
-        ends = np.cumsum([size for _, size in self._names])[:-1]
-        for array in zip(*(np.split(np.stack(pair), ends, axis=1) for pair in moved), strict=True):
-            movements = np.concatenate(array)  # two of each draw, which are all multiples of one
-            sizes_of_all = np.linalg.svd(movements, compute_uv=False) if movements.any() else np.zeros(1)
-            each = np.linalg.norm(movements[::2] - movements[1::2], axis=1)
-            apart = np.append(sizes_of_all[1:], each / math.sqrt(2)).max()
-            if apart > _PROPORTIONAL * sizes_of_all[0]:
-                return False
-        return True
-
-    def _steady(self, first: Extra) -> bool:
-        """Whether the state may be varied: it lasts for enough draws, and a client counts the same in all of them."""
-        if self.runner.most_draws < _FEW_DRAWS:
-            return False
-        joined = [*self.extras.clients, first.build(first.magnitude)]
-        moved = []
-        for draw in (0, self._draws - 1):
-            one, two = (self.runner.run([members], draw).vector for members in (joined, *self.base.members))
-            if one is None or two is None or one.shape != two.shape:
-                return False
-            moved.append(one - two)
-        return bool(np.linalg.norm(moved[1] - moved[0]) <= 1e-3 * np.linalg.norm(moved[0]))
+        return self._state.vary(self._absent.client, rounds)
 
     def check_noise(self, first: Extra) -> None:
         """Look at the noise itself: is there any, and does it fill the space where a first client moves the release?"""
         if self._absent.refusal:
             self.judge.about_zero(self._absent.refusal)
         if self.runner.state_varies:
-            self._check_state(first)
+            self.scale = self._state.check(first, self.scale, self.judge)
         if not self.scale.noise_multiplier:
             return
         noise, members = self.base.noise, [[*self.extras.clients, first.build(first.magnitude)]]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coalmine.replaying.movement import Movement, Round, Scale
+from coalmine.replaying.movement import Movement, Scale
+from coalmine.replaying.rounds import Round
 from coalmine.results.words import plural
 
 if TYPE_CHECKING:

@@ -1,24 +1,153 @@
-"""Idle rounds, which show whether a release keeps noise in its state, whether that repeats, and how large it is."""
+"""Noise that a release keeps in its state: idle rounds show whether there is any, whether it repeats, and its size."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from coalmine.arrays import Bools, Floats
 from coalmine.replaying.atoms import shortened
+from coalmine.replaying.extras import Extra, Extras
+from coalmine.replaying.judge import Judge
+from coalmine.replaying.movement import Scale
+from coalmine.replaying.rounds import Round
 from coalmine.replaying.running import Runner
 from coalmine.replaying.state import Covered, covered, has_noise, is_prepared, period
-from coalmine.stats.seeds_guessed import guess_seed
+from coalmine.stats.guessed_seeds import guess_seed
+
+FEW_DRAWS = 12
+"""Draws that measure the noise at least."""
+
+STATE_DRAWS = 40
+"""Draws that measure noise in the state."""
+
+_MOST_STATE_DRAWS = 100  # draw k takes k more rounds
+
+# Share of a movement by which it may differ from one in proportion.
+_PROPORTIONAL = 1e-2
 
 # Rounds that tell whether there is noise in the state, and whether it repeats; numbers of each array that tell that.
 _ROUNDS, _MOST_ROUNDS, _NUMBERS = 12, 300, 100
 
 # Share of a movement by which that of a shorter update may differ from a shorter movement.
 _LINEAR = 1e-4
+
+
+@dataclass(frozen=True)
+class StateSearch:
+    """Looks for noise that a release keeps in its state, and at that noise.
+
+    Args:
+        runner: Runs the aggregation.
+        extras: Makes up clients.
+        base: The round without the client in question.
+        sizes: Numbers of coordinates of the arrays of a release.
+    """
+
+    runner: Runner
+    extras: Extras
+    base: Round
+    sizes: Sequence[int]
+
+    def vary(self, absent: Any, rounds: int) -> bool:
+        """If the release keeps noise in its state, let each draw begin with another state; return whether it does.
+
+        Clients whose updates are zero leave a model and a momentum as they are, so that only noise changes them.
+
+        Args:
+            absent: A client whose update is zero, or nearly so.
+            rounds: Number of rounds that later runs take at most.
+        """
+        clients, moved, noise = self.extras.clients, self._moved(), self.base.noise
+        for others in ([absent] * len(clients), clients):
+            idle = Idle(self.runner, [*others, absent], moved, self.sizes)
+            if idle.keeps_noise(np.where(noise.varying, noise.unit, 0.0)):
+                most = idle.lasts(_MOST_STATE_DRAWS + rounds) - rounds
+                self.runner.vary_state(idle.members, most_draws=most)
+                return True
+            if idle.lasts(2) == 2:
+                break
+        return False
+
+    def check(self, first: Extra, scale: Scale, judge: Judge) -> Scale:
+        """Look at noise in the state: whether it repeats, and its size if the state changes what a client does.
+
+        Args:
+            first: A client.
+            scale: What the claim allows.
+            judge: Is told what is found.
+
+        Returns:
+            What movements are to be compared with from then on.
+        """
+        steady = self._steady(first)
+        in_proportion = steady or self._in_proportion()
+        judge.about_state(varied=steady, compared=in_proportion)
+        idle = Idle(self.runner, self.runner.idle or [], self._moved(), self.sizes)
+        if repeats := idle.period():
+            judge.about_repeats(repeats)
+        if seed := idle.guessed_seed():
+            judge.about_seed(seed)
+        if steady:
+            return scale
+        claimed = scale.noise_multiplier
+        client, shorter = (self.extras.along(self.extras.direction, size) for size in (1.0, shortened(claimed)))
+        draws = min(self.runner.most_draws, STATE_DRAWS)
+        for places, noise in idle.too_little(client, shorter, claimed, draws):
+            judge.about_size(places, noise, first)
+        # Where clients do not act in proportion, how far one of them moves the release says nothing about another.
+        return replace(scale, noise_multiplier=0.0, sensitivity=scale.sensitivity if in_proportion else math.inf)
+
+    def _moved(self) -> Bools:
+        """Return which coordinates any honest client moves that joins the given ones."""
+        before = self.base.outcome(0).vector
+        assert before is not None
+        moved = np.zeros(before.size, dtype=bool)
+        for extra in (extra for extra in self.extras.all() if not extra.hostile):
+            after = self.runner.run([[*self.extras.clients, extra.build(extra.magnitude)]]).vector
+            if after is not None and after.size == before.size:
+                moved |= after != before
+        return moved
+
+    def _steady(self, first: Extra) -> bool:
+        """Whether the state may be varied: it lasts for enough draws, and a client counts the same in all of them."""
+        if self.runner.most_draws < FEW_DRAWS:
+            return False
+        joined = [*self.extras.clients, first.build(first.magnitude)]
+        moved = []
+        for draw in (0, self.base.draws - 1):
+            one, two = (self.runner.run([members], draw).vector for members in (joined, *self.base.members))
+            if one is None or two is None or one.shape != two.shape:
+                return False
+            moved.append(one - two)
+        return bool(np.linalg.norm(moved[1] - moved[0]) <= 1e-3 * np.linalg.norm(moved[0]))
+
+    def _in_proportion(self) -> bool:
+        """Whether a client moves each array in proportion to its update, and the state changes that by factors only.
+
+        That is so for a learning rate that decays, and not for what is done after the noise, such as clipping.
+        """
+        updates = (0.0, 1.0, 0.5)
+        rounds = [[*self.extras.clients, self.extras.along(self.extras.direction, size)] for size in updates]
+        moved = []
+        for draw in sorted({0, min(1, self.base.draws - 1), self.base.draws - 1}):
+            without, whole, half = (self.runner.run([members], draw).vector for members in rounds)
+            if without is None or whole is None or half is None or not without.size == whole.size == half.size:
+                return False
+            moved.append((whole - without, 2 * (half - without)))
+        ends = np.cumsum(self.sizes)[:-1]
+        for array in zip(*(np.split(np.stack(pair), ends, axis=1) for pair in moved), strict=True):
+            movements = np.concatenate(array)  # two of each draw, which are all multiples of one
+            lengths = np.linalg.svd(movements, compute_uv=False) if movements.any() else np.zeros(1)
+            each = np.linalg.norm(movements[::2] - movements[1::2], axis=1)
+            apart = np.append(lengths[1:], each / math.sqrt(2)).max()
+            if apart > _PROPORTIONAL * lengths[0]:
+                return False
+        return True
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from coalmine.reproductions import (
-    canife,
+    canife_ablations,
+    canife_histograms,
     canife_monitoring,
     canife_resnet,
     exposure,
@@ -34,11 +35,11 @@ REPRODUCTIONS: Mapping[str, Callable[[Context], ReproducedTable]] = {
     "one-shot-table-4": one_shot.table_4,
     "one-shot-figure-1": one_shot.figure_1,
     "one-shot-figure-2": one_shot.figure_2,
-    "canife-figure-3": canife.figure_3,
+    "canife-figure-3": canife_histograms.figure_3,
     "canife-figure-4": canife_monitoring.figure_4,
-    "canife-figure-5": canife.figure_5,
+    "canife-figure-5": canife_ablations.figure_5,
     "canife-figure-8": canife_monitoring.figure_8,
-    "canife-figure-9": canife.figure_9,
+    "canife-figure-9": canife_ablations.figure_9,
     "canife-resnet18": canife_resnet.resnet18,
     "canife-table-1": canife_monitoring.table_1,
     "ldp-figure-1b": ldp.figure_1b,

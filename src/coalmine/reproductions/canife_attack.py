@@ -27,6 +27,7 @@ from coalmine.methods.canife.round_estimates import Period
 from coalmine.methods.canife.score_direction import ScoreDirection, likelihood_ratio_direction, plain_direction
 from coalmine.protocol import Vector
 from coalmine.reproductions.canife_scenes import Frozen, Scene, remembered
+from coalmine.reproductions.cells import Number
 from coalmine.seeds import generator
 from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
 from coalmine.stats import Scores
@@ -173,6 +174,10 @@ class AttackCell:
     rounds: tuple[AttackRounds, ...]
 
 
+Attacked = Mapping[str, Any]
+"""What `attack` returns: ``metrics`` of the model, and in ``found`` the findings of `attacked`."""
+
+
 def attack(cell: AttackCell) -> dict[str, Any]:
     """Train, design and attack; return the findings of `attacked` with the model's metrics."""
     target = remembered(cell.scene)
@@ -263,6 +268,11 @@ def summary(period: Period) -> dict[str, Any]:
     }
 
 
-def mean(attacked_cell: Mapping[str, Any], name: str, rounds: int = 0) -> float:
-    """Return the mean of a number over the canaries of a cell."""
-    return float(np.mean([canary[name] for canary in attacked_cell["found"][rounds]]))
+def mean(part: Attacked, name: str, rounds: int = 0) -> float:
+    """Return the mean of a number over the canaries of an attack, in its first kind of rounds or another."""
+    return float(np.mean([canary[name] for canary in part["found"][rounds]]))
+
+
+def accuracy_and_std(part: Attacked, rounds: int = 0) -> list[Number]:
+    """Return the mean attack accuracy and standard deviation over the canaries of an attack as cells of a table."""
+    return [Number(mean(part, "accuracy", rounds), ".1%"), Number(mean(part, "std", rounds), ".3g")]

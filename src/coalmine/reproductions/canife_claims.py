@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coalmine.arrays import Floats
-from coalmine.reproductions.claims import PaperClaim, falls, near, pairs_fall, relative_spread, rises
+from coalmine.reproductions.claims import PaperClaim, falls, near, pairs_fall, printed, relative_spread, rises
 
 _STABLE = 0.2  # "relatively small standard deviation" over runs, as a share of the mean
 _ALIKE = 0.2  # "almost constant"
@@ -16,26 +16,18 @@ _ALIKE = 0.2  # "almost constant"
 def figure_3(cohorts: Sequence[int], pools: Sequence[int]) -> list[PaperClaim]:
     """Return the claims of Figure 3, about the paper's canary."""
     return [
-        PaperClaim("without noise the attack never errs", "100%", ["accuracy"], near(1, within=0)),
-        PaperClaim(
-            "histograms without noise have a deviation of 0.006",
-            "0.006",
-            ["std"],
-            near(0.006, within=0.003),
-        ),
-        PaperClaim(
-            "the same by the conventions of the published code",
-            "0.006",
-            ["reference std"],
-            near(0.006, within=0.003),
-            lambda means: bool(means[0] < 0.03),
+        printed("without noise the attack never errs", 1, "accuracy", within=0, spec=".0%"),
+        printed("histograms without noise have a deviation of 0.006", 0.006, "std", within=0.003),
+        printed(
+            "histograms without noise have a deviation of 0.006 by the conventions of the published code, too",
+            0.006,
+            "reference std",
+            within=0.003,
+            in_shape=lambda means: bool(means[0] < 0.03),
         ),
         # The deviation of 50 + 50 scores has a standard error of 0.03: three of the difference of two.
-        PaperClaim(
-            "with σ = 0.423 the deviation is about that of the noise",
-            "0.478",
-            ["noisy std"],
-            near(0.478, within=3 * 0.03 * 2**0.5),
+        printed(
+            "with σ = 0.423 the deviation is about that of the noise", 0.478, "noisy std", within=3 * 0.03 * 2**0.5
         ),
         PaperClaim(
             "a perfect canary would measure the mechanism: ε̂ᵣ is that of theory (within a fifth)",
@@ -65,8 +57,8 @@ def figure_3(cohorts: Sequence[int], pools: Sequence[int]) -> list[PaperClaim]:
 
 
 RESNET = (
-    PaperClaim("without noise the attack never errs on ResNet18", "100%", ["accuracy"], near(1, within=0)),
-    PaperClaim("histograms on ResNet18 have a deviation of 0.006", "0.006", ["std"], near(0.006, within=0.003)),
+    printed("without noise the attack never errs on ResNet18", 1, "accuracy", within=0, spec=".0%"),
+    printed("histograms on ResNet18 have a deviation of 0.006", 0.006, "std", within=0.003),
 )
 
 
@@ -75,44 +67,41 @@ def figure_4(epsilons: Sequence[float], data: Sequence[str]) -> list[PaperClaim]
     largest = f"{max(epsilons):g}"
     composed = [f"composed share {name} {epsilon:g}" for name in data for epsilon in epsilons]
     return [
-        PaperClaim(
+        printed(
             "test accuracy at ε = 50, Sent140",
-            "63.9%",
-            ["model sent140"],
-            near(0.639, within=0.03),
-            lambda means: bool(means[0] > 0.62),  # the most frequent class has 60%
+            0.639,
+            "model sent140",
+            within=0.03,
+            spec=".1%",
+            in_shape=lambda means: bool(means[0] > 0.62),  # the most frequent class has 60%
         ),
-        PaperClaim(
+        printed(
             "test accuracy at ε = 50, Shakespeare",
-            "44.8%",
-            ["model shakespeare"],
-            near(0.448, within=0.03),
-            lambda means: bool(means[0] > 0.3),  # about twice the share of the most frequent character
+            0.448,
+            "model shakespeare",
+            within=0.03,
+            spec=".1%",
+            in_shape=lambda means: bool(means[0] > 0.3),  # about twice the share of the most frequent character
         ),
-        PaperClaim("test accuracy at ε = 50, images (ours: MNIST)", "89.9%", ["model mnist"], near(0.899, within=0.05)),
-        PaperClaim(
-            "mean health along trainings on Sent140, without the initial model",
-            "0.970 ± 0.098",
-            ["health sent140"],
-            near(0.97, within=0.098),
-        ),
+        printed("test accuracy at ε = 50, images (ours: MNIST)", 0.899, "model mnist", within=0.05, spec=".1%"),
+        _health("mean health along trainings on Sent140, without the initial model", "health sent140"),
         PaperClaim("ε̂ᵣ on Sent140 is small at first and grows", "no number", ["first sent140", "level sent140"], rises),
         PaperClaim(
-            "and then stays almost constant (within a fifth)",
+            "ε̂ᵣ on Sent140 stays almost constant after its rise (within a fifth)",
             "no number",
             ["middle sent140", "end sent140"],
             lambda means: bool(abs(means[1] / means[0] - 1) < _ALIKE),
         ),
-        PaperClaim("εᵣ is 4.5 times ε̂ᵣ on Sent140", "4.5", [f"gap sent140 {largest}"], near(4.5, within=1)),
+        printed("εᵣ is 4.5 times ε̂ᵣ on Sent140", 4.5, f"gap sent140 {largest}", within=1),
         PaperClaim("εᵣ is 4 to 5 times ε̂ᵣ on Shakespeare", "4 to 5", [f"gap shakespeare {largest}"], _four_to_five),
         PaperClaim("εᵣ is 4 to 5 times ε̂ᵣ on images (ours: MNIST)", "4 to 5", [f"gap mnist {largest}"], _four_to_five),
         PaperClaim("composed, ε̂ is far below ε at every ε (below half)", "no number", composed, _below_half),
-        PaperClaim(
+        printed(
             "composed, ε̂ is about 6 on images at ε = 50 (ours: MNIST)",
-            "6",
-            [f"composed mnist {largest}"],
-            near(6, within=1),
-            lambda means: bool(means[0] < 25),
+            6,
+            f"composed mnist {largest}",
+            within=1,
+            in_shape=lambda means: bool(means[0] < 25),
         ),
         PaperClaim(
             "composed, ε̂ is lowest on Sent140, with its small sampling rate",
@@ -140,6 +129,11 @@ def figure_4(epsilons: Sequence[float], data: Sequence[str]) -> list[PaperClaim]
             lambda means: bool(means[0] > 0.8),
         ),
     ]
+
+
+def _health(text: str, number: str) -> PaperClaim:
+    """Return a claim that a mean health is that of the paper's canaries on Sent140."""
+    return PaperClaim(text, "0.970 ± 0.098", [number], near(0.97, within=0.098))
 
 
 def _four_to_five(means: Floats) -> bool:
@@ -178,12 +172,13 @@ def figure_5(pools: Sequence[int], iterations: Sequence[int], steps: Sequence[in
             [f"random {pool}" for pool in pools[1:]],
             lambda means: bool(np.all(np.abs(means / means[0] - 1) < _ALIKE)),
         ),
-        PaperClaim(
+        printed(
             "accuracy after 1,000 iterations",
-            "95%",
-            ["1000 iterations"],
-            near(0.95, within=0.03),
-            lambda means: bool(means[0] > 0.95),
+            0.95,
+            "1000 iterations",
+            within=0.03,
+            spec=".0%",
+            in_shape=lambda means: bool(means[0] > 0.95),
         ),
         PaperClaim(
             "attack accuracy rises with iterations, up to almost 100%",
@@ -194,12 +189,7 @@ def figure_5(pools: Sequence[int], iterations: Sequence[int], steps: Sequence[in
         PaperClaim(
             "attack accuracy rises with the model's (texts)", "no number", [f"{count} steps" for count in steps], rises
         ),
-        PaperClaim(
-            "texts reach a health of 0.97 on the trained model",
-            "0.970 ± 0.098",
-            [f"health {steps[-1]} steps"],
-            near(0.97, within=0.098),
-        ),
+        _health("texts reach a health of 0.97 on the trained model", f"health {steps[-1]} steps"),
     ]
 
 
@@ -242,5 +232,5 @@ def figure_9(constants: Sequence[float]) -> list[PaperClaim]:
             [f"health {constant:g}" for constant in moderate],
             lambda means: bool(np.all(means > 0.9)),
         ),
-        PaperClaim("and lower at 1,000", "no number", ["health 1", "health 1000"], falls),
+        PaperClaim("health is lower at a constant of 1,000 than at 1", "no number", ["health 1", "health 1000"], falls),
     ]

@@ -13,7 +13,7 @@ from coalmine import accounting
 from coalmine.accounting.sampling import Poisson
 from coalmine.methods.canife.round_estimates import rate_ceiling
 from coalmine.reproductions import canife_claims, canife_sizes
-from coalmine.reproductions.canife import losses
+from coalmine.reproductions.canife_ablations import figure_8a
 from coalmine.reproductions.canife_attack import DELTA
 from coalmine.reproductions.canife_figures import along_trainings, composed_along, lines, points
 from coalmine.reproductions.canife_training import SIZES, cohort_trainings, monitor, trainings
@@ -32,8 +32,8 @@ Trained = Mapping[str, Any]
 
 def figure_4(context: Context) -> ReproducedTable:
     """Compare ε̂ᵣ with εᵣ along trainings to ε = 10, 30, 50 and without noise, and the composed ε̂ with ε."""
-    size = SIZES[context.scale]
-    runs = trainings(size, context.seed)
+    size = SIZES[context.scale].seeded(context.seed)
+    runs = trainings(size)
     parts = context.parts(monitor, {run.name: run for run in runs.values()})
     results = {key: parts[run.name] for key, run in runs.items()}
     rows = [
@@ -158,11 +158,11 @@ def _cumulative(data: str, claimed: float, training: Trained) -> list[dict[str, 
 
 def figure_8(context: Context) -> ReproducedTable:
     """Compare Loss 1 with Loss 2, and attack accuracy and ε̂ by clients per round."""
-    size = SIZES[context.scale]
-    ablation = losses(context)
+    size = SIZES[context.scale].seeded(context.seed)
+    ablation = figure_8a(context)
     rows = [[*row[:-1], "-", "-"] for row in ablation.rows]
     claimed = dict(ablation.numbers)
-    runs = cohort_trainings(size, context.seed)
+    runs = cohort_trainings(size)
     parts = context.parts(monitor, {run.name: run for run in runs.values()})
     drawn = []
     for cohort, run in runs.items():
@@ -196,8 +196,8 @@ def figure_8(context: Context) -> ReproducedTable:
 
 def table_1(context: Context) -> ReproducedTable:
     """Design canaries from texts of training users on Shakespeare (Appendix E)."""
-    size = SIZES[context.scale]
-    runs = trainings(size, context.seed)
+    size = SIZES[context.scale].seeded(context.seed)
+    runs = trainings(size)
     largest = [run for (_, epsilon), run in runs.items() if epsilon == max(size.epsilons)]
     parts = context.parts(monitor, {run.name: run for run in largest})
     texts = [text for run in largest for text in parts[run.name]["texts"]]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from coalmine.reproductions import canife_claims
-from coalmine.reproductions.canife_attack import OURS, PAPER, AttackRounds, Crafting, attacked, mean, real_rounds
+from coalmine.reproductions.canife_attack import (
+    OURS,
+    PAPER,
+    AttackRounds,
+    Crafting,
+    accuracy_and_std,
+    attacked,
+    mean,
+    real_rounds,
+)
 from coalmine.reproductions.canife_scenes import frozen
 from coalmine.reproductions.canife_sizes import SIZES, CanifeSize
 from coalmine.reproductions.cells import Number
@@ -17,8 +26,7 @@ def resnet18(context: Context) -> ReproducedTable:
     size = SIZES[context.scale].seeded(context.seed)
     part = context.parts(_resnet, {"canife-resnet": size})["canife-resnet"]
     rows = [
-        [title, "100%", "0.006", Number(mean(part[name], "accuracy"), ".1%")]
-        + [Number(mean(part[name], number), ".3g") for number in ("std", "health")]
+        [title, "100%", "0.006", *accuracy_and_std(part[name]), Number(mean(part[name], "health"), ".3g")]
         for name, title in (("paper", "Loss 2"), ("ours", "coalmine"))
     ]
     accuracy = part["paper"]["metrics"]["accuracy"]

@@ -58,62 +58,55 @@ class MonitoringSize:
     attacked: int = 600
     texts: int = 3
 
+    def seeded(self, seed: int) -> MonitoringSize:
+        """Return the same size with all trainings at another seed."""
+        return replace(self, scenes=tuple(replace(kind, scene=replace(kind.scene, seed=seed)) for kind in self.scenes))
+
 
 # Rates, clip norms and the server's momentum were chosen by the model's accuracy, before any attack. Momentum works on
 # what the mechanism has released, so neither ε nor the attack on a round depends on it; without it, recurrent networks
 # need thousands of rounds.
 _MOMENTUM = SGD(learning_rate=1.0, momentum=0.9)
-_WRITERS = AttackedScene(
-    scene=Scene(
-        data="mnist",
-        model="ldp-cnn",
-        steps=60,
-        client_rate=0.5,
-        clip_norm=0.6,
-        options=(("pool_fraction", 0.2),),
-        split=10,
-        batch_size=100,
-        clients=1000,
-        server=_MOMENTUM,
-    ),
-    every=12,
+_WRITERS = Scene(
+    data="mnist",
+    model="ldp-cnn",
+    steps=60,
+    client_rate=0.5,
+    clip_norm=0.6,
+    options=(("pool_fraction", 0.2),),
+    split=10,
+    batch_size=100,
+    server=_MOMENTUM,
 )
-_ROLES = AttackedScene(
-    scene=Scene(
-        data="shakespeare",
-        model="shakespeare-lstm",
-        steps=120,
-        client_rate=3.0,
-        clip_norm=0.5,
-        options=(("pool_fraction", 0.15), ("min_examples", 4), ("positions", 40)),
-        sizes=(("hidden", 32),),
-        most=8,
-        batch_size=60,
-        clients=1000,
-        server=replace(_MOMENTUM, learning_rate=2.0),
-    ),
-    every=30,
+_ROLES = Scene(
+    data="shakespeare",
+    model="shakespeare-lstm",
+    steps=120,
+    client_rate=3.0,
+    clip_norm=0.5,
+    options=(("pool_fraction", 0.15), ("min_examples", 4), ("positions", 40)),
+    sizes=(("hidden", 32),),
+    most=8,
+    batch_size=60,
+    server=replace(_MOMENTUM, learning_rate=2.0),
 )
-_ACCOUNTS = AttackedScene(
-    scene=Scene(
-        data="sent140",
-        model="sent140-lstm",
-        steps=120,
-        client_rate=5.75,
-        clip_norm=1.0,
-        options=(("pool_fraction", 0.2), ("min_examples", 2), ("vocabulary_size", 500)),
-        sizes=(("embedding", 25), ("hidden", 32)),
-        batch_size=100,
-        clients=3000,
-        server=_MOMENTUM,
-    ),
-    every=24,
-    iterations=200,
+_ACCOUNTS = Scene(
+    data="sent140",
+    model="sent140-lstm",
+    steps=120,
+    client_rate=5.75,
+    options=(("pool_fraction", 0.2), ("min_examples", 2), ("vocabulary_size", 500)),
+    sizes=(("embedding", 25), ("hidden", 32)),
+    batch_size=100,
+    clients=3000,
+    server=_MOMENTUM,
 )
+_IMAGES = AttackedScene(scene=_WRITERS, every=12)
+_TEXTS = (AttackedScene(scene=_ROLES, every=30), AttackedScene(scene=_ACCOUNTS, every=24, iterations=200))
 SIZES = {
-    "quick": MonitoringSize(scenes=(_WRITERS,), epsilons=(10, 50), without_noise=("mnist",), cohorts=(25, 100)),
+    "quick": MonitoringSize(scenes=(_IMAGES,), epsilons=(10, 50), without_noise=("mnist",), cohorts=(25, 100)),
     "full": MonitoringSize(
-        scenes=(_WRITERS, _ROLES, _ACCOUNTS),
+        scenes=(_IMAGES, *_TEXTS),
         epsilons=(10, 30, 50),
         without_noise=("shakespeare",),
         cohorts=(25, 50, 100),
@@ -135,27 +128,21 @@ class MonitoredTraining:
         return f"canife-{self.kind.scene.data}-{self.epsilon:g}-clients-{self.kind.scene.batch_size}"
 
 
-def trainings(size: MonitoringSize, seed: int) -> dict[tuple[str, float], MonitoredTraining]:
+def trainings(size: MonitoringSize) -> dict[tuple[str, float], MonitoredTraining]:
     """Return the trainings of Figures 1, 4, 6 and 7 by data set and claimed ε."""
     return {
-        (kind.scene.data, epsilon): MonitoredTraining(
-            kind=replace(kind, scene=replace(kind.scene, seed=seed)), epsilon=epsilon, size=size
-        )
+        (kind.scene.data, epsilon): MonitoredTraining(kind=kind, epsilon=epsilon, size=size)
         for kind in size.scenes
         for epsilon in (*size.epsilons, *([math.inf] if kind.scene.data in size.without_noise else []))
     }
 
 
-def cohort_trainings(size: MonitoringSize, seed: int) -> dict[int, MonitoredTraining]:
+def cohort_trainings(size: MonitoringSize) -> dict[int, MonitoredTraining]:
     """Return the trainings of Figures 8b and 8c by clients per round."""
     first = size.scenes[0]
+    kinds = {cohort: replace(first, scene=replace(first.scene, batch_size=cohort)) for cohort in size.cohorts}
     return {
-        cohort: MonitoredTraining(
-            kind=replace(first, scene=replace(first.scene, batch_size=cohort, seed=seed)),
-            epsilon=max(size.epsilons),
-            size=size,
-        )
-        for cohort in size.cohorts
+        cohort: MonitoredTraining(kind=kind, epsilon=max(size.epsilons), size=size) for cohort, kind in kinds.items()
     }
 
 

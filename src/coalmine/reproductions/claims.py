@@ -92,6 +92,26 @@ class PaperClaim:
         return Agreement.NOT
 
 
+def printed(
+    text: str, value: float, number: str, *, within: float, spec: str = "g", in_shape: Predicate | None = None
+) -> PaperClaim:
+    """Return the claim of a single number that the paper prints.
+
+    Args:
+        text: What the paper claims, in our words.
+        value: The paper's number.
+        number: Name of our number.
+        within: How far ours may be from it.
+        spec: How the paper prints it, as in ``format(value, spec)``.
+        in_shape: As for `PaperClaim`.
+
+    Example:
+        >>> str(printed("test accuracy", 0.639, "model", within=0.03, spec=".1%").judged({"model": [0.65]}))
+        'agrees: test accuracy (paper: 63.9%; ours: 0.65)'
+    """
+    return PaperClaim(text, format(value, spec), [number], near(value, within=within), in_shape)
+
+
 def relative_spread(values: Sequence[float]) -> float:
     """Return the standard deviation over seeds as a share of the mean; NaN for a single seed."""
     return float(np.std(values, ddof=1) / np.mean(values)) if len(values) > 1 else math.nan

@@ -9,7 +9,7 @@ from coalmine.simulation.models.word_lstm import WordLSTM
 
 
 def initialize_like_keras(model: WordLSTM, seed: int) -> None:
-    """Give a word LSTM the initial weights that Keras gives its layers, as in the paper's model.
+    """Give a word LSTM the initial weights that Keras gives its layers.
 
     Embeddings are uniform in ±0.05, kernels Glorot-uniform, recurrent kernels orthogonal, biases 1 for forget gates and
     0 otherwise. torch's standard normal embeddings are 35 times as long, and then the final model is little else than

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scipy import special
@@ -67,25 +67,14 @@ def figure_2(context: Context) -> ReproducedTable:
             row += [_paper_black(name, crafter), _measured(black), _measured(small)]
             row += [_measured(ratio), _bound(ratio), _bound(change)]
             rows.append(row)
-            numbers[ldp_claims.number(name, crafter, epsilon, "white")] = [_measured(white).value]
-            numbers[ldp_claims.number(name, crafter, epsilon, "black")] = [_measured(black).value]
-            numbers[ldp_claims.number(name, crafter, epsilon, "ratio")] = [_bound(ratio).value]
-            numbers[ldp_claims.number(name, crafter, epsilon, "change")] = [_bound(change).value]
+            numbers |= _by_view(name, crafter, epsilon, white=white, black=black, ratio=ratio, change=change)
     columns = ["data", "adversary", "ε", "paper, white-box", "white-box", "bound", "paper, black-box",
                "black-box, large steps", "black-box, small steps", "likelihood ratio", "bound",
                "parameter change, bound"]  # fmt: skip
     title = _title("Figure 2", "ε_empirical, mean ± std over measurements, and 95% lower bounds", context)
     claims = [claim for name in _data(context) for claim in ldp_claims.figure_2(name, EPSILONS)]
-    drawn = {name: _papers_views(results[f"{name}-large"]) for name in _data(context)}
-    return ReproducedTable(
-        title,
-        columns,
-        rows,
-        _NOTE,
-        lambda: {f"ldp-figure-2-{name}": figures.sweep(audited) for name, audited in drawn.items()},
-        numbers,
-        claims,
-    )
+    draw = _drawing("figure-2", figures.sweep, {name: results[f"{name}-large"] for name in _data(context)})
+    return ReproducedTable(title, columns, rows, _NOTE, draw, numbers, claims)
 
 
 def figure_1b(context: Context) -> ReproducedTable:
@@ -104,26 +93,15 @@ def figure_1b(context: Context) -> ReproducedTable:
             ratio, change = ours
             numbers[ldp_claims.number(name, crafter, 4.0, "white accuracy")] = [white["metrics"]["accuracy"]]
             numbers[ldp_claims.number(name, crafter, 4.0, "black accuracy")] = [black["metrics"]["accuracy"]]
-            numbers[ldp_claims.number(name, crafter, 4.0, "white")] = [_measured(white).value]
-            numbers[ldp_claims.number(name, crafter, 4.0, "black")] = [_measured(black).value]
-            numbers[ldp_claims.number(name, crafter, 4.0, "ratio")] = [_bound(ratio).value]
-            numbers[ldp_claims.number(name, crafter, 4.0, "change")] = [_bound(change).value]
+            numbers |= _by_view(name, crafter, 4.0, white=white, black=black, ratio=ratio, change=change)
     columns = ["data", "adversary", "paper, white-box", "white-box", "bound", "right guesses", "paper, black-box",
                "black-box", "bound", "right guesses", "likelihood ratio", "bound", "parameter change",
                "bound"]  # fmt: skip
     title = _title("Figure 1(b)", "ε_empirical at ε = 4, and 95% lower bounds", context)
     claims = [claim for name in _data(context) for claim in ldp_claims.figure_2(name, (4.0,))]
     claims += [ldp_claims.accuracies(name) for name in _data(context)]
-    drawn = {name: _papers_views(results) for name, results in audited_data.items()}
-    return ReproducedTable(
-        title,
-        columns,
-        rows,
-        _NOTE,
-        lambda: {f"ldp-figure-1b-{name}": figures.adversaries(audited) for name, audited in drawn.items()},
-        numbers,
-        claims,
-    )
+    draw = _drawing("figure-1b", figures.adversaries, audited_data)
+    return ReproducedTable(title, columns, rows, _NOTE, draw, numbers, claims)
 
 
 def table_3(context: Context) -> ReproducedTable:
@@ -184,10 +162,8 @@ def figure_3(context: Context) -> ReproducedTable:
     note = "The paper's figure prints no numbers: it is ε from L on, by Proposition 1, and less below L, by the text."
     columns = ["norm", "ε", "paper", "closed form", "white-box", "bound"]
     claims = ldp_claims.figure_3(NORMS, EPSILONS)
-    drawn = _papers_views(results)
-    return ReproducedTable(
-        title, columns, rows, note, lambda: {f"ldp-figure-3-{name}": figures.norms(drawn)}, numbers, claims
-    )
+    draw = _drawing("figure-3", figures.norms, {name: results})
+    return ReproducedTable(title, columns, rows, note, draw, numbers, claims)
 
 
 def audited(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,6 +223,24 @@ def _accuracy(result: Result) -> Number:
     return Number(float(result["metrics"]["accuracy"]), ".1%")
 
 
-def _papers_views(results: Sequence[Result]) -> list[AuditResult]:
-    """Return the results in the paper's two views, which its figures show."""
-    return [AuditResult.from_dict(result) for result in results if result["view"] in ("white-box", "black-box")]
+def _by_view(
+    data: str, crafter: str, epsilon: float, *, white: Result, black: Result, ratio: Result, change: Result
+) -> dict[str, list[float]]:
+    """Return the numbers that decide the claims about one adversary: means in the paper's views, bounds in ours."""
+    numbers = {"white": _measured(white), "black": _measured(black), "ratio": _bound(ratio), "change": _bound(change)}
+    return {ldp_claims.number(data, crafter, epsilon, view): [cell.value] for view, cell in numbers.items()}
+
+
+def _drawing(
+    figure: str, chart: Callable[[Sequence[AuditResult]], Any], audits: Mapping[str, Sequence[Result]]
+) -> Callable[[], dict[str, Any]]:
+    """Return what draws, for each data set, the results in the paper's two views, which its figures show."""
+
+    def draw() -> dict[str, Any]:
+        shown = {
+            name: [AuditResult.from_dict(result) for result in results if result["view"] in ("white-box", "black-box")]
+            for name, results in audits.items()
+        }
+        return {f"ldp-{figure}-{name}": chart(results) for name, results in shown.items()}
+
+    return draw

@@ -109,7 +109,7 @@ TABLE_4 = (
         lambda means: bool(means[0] <= 5),
     ),
     PaperClaim(
-        "none exceeds the 1% level (here: at most one of 15 per seed)",
+        "no Anderson–Darling statistic exceeds the 1% level (here: at most one of 15 per seed)",
         "0",
         ["above the 1% level"],
         # Of 15 independent tests at 1%, one rejects with a probability of 13% if all are normal, and two with 1%.

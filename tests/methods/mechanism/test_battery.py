@@ -15,11 +15,11 @@ from coalmine.methods.mechanism.battery import CHECKS, attack_p_value, check_noi
 from coalmine.methods.mechanism.calls import canaries_to_guess, default_calls, make_calls
 from coalmine.methods.mechanism.lags import _correlations, lag_attack
 from coalmine.methods.mechanism.power import _simulated, weakness
-from coalmine.methods.mechanism.public_seeds import seed_attack
+from coalmine.methods.mechanism.small_seeds import seed_attack
 from coalmine.methods.mechanism.twins import _Twins, copy_attack
 from coalmine.stats import sigma_gaussian
 from coalmine.stats.guess_tests import guess_p_value
-from coalmine.stats.seeds_guessed import guess_seed
+from coalmine.stats.guessed_seeds import guess_seed
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
 
 DIM, SIGMA = 600, sigma_gaussian(1.0, 1e-5)

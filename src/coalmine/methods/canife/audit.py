@@ -274,7 +274,7 @@ class Canife(Audit):
             if scores is None:
                 continue
             try:
-                epsilon = gaussian_shift(scores, delta=1e-5).epsilon
+                epsilon = gaussian_shift(scores, delta=LIVE_DELTA).epsilon
                 return figures | {f"canife/{self.name}/epsilon_estimate": epsilon}
             except NotApplicableError:  # too few different scores so far
                 continue
@@ -292,14 +292,9 @@ class Canife(Audit):
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """All trials (trials, canaries): scores, presence, sigma; the round (trials,); and the last canaries."""
-        periods = self.periods
-        arrays: dict[str, npt.NDArray[Any]] = {
-            name: np.concatenate([getattr(period, name) for period in periods])
-            for name in ("scores", "present", "sigma", "comparable")
-        }
-        arrays["round"] = np.concatenate([np.full(len(period.scores), period.round) for period in periods])
         state = self.canaries.state()
-        return arrays | {name: np.array(state[name]) for name in ("inputs", "targets") if name in state}
+        last = {name: np.array(state[name]) for name in ("inputs", "targets") if name in state}
+        return self._trials.arrays | last
 
     def result(
         self,

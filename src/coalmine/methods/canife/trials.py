@@ -88,6 +88,16 @@ class Trials:
         ]
         return [period for period in periods if len(period.scores)]
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All trials (trials, canaries): scores, presence, sigma, comparable scores; the round of each (trials,)."""
+        periods = self.periods
+        arrays: dict[str, Array] = {
+            name: np.concatenate([getattr(period, name) for period in periods])
+            for name in ("scores", "present", "sigma", "comparable")
+        }
+        return arrays | {"round": np.concatenate([np.full(len(period.scores), period.round) for period in periods])}
+
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint keeps; the coins follow from the seed."""
         return {name: np.array(getattr(self, name)) for name in ("scores", "sigmas", "skipped")}

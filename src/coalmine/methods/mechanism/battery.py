@@ -18,7 +18,7 @@ from coalmine.methods.mechanism.attacks import Attack
 from coalmine.methods.mechanism.calls import LEAST, MOST, Calls, calls_along_waves, default_calls, make_calls
 from coalmine.methods.mechanism.lags import lag_attack
 from coalmine.methods.mechanism.places import call_attack, direction_attack, gain_attack, local_attack, place_attack
-from coalmine.methods.mechanism.public_seeds import seed_attack
+from coalmine.methods.mechanism.small_seeds import seed_attack
 from coalmine.protocol import Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
 from coalmine.stats.guess_tests import guess_p_value, value_p_value

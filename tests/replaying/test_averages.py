@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from coalmine.replaying import movement
-from coalmine.replaying.movement import Round, Scale
+from coalmine.replaying import averages
+from coalmine.replaying.movement import Scale
+from coalmine.replaying.rounds import Round
 from coalmine.replaying.running import Outcome
 
 SHAPES = {
@@ -32,7 +33,7 @@ class Unrepeatable:
 def test_a_movement_that_the_noise_just_covers_is_rarely_measured_as_more(shape, monkeypatch):
     """At a rate of 5% in 150 cases, without the margin for the noise; 5 binomial errors are 8.9%: once in 10⁶."""
     rate, cases, alarms = 0.05, 150, 0
-    monkeypatch.setattr(movement, "_QUANTILE", float(-special.ndtri(rate / 2)))  # movement and scale share the rate
+    monkeypatch.setattr(averages, "_QUANTILE", float(-special.ndtri(rate / 2)))  # movement and scale share the rate
     for index in range(cases):
         rng = np.random.default_rng([index, 3])
         dim, noise_multiplier = int(rng.integers(5, 60)), float(np.exp(rng.normal()))

@@ -8,7 +8,7 @@ from coalmine.arrays import Bools
 from coalmine.methods.mechanism.attacks import Attack, gaussian_scores
 from coalmine.methods.mechanism.calls import Calls
 from coalmine.results.finding import Check
-from coalmine.stats.seeds_guessed import NUMBERS, Guess, guess_seed
+from coalmine.stats.guessed_seeds import NUMBERS, Guess, guess_seed
 
 _TRIED = 8  # calls, of the pilot, that tell whether it is worth trying the others
 
