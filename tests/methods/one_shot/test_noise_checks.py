@@ -334,7 +334,7 @@ def test_a_tensor_of_zeros_is_not_taken_for_half_precision():
 
 
 def test_the_precision_of_each_tensor_is_its_own_however_small_it_is():
-    """Tensors of less than 64 numbers end before the 64 that are looked at first; single precision shows late in one."""
+    """Some have less than the 64 numbers that are looked at first, and one shows its single precision after them."""
     rng = np.random.default_rng(0)
     late = np.concatenate([rng.normal(size=100).astype(np.float16), rng.normal(size=100)], dtype=np.float32)
     few = np.array([0.5, 1.0, 1.5], dtype=np.float32)
