@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,22 +62,22 @@ class Layers:
             f"state dict, got {type(spec).__name__}"
         )
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         """Names of the tensors that are not empty."""
         return [name for name, shape in self.shapes.items() if math.prod(shape)]
 
-    @property
+    @cached_property
     def sizes(self) -> Ints:
         """Number of parameters of each tensor that is not empty, (tensors,)."""
         return np.array([math.prod(self.shapes[name]) for name in self.names], dtype=np.int64)
 
-    @property
+    @cached_property
     def starts(self) -> Ints:
         """Where each tensor starts in the flat vector, (tensors,)."""
         return np.cumsum(self.sizes) - self.sizes
 
-    @property
+    @cached_property
     def ends(self) -> Ints:
         """Where each tensor ends in the flat vector, (tensors,)."""
         return np.cumsum(self.sizes)

@@ -28,6 +28,7 @@ __all__ = ["Audit", "Contribution", "Kind", "Release", "Vector", "View", "check_
 
 Kind = Literal["model", "update"]
 """What is released: the global model after a round, or the round's noisy average."""
+_KINDS = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Release:
     rounding: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
+        if self.kind not in _KINDS:
             raise InputError(f"kind must be model or update, got {self.kind!r}")
         check_count("round", self.round, least=0)
         if self.divisor is not None:

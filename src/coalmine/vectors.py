@@ -34,6 +34,8 @@ _BLOCK, _FEW_ROWS = 4096, 32
 
 def is_tensor(value: object) -> bool:
     """Return whether a value is a torch tensor."""
+    if isinstance(value, np.ndarray):
+        return False
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

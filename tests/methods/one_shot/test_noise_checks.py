@@ -16,6 +16,7 @@ from coalmine.methods.one_shot.inspection import Inspection
 from coalmine.methods.one_shot.noise_checks import NOISE_CHECKS, noise_findings
 from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_findings
 from coalmine.methods.one_shot.noise_record import NoiseRecord
+from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.scaled import largest_clip_norm
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
@@ -330,6 +331,33 @@ def test_a_tensor_of_zeros_is_not_taken_for_half_precision():
 
     sentences = observed(without_bias, layers={"fc": 5_000, "bias": 100}, divisor=1e7, clip_norm=1.0)
     assert [sentence[:4] for sentence in sentences] == ["bias"]
+
+
+def test_the_precision_of_each_tensor_is_its_own_however_small_it_is():
+    """Some have less than the 64 numbers that are looked at first, and one shows its single precision after them."""
+    rng = np.random.default_rng(0)
+    late = np.concatenate([rng.normal(size=100).astype(np.float16), rng.normal(size=100)], dtype=np.float32)
+    few = np.array([0.5, 1.0, 1.5], dtype=np.float32)
+    tensors = {
+        "half": (rng.normal(size=10).astype(np.float16).astype(np.float32), np.float16),
+        "single": (rng.normal(size=10).astype(np.float32), np.float32),
+        "late": (late, np.float32),
+        "few": (few, np.float32),
+        "half again": (rng.normal(size=70).astype(np.float16).astype(np.float32), np.float16),
+        "zeros": (np.zeros(20, dtype=np.float32), np.float32),
+    }
+    sizes = [len(tensor) for tensor, _ in tensors.values()]
+    roundings = largest_roundings(
+        np.concatenate([tensor for tensor, _ in tensors.values()]), np.cumsum([0, *sizes[:-1]])
+    )
+    for rounding, (tensor, precision) in zip(roundings, tensors.values(), strict=True):
+        assert rounding == float(np.spacing(precision(np.abs(tensor).max()))) / 2
+
+
+def test_numbers_of_almost_the_same_size_are_on_no_grid():
+    """All gaps between them are too small for the step of a grid."""
+    update = (1 + 1e-5 * np.random.default_rng(0).standard_normal(1000)).astype(np.float32)
+    assert largest_roundings(update, np.array([0])) == np.spacing(update.max()) / 2
 
 
 @pytest.mark.parametrize("step", [0.001, 0.01, 0.04, 0.2, 0.3])

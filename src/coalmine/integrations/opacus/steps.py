@@ -26,7 +26,7 @@ from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
-from coalmine.vectors import VectorKind, flat
+from coalmine.vectors import VectorKind, flat, norm
 
 _DISTRIBUTED = (
     DistributedDPOptimizer,
@@ -79,6 +79,8 @@ class AuditedSteps:
         check_optimizer(optimizer)
         self.optimizer, self.steps, self.taken = optimizer, check_count("steps", steps), 0
         self.params: list[Any] = list(optimizer.params)  # Opacus adds attributes to parameters, hence Any
+        self._sizes = [p.numel() for p in self.params]
+        self.dim = sum(self._sizes)
         self.audits, self._stepped = tuple(audits), stepped
         self._check_audits()
         for audit in self.audits:
@@ -98,11 +100,6 @@ class AuditedSteps:
         if self._ghost:
             self._note("ghost clipping happens in the backward pass, so clipping is not tested")
         self._wrap()
-
-    @property
-    def dim(self) -> int:
-        """The number of trained parameters."""
-        return dim_of(self.optimizer)
 
     # The optimizer's methods
 
@@ -171,27 +168,26 @@ class AuditedSteps:
         clip_norm = float(self.optimizer.max_grad_norm)
         kinds = len(self.params) + 1
         number = (self.taken if self.taken < kinds else self.taken // _CLIP_TESTS_EVERY) % kinds - 1
-        used = [number in (-1, i) for i in range(len(self.params))]
-        size = sum(p.numel() for p, is_used in zip(self.params, used, strict=True) if is_used)
-        value = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
+        stop = self.dim if number < 0 else sum(self._sizes[: number + 1])
+        size = self.dim if number < 0 else self._sizes[number]
+        gradient = torch.zeros(1, self.dim)
+        gradient[:, stop - size : stop] = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
         before = [p.summed_grad for p in self.params]
         try:
             for p in self.params:
                 p.summed_grad = None
-            self._clip(
-                torch.cat([torch.full((1, p.numel()), value * u) for p, u in zip(self.params, used, strict=True)], 1)
-            )
-            norm = math.hypot(*(float(p.summed_grad.float().norm()) for p in self.params)) / clip_norm
+            self._clip(gradient)
+            length = norm(_flat([p.summed_grad for p in self.params])) / clip_norm
         finally:
             for p, earlier in zip(self.params, before, strict=True):
                 p.summed_grad = earlier
         findings = []
-        if norm > 1 + _CLIP_TOLERANCE and not self._unclipped:
+        if length > 1 + _CLIP_TOLERANCE and not self._unclipped:
             self._unclipped = True
             where = "" if number < 0 else f" in parameter {number}"
             sentence = (
                 f"The optimizer does not clip to max_grad_norm = {clip_norm:g}: a gradient of {_TOO_LONG:g} clip "
-                f"norms{where} still had {norm:.3g} in step {self.taken}."
+                f"norms{where} still had {length:.3g} in step {self.taken}."
             )
             findings.append(Finding(check=Check.CLIPPING, sentence=sentence))
         for audit in self.audits:
@@ -203,7 +199,7 @@ class AuditedSteps:
         # Canaries must not influence an adaptive clip norm, which follows the number of clipped gradients.
         counts = {name: getattr(self.optimizer, name) for name in _CLIP_COUNTS if hasattr(self.optimizer, name)}
         try:
-            for p, piece in zip(self.params, gradients.split([p.numel() for p in self.params], 1), strict=True):
+            for p, piece in zip(self.params, gradients.split(self._sizes, 1), strict=True):
                 p.grad_sample = piece.reshape(len(gradients), *p.shape).to(p)
             self.optimizer.clip_and_accumulate()
         finally:
@@ -228,9 +224,8 @@ class AuditedSteps:
     def _add(self, planted: Contribution) -> None:
         """Add a sum of updates that are within the clip norm."""
         total = VectorKind(self.params[0].device, torch.float32).give(flat(planted.total))
-        pieces = total.split([p.numel() for p in self.params])
-        for p, piece in zip(self.params, pieces, strict=True):
-            update = piece.reshape(p.shape).to(p)  # minus a gradient
+        for p, piece in zip(self.params, total.split(self._sizes), strict=True):
+            update = piece.view_as(p).to(p)  # minus a gradient
             p.summed_grad = -update if p.summed_grad is None else p.summed_grad.sub_(update)
 
     # What the audits observe
@@ -258,7 +253,7 @@ class AuditedSteps:
     def _observe(
         self, audit: Audit, kind: Kind, round: int, vector: Vector, divisor: float | None, rounding: float = 0.0
     ) -> None:
-        audit.observe(Release(round=round, kind=kind, vector=np.array(vector), divisor=divisor, rounding=rounding))
+        audit.observe(Release(round=round, kind=kind, vector=vector, divisor=divisor, rounding=rounding))
 
     def finish(self) -> None:
         """End the training. Steps that were announced and not taken count as aborted rounds."""

@@ -279,7 +279,8 @@ class OneShot(Audit):
         start = time.perf_counter()
         names = () if self._canaries.layers is None else self._canaries.layers.names
         vector = check_flat(flat(release.vector, names), f"the release of round {release.round}", self.dim)
-        release = replace(release, vector=vector)
+        if vector is not release.vector:
+            release = replace(release, vector=vector)
         inspected = self._plants and release.kind == "update"
         if inspected:
             self._inspect(release)

@@ -84,7 +84,7 @@ class Evidence:
                 Observation(dots=dots, lengths=lengths, due=due, shift=shift, rate=rate, ends_epoch=ends_epoch)
             )
         self.history.times += due > 0
-        if self.history.shared_rounds and due.any():
+        if self.history.shared_rounds and np.count_nonzero(due):
             # If the shift is unknown, all releases get the same weight.
             weight = length if shift is None else shift
             self.gain += math.nan if shift is None else (shift / length) ** 2

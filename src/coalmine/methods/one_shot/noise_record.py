@@ -143,7 +143,7 @@ class NoiseRecord:
         slot = round if round < kept else half + (round - half) % (kept - half)
         self.samples[slot] = take(update, self.coordinates) / np.float32(unit)
         self.sampled[slot] = round
-        turn = int(np.sum(~np.isnan(self.whole[:, -1])))
+        turn = COPY_ROUNDS - np.count_nonzero(np.isnan(self.whole[:, -1]))
         if turn < COPY_ROUNDS:
             self._add_copies(turn, update, unit)
 
@@ -161,10 +161,10 @@ class NoiseRecord:
     def _halves(self, update: Vector) -> list[tuple[Floats, Floats]]:
         """Return for each kind of pair two vectors of equal length whose noise should be independent."""
         values = {
-            name: to_numpy(update[start : start + min(size, _SEARCHED)])
+            name: to_numpy(update[start : start + min(size, _SEARCHED)]).astype(np.float64)
             for name, start, size in zip(self.layers.names, self.layers.starts, self.layers.sizes, strict=True)
         }
-        halves = []
+        halves: list[tuple[Floats, Floats]] = []
         for kind, first, second in self.pairs:
             if kind == "neighbors":
                 halves.append(_alternating(values[first], 1))
@@ -174,8 +174,9 @@ class NoiseRecord:
                 length = _PREFIX if min(values[first].size, values[second].size) >= _PREFIX else _SHORT_PREFIX
                 halves.append((values[first][:length], values[second][:length]))
             else:
-                halves.append(_alternating(to_numpy(update[:_SEARCHED]), max(1, int(self.lag[0]))))
-        return [(a.astype(np.float64), b.astype(np.float64)) for a, b in halves]
+                first_numbers = to_numpy(update[:_SEARCHED]).astype(np.float64)
+                halves.append(_alternating(first_numbers, max(1, int(self.lag[0]))))
+        return halves
 
     # Checkpoints
 
@@ -198,7 +199,7 @@ def _block_edges(layers: Layers) -> Ints:
     return np.array(edges, dtype=np.int64)
 
 
-def _alternating(values: Vector, block: int) -> tuple[Vector, Vector]:
+def _alternating(values: Floats, block: int) -> tuple[Floats, Floats]:
     """Return every other block of ``block`` numbers, and the blocks that follow them."""
     if values.size < 2 * block:
         rest = max(0, values.size - block)

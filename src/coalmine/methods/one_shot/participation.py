@@ -237,12 +237,11 @@ class LastRoundsParticipation(Participation):
 
     def present(self, count: int, rounds: int, seed: int, round: int) -> Ints:
         """Return all canaries or none."""
-        takes_part = self.last is None or round >= rounds - self.last
-        return np.arange(count if takes_part else 0)
+        return np.arange(count if self.rate(count, rounds, round) else 0)
 
     def rate(self, count: int, rounds: int, round: int) -> float:
         """Return 1 or 0."""
-        return float(len(self.present(1, rounds, 0, round)))
+        return 1.0 if self.last is None or round >= rounds - self.last else 0.0
 
     def sampling(self, count: int, rounds: int) -> Sampling:
         """Return participation in every round, or in ``last`` of them."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from coalmine.arrays import Floats, Ints
 from coalmine.protocol import Vector
-from coalmine.vectors import bits_of, device_of, is_half, largest_sizes, pieces, to_numpy
+from coalmine.vectors import bits_of, device_of, is_half, largest_sizes, pieces, take, to_numpy
 
 _BRAIN_STEPS, _HALF_STEPS = 1 << 16, 1 << 13  # of single precision in one of bfloat16, and of half precision
 _FEW, _SEVERAL = 64, 256
@@ -44,20 +44,21 @@ def largest_roundings(vector: Vector, starts: Ints) -> Floats:
         >>> f"{largest_roundings((noise / 0.01).round() * np.float32(0.01), np.array([0]))[0]:.1g}"
         '0.01'
     """
-    stops = [*starts[1:].tolist(), len(vector)]
-    parts = [vector[start:stop] for start, stop in zip(starts.tolist(), stops, strict=True)]
-    largest = largest_sizes(vector, starts)
-    return np.maximum(_grid(vector), [_rounding(*each) for each in zip(parts, largest.tolist(), strict=True)])
+    largest, stops = largest_sizes(vector, starts), np.append(starts[1:], len(vector))
+    roundings: Floats = np.spacing(largest.astype(np.float32)).astype(np.float64) / 2  # of single precision
+    # Neither half precision nor bfloat16 uses the last 13 bits of a float32: a few numbers mostly settle the matter.
+    first = take(vector, np.minimum(starts[:, None] + np.arange(_FEW), stops[:, None] - 1))
+    for tensor, is_single in enumerate((bits_of(first) & (_HALF_STEPS - 1)).any(axis=1).tolist()):
+        if not is_single:
+            roundings[tensor] = _rounding(vector[starts[tensor] : stops[tensor]], float(largest[tensor]))
+    return np.maximum(_grid(vector), roundings)
 
 
 def _rounding(values: Vector, largest: float) -> float:
-    """Return how far rounding may have moved the numbers of a tensor, of which the largest is known."""
+    """Return how far rounding may have moved the numbers of a tensor, whose first ones use few bits."""
     single = float(np.spacing(np.float32(largest))) / 2
     few = np.count_nonzero(to_numpy(values[:_FEW])) < _LEAST_NUMBERS
     if few and int((values != 0).sum()) < _LEAST_NUMBERS:
-        return single
-    # Neither half precision nor bfloat16 uses the last 13 bits of a float32: a few numbers mostly settle the matter.
-    if (bits_of(values[:_FEW]) & (_HALF_STEPS - 1)).any():
         return single
     if all(is_half(part) for part in _first_and_all(values)):
         return float(np.spacing(np.float16(largest))) / 2
@@ -72,12 +73,12 @@ def _grid(values: Vector) -> float:
     Discrete noise on rounded updates lies on a grid, and so does any sum that was rounded after the noise. Coarse noise
     on updates that were not rounded does not.
     """
-    several = np.unique(np.abs(to_numpy(values[:_SEVERAL]).astype(np.float64)))
-    if several.size < _LEAST_VALUES:
+    several = np.sort(np.abs(to_numpy(values[:_SEVERAL]).astype(np.float64)))
+    gaps, largest = several[1:] - several[:-1], float(several[-1])
+    wide = gaps[gaps > largest / _MOST_STEPS]
+    if np.count_nonzero(gaps) < _LEAST_VALUES - 1 or not wide.size:
         return 0.0
-    gaps = np.diff(several)
-    step = float(gaps.min(initial=np.inf, where=gaps > several[-1] / _MOST_STEPS))
-    step = float(several[-1]) / round(float(several[-1]) / step)  # a gap of large numbers has a larger relative error
+    step = largest / round(largest / float(wide.min()))  # a gap of large numbers has a larger relative error
     is_on_grid = all(_steps_off(part, step) < _OFF_GRID for part in _first_and_all(values))
     return step if is_on_grid else 0.0
 

@@ -45,8 +45,8 @@ class RoundLog:
         self._check_round(check_count("round", round, least=0))
         if self.planted[round]:
             raise InputError(f"plant was already called for round {round}: call it once per round")
-        missing = np.flatnonzero(~self.planted[:round])
-        if len(missing):
+        if not self.planted[:round].all():
+            missing = np.flatnonzero(~self.planted[:round])
             raise InputError(
                 f"plant was called for round {round} before {list_rounds(missing)}: call it in the order of rounds, "
                 "and skip for rounds that were aborted"

@@ -25,7 +25,7 @@ from coalmine.protocol import Vector, View
 from coalmine.results.finding import Check, Finding
 from coalmine.seeds import generator
 from coalmine.stats.noise_tests import LEAST_P_VALUE
-from coalmine.vectors import Device, norm, on, take, to_numpy, zeros
+from coalmine.vectors import Device, on, take, to_numpy, zeros
 
 IN_TENSORS = 5
 """One canary in so many lies in a single tensor."""
@@ -236,6 +236,10 @@ class StrataEvidence:
         # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
         score = Sum if shared_rounds and not shows_one_release(view) else Max
         self._strata = strata
+        self._coordinates = np.concatenate([stratum.coordinates for stratum in strata])
+        sizes = np.array([len(stratum.coordinates) for stratum in strata])
+        self._starts = np.cumsum(sizes) - sizes
+        self._parts = [slice(*ends) for ends in zip(self._starts, self._starts + sizes, strict=True)]
         self._evidence = [
             Evidence(score, stratum.canaries, participation=participation, shared_rounds=shared_rounds)
             for stratum in strata
@@ -243,11 +247,12 @@ class StrataEvidence:
 
     def add(self, change: Vector, *, due: Ints, shift: float | None, rate: float, ends_epoch: bool) -> None:
         """Process a release; see `Evidence.add`."""
-        for stratum, evidence in zip(self._strata, self._evidence, strict=True):
-            part = take(change, stratum.coordinates)
-            length = norm(part)
+        taken = take(change, self._coordinates)
+        lengths = np.sqrt(np.add.reduceat(np.square(taken, dtype=np.float64), self._starts)).tolist()
+        for stratum, evidence, part, length in zip(self._strata, self._evidence, self._parts, lengths, strict=True):
             if length > 0:
-                evidence.add(part, length, due=due[stratum.indices], shift=shift, rate=rate, ends_epoch=ends_epoch)
+                own = due[stratum.indices]
+                evidence.add(taken[part], length, due=own, shift=shift, rate=rate, ends_epoch=ends_epoch)
 
     def findings(self, members: Bools, theory: Theory, *, level: float) -> list[Finding]:
         """Return tensors whose canaries refute the claim. The p-values take all canaries of all strata into account.
