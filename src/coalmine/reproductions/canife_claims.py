@@ -95,7 +95,13 @@ def figure_4(epsilons: Sequence[float], data: Sequence[str]) -> list[PaperClaim]
         printed("εᵣ is 4.5 times ε̂ᵣ on Sent140", 4.5, f"gap sent140 {largest}", within=1),
         PaperClaim("εᵣ is 4 to 5 times ε̂ᵣ on Shakespeare", "4 to 5", [f"gap shakespeare {largest}"], _four_to_five),
         PaperClaim("εᵣ is 4 to 5 times ε̂ᵣ on images (ours: MNIST)", "4 to 5", [f"gap mnist {largest}"], _four_to_five),
-        PaperClaim("composed, ε̂ is far below ε at every ε (below half)", "no number", composed, _below_half),
+        PaperClaim(
+            "composed, ε̂ is far below ε at every ε (below half)",
+            "no number",
+            composed,
+            lambda shares: bool(np.all(shares < 0.5)),
+            lambda shares: bool(np.all(shares < 0.75)),
+        ),
         printed(
             "composed, ε̂ is about 6 on images at ε = 50 (ours: MNIST)",
             6,
@@ -139,10 +145,6 @@ def _health(text: str, number: str) -> PaperClaim:
 def _four_to_five(means: Floats) -> bool:
     """Return whether a gap is between 4 and 5, or as close to that as the other gap of the paper's figures."""
     return bool(3.5 <= means[0] <= 5.5)
-
-
-def _below_half(shares: Floats) -> bool:
-    return bool(np.all(shares < 0.5))
 
 
 TABLE_1 = (
