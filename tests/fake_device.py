@@ -73,10 +73,10 @@ class FakeTensor(torch.Tensor):
             kwargs["device"] = "cpu"
         inner_args, inner_kwargs = tree_map(lambda x: x.inner if isinstance(x, cls) else x, (args, kwargs))
         result = function(*inner_args, **inner_kwargs)
-        if function.overloadpacket.__name__.endswith("_"):
-            return args[0] if isinstance(args[0], cls) else None  # in place
         if "out" in kwargs:
             return kwargs["out"]
+        if function._schema.is_mutable:  # in place; a name such as __rshift__ does not tell
+            return args[0] if isinstance(args[0], cls) else None
         return tree_map(lambda x: cls(x) if stays and isinstance(x, torch.Tensor) else x, result)
 
 

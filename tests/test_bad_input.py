@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import coalmine as cm
 from coalmine.accounting import claimed, theory
@@ -79,3 +80,32 @@ def test_a_claim_without_noise_is_not_compared_with_noise():
     noisy = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
     hopeless = ClaimTest(verdict=Verdict.TOO_WEAK, p_value=0.5, confidence=0.95, theory=noisy)
     assert "half the noise could go unnoticed. More canaries alone" in words.claim_sentence(noisy, hopeless, None)
+    for test in (weak, hopeless):
+        assert "more trials" in words.claim_sentence(claim, test, None, side="canary present")
+
+
+@pytest.mark.parametrize(("dim", "kind"), [(None, "NoneType"), ({1, 2}, "set"), (object(), "object")])
+def test_a_dim_without_parameters_is_refused(dim, kind):
+    with pytest.raises(cm.InputError, match=f"dim must be the number of parameters, or what has them .* got {kind}"):
+        cm.OneShot(dim=dim, rounds=2)
+
+
+def test_parameters_of_a_module_are_its_dim():
+    module = torch.nn.Linear(30, 20)
+    assert cm.OneShot(dim=module.parameters(), rounds=2, canaries=10).dim == 620
+
+
+def test_clients_in_a_dict_are_refused_with_what_to_pass():
+    clients = {"ann": np.ones(3), "bob": np.ones(3)}
+    with pytest.raises(
+        cm.InputError, match=r"clients must be a list .* got a dict with 2 keys: pass list\(clients.val"
+    ):
+        cm.replay(sum, clients, clip_norm=1.0, noise_multiplier=1.0)
+
+
+def test_a_model_without_numbers_is_not_probed():
+    from coalmine.methods.secret_sharer.audit import SecretSharer  # the canaries are not looked at
+
+    for module, device in ((torch.nn.Linear(3, 2), "meta"), (torch.nn.Linear(3, 2, device="meta"), None)):
+        with pytest.raises(cm.InputError, match="'meta': its tensors hold no numbers"):
+            SecretSharer(canaries=None, module=module, device=device)

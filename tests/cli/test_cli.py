@@ -359,7 +359,7 @@ def test_the_completion_script_can_be_shown(run, monkeypatch):
 def test_help_and_version(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("demo", "estimate", "account", "sweep", "log", "reproduce"):
+    for command in ("demo", "estimate", "exposure", "account", "sweep", "log", "reproduce"):
         assert command in out
     lines = run("--version")[1].splitlines()
     assert run("-V")[1].splitlines() == run("version")[1].splitlines() == lines

@@ -6,6 +6,8 @@ import torch
 
 from coalmine import OneShot
 from coalmine.errors import InputError
+from coalmine.runs.running import run
+from coalmine.runs.settings import run_from_text
 from coalmine.simulation import (
     SGD,
     Adam,
@@ -18,7 +20,48 @@ from coalmine.simulation import (
     models,
 )
 from coalmine.simulation.data import load
+from coalmine.simulation.rounds import Rounds
 from fake_device import FAKE
+
+NUMBERS = """
+[training]
+data = "digits"
+partition = "iid:20"
+model = "logistic"
+rounds = 3
+noise_multiplier = 0.0
+client = {epochs = 1, batch_size = "all"}
+
+[one-shot]
+view = ["updates", "final-change"]
+canaries = 20
+
+[canife]
+every = 2
+trials = 4
+pool_clients = 4
+design = {iterations = 2}
+"""
+TEXTS = """
+[training]
+data = "generated-text"
+positions = 6
+vocabulary_size = 50
+clients = 12
+test_fraction = 0.02
+model_settings = {embedding = 4, units = 4}
+rounds = 3
+
+[secret-sharer]
+p_u = 0.2
+p_e = 0.5
+each = 2
+length = 3
+references = 50
+regime = "central"
+steps = 1
+reference_share = 0.5
+"""
 
 
 def training(device=None, *, model="mlp", audits=(), **options):
@@ -72,6 +115,46 @@ def test_central_training_runs_on_the_device_of_its_model():
     for each in (here, there):
         each.run()
     np.testing.assert_allclose(there.state.model.cpu().numpy(), here.state.model.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("text", [NUMBERS, TEXTS], ids=["numbers", "texts"])
+def test_a_run_is_stopped_on_the_cpu_and_resumed_on_a_device(text, tmp_path, monkeypatch):
+    here, directory, used = run(run_from_text(text, "audit.toml"), out=tmp_path / "here"), tmp_path / "there", []
+    original = Rounds.run
+
+    def stopped(training, **options):
+        original(training, until=2, **options)
+        raise KeyboardInterrupt
+
+    def watched(training, **options):
+        used.append(training.state.model.device)
+        return original(training, **options)
+
+    monkeypatch.setattr(Rounds, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(run_from_text(text, "audit.toml"), out=directory)
+    monkeypatch.setattr(Rounds, "run", watched)
+    there = run(run_from_text(text, "audit.toml", ["training.device=fake"]), out=directory)
+    assert set(used) == {FAKE}
+    for mine, its in zip(here.results, there.results, strict=True):
+        assert (mine.method, mine.view) == (its.method, its.view)
+        if mine.scores is not None:
+            np.testing.assert_allclose(its.scores.members, mine.scores.members, atol=1e-3)
+    if text == TEXTS:
+        check_the_stored_model_is_probed_on_a_device(directory, there.results)
+
+
+def check_the_stored_model_is_probed_on_a_device(directory, results):
+    settings = [
+        'device="fake"', "model_settings={embedding = 4, units = 4}",
+        f'model_weights="{directory}/weights.safetensors"', f'canaries="{directory}/canaries.json"', "references=50",
+    ]  # fmt: skip
+    tables = "\n".join(["[training]", *settings[:2], "[secret-sharer]", *settings[2:]])
+    losses, again = (
+        next(result.scores.members for result in each if result.view == "loss:phrase")
+        for each in (results, run(run_from_text(tables, "stored.toml")).results)
+    )
+    np.testing.assert_allclose(again, losses, atol=1e-4)
 
 
 def test_what_is_for_the_cpu_only_says_so():

@@ -12,6 +12,7 @@ from torch import nn
 
 from coalmine import OneShot, Release, vectors
 from coalmine.errors import InputError
+from coalmine.methods.one_shot import hadamard
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.protocol import Contribution, checked_contribution
@@ -33,21 +34,26 @@ def plain_transform(length):
 
 def dense_matrix(canaries):
     """All canaries by their definition S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁, with plain matrices in float64."""
-    dim, length, rows = canaries.dim, canaries._length, canaries._rows
+    dim, rows = canaries.dim, canaries._rows
     signs = [2.0 * (canaries._bytes >> layer & 1) - 1 for layer in (1, 2, 3)]
-    kernel = plain_transform(length)
+    signs[1][: canaries._last.start] = 1  # S₂ is for what T₂ mixes
     first, last = np.eye(dim), np.eye(dim)
-    first[:length, :length], last[-length:, -length:] = kernel, kernel
+    for mixing, place in ((first, canaries._first), (last, canaries._last)):
+        mixing[place, place] = plain_transform(len(range(*place.indices(dim))))
     fold = np.zeros((rows, dim))
-    fold[np.arange(dim) % rows, np.arange(dim)] = 8 * canaries._scale[np.arange(dim) % rows]
+    fold[np.arange(dim) % rows, np.arange(dim)] = canaries._scale[np.arange(dim) % rows]
     head = plain_transform(rows) @ fold
     return canaries._flips[:, None] * (head * signs[2] @ (last * signs[1]) @ (first * signs[0]))[: canaries.count]
 
 
 @pytest.mark.parametrize("piece", [64, 1000, 1 << 17])
+@pytest.mark.parametrize("least_last", [1, 1 << 17])  # T₂ covers an eighth of the coordinates, or as many as T₁
 @pytest.mark.parametrize(("dim", "count"), [(200, 16), (1025, 30), (2049, 100)])
-def test_hadamard_canaries_are_what_plain_matrices_give_however_the_work_is_cut(dim, count, piece, monkeypatch):
+def test_hadamard_canaries_are_what_plain_matrices_give_however_the_work_is_cut(
+    dim, count, least_last, piece, monkeypatch
+):
     monkeypatch.setattr(vectors, "_CPU_PIECE", piece)
+    monkeypatch.setattr(hadamard, "_LEAST_LAST", least_last)
     canaries, draw = HadamardCanaries(dim=dim, count=count, seed=dim), np.random.default_rng(0)
     matrix = dense_matrix(canaries)
     update, weights = draw.standard_normal(dim).astype(np.float32), draw.standard_normal(count)

@@ -105,7 +105,7 @@ def test_another_config_is_refused_and_named(together):
     _, directory = together
     with pytest.raises(InputError, match=r"noise_multiplier = 1.0 .*noise_multiplier = 0.5"):
         run(run_from_text(TOGETHER, "audit.toml", ["training.noise_multiplier=0.5"]), out=directory)
-    run(run_from_text(TOGETHER, "audit.toml", ["training.workers=2"]), out=directory)
+    run(run_from_text(TOGETHER, "audit.toml", ["training.workers=2", "training.device=cpu"]), out=directory)
 
 
 def test_a_directory_in_use_is_refused(tmp_path):

@@ -47,13 +47,13 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     saved.serve,
     log,
     estimate,
+    exposure,
     account,
     plan,
     reproduce,
 )
 for command in _COMMANDS:
     app.command(cls=runs.Report if command is runs.report else None)(command)
-app.command(hidden=True)(exposure)  # the older spelling of `audit exposure`
 app.command("version", hidden=True)(lambda: _version(show=True))  # some try it before --version
 app.add_typer(audit.app, name="audit")
 

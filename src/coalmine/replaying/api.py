@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -93,6 +93,11 @@ def replay(
         >>> result.ok, result.findings[0].check
         (False, 'examples')
     """
+    if isinstance(clients, Mapping):
+        raise InputError(
+            f"clients must be a list of at least one client, got a {type(clients).__name__} with {len(clients)} keys: "
+            "pass list(clients.values()) if its values are the clients, or a list of such dicts if it is one client"
+        )
     if isinstance(clients, str | bytes) or not hasattr(clients, "__len__") or len(clients) == 0:
         raise InputError(f"clients must be a list of at least one client, got {clients!r:.60}")
     if adjacency not in ("zero-out", "add-remove"):

@@ -67,8 +67,10 @@ def _weakness(result: AuditResult, test: ClaimTest, group: Group) -> str:
     noise = test.theory is None or words.states_noise(test.theory)
     text = f" By the canaries' scores, {'half the claimed noise' if noise else 'twice this ε'} could go unnoticed."
     if not words.lacks_canaries(result):
-        used = "" if result.scores is None else f" This audit inserted {result.scores.members.size:,}."
-        text += words.needed_sentence(test) + (used if test.canaries_needed is not None else "")
+        side = result.side_names[0]
+        has = "inserted" if side == words.INSERTED else "has"
+        used = "" if result.scores is None else f" This audit {has} {result.scores.members.size:,}."
+        text += words.needed_sentence(test, side) + (used if test.canaries_needed is not None else "")
     checks = list(dict.fromkeys(str(check) for result in group.results for check in result.checks))
     return f"{text} The checks found no bug: {words.listed(checks)}." if checks and not group.bugs else text
 

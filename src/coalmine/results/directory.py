@@ -238,8 +238,9 @@ class RunDirectory:
 
 
 def _essential(config: str) -> list[str]:
-    """Return the lines that the result depends on."""
-    return [line for line in config.splitlines() if not line.startswith(("workers = ", "checkpoint_every = "))]
+    """Return the lines that the result depends on; another device changes it by rounding only."""
+    others = ("workers = ", "checkpoint_every = ", "device = ", "pool_memory = ")
+    return [line for line in config.splitlines() if not line.startswith(others)]
 
 
 def _lock(file: IO[str], path: Path, *, patience: float = 0.0) -> None:

@@ -82,7 +82,7 @@ class AuditResult(Showable):
     unit: Unit
     adversary: str
     score_name: str
-    side_names: tuple[str, str] = ("inserted", "held out")
+    side_names: tuple[str, str] = (words.INSERTED, "held out")
     odds: str = words.FLAGGING
     seed: int
     estimates: Sequence[Estimate]

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FLAGGING = "an attacker can be {times} likelier to flag a member than a non-member"
 """What a lower bound on ε means for canaries that were inserted or held out; ``{times}`` is e^ε in words."""
 
+INSERTED = "inserted"
+"""What the first scores of a result are of, unless it says otherwise: one per inserted canary."""
+
 
 def bound_sentence(
     estimates: Sequence[Estimate], ceiling: float | None = None, odds: str = FLAGGING, *, quoted: Estimate | None = None
@@ -52,7 +55,12 @@ def bound_sentence(
 
 
 def claim_sentence(
-    theory: Theory | None, test: ClaimTest | None, best_guess: Estimate | None, *, advice: bool = True
+    theory: Theory | None,
+    test: ClaimTest | None,
+    best_guess: Estimate | None,
+    *,
+    advice: bool = True,
+    side: str = INSERTED,
 ) -> str:
     """Describe the verdict on a claim in a few sentences.
 
@@ -61,6 +69,7 @@ def claim_sentence(
         test: Its test.
         best_guess: The estimate that stands for the result.
         advice: Whether to say what would make a weak test stronger.
+        side: What the first scores are of (`AuditResult.side_names`).
     """
     if theory is None or test is None:
         return "No claim was stated."
@@ -84,7 +93,7 @@ def claim_sentence(
         case Verdict.TOO_WEAK:
             unnoticed = "half the noise" if states_noise(theory) else "twice this ε"
             weak = f"Too weak to test {claim.rstrip(',')}: {unnoticed} could go unnoticed."
-            return f"{weak}{needed_sentence(test)}" if advice else weak
+            return f"{weak}{needed_sentence(test, side)}" if advice else weak
         case _:
             return (
                 f"Not refuted: we found no evidence against {claim.rstrip(',')}.{power_sentence(test)} This is not a "
@@ -134,7 +143,8 @@ def verdict_sentence(result: AuditResult) -> str:
     test = result.claim_test
     if result.bugs and test is not None and not test.refuted:
         return unnoticed_sentence(result.theory)
-    return claim_sentence(result.theory, test, result.best_guess, advice=not lacks_canaries(result))
+    side = result.side_names[0]
+    return claim_sentence(result.theory, test, result.best_guess, advice=not lacks_canaries(result), side=side)
 
 
 def lacks_canaries(result: AuditResult) -> bool:
@@ -206,12 +216,18 @@ def states_noise(theory: Theory) -> bool:
     return theory.noise_multiplier is not None or bool(theory.noise_schedule)
 
 
-def needed_sentence(test: ClaimTest) -> str:
-    """Say how many canaries would have been enough, with a space before it; what else to do if none would."""
+def needed_sentence(test: ClaimTest, side: str = INSERTED) -> str:
+    """Say how many canaries would have been enough, with a space before it; what else to do if none would.
+
+    Where scores are not one per inserted canary, more of them come from more trials.
+    """
     if test.canaries_needed is None:
+        if side != INSERTED:
+            return " Use more scores, such as from more trials, or an attack that separates them better."
         return " More canaries alone may not detect it: use a view that shows more, or a larger share of rounds."
     unnoticed = "half the noise" if test.theory is None or states_noise(test.theory) else "twice this ε"
-    return f" About {test.canaries_needed:,} inserted canaries would detect {unnoticed} (80% power)."
+    needed = "inserted canaries" if side == INSERTED else f"scores ({side}), such as from more trials,"
+    return f" About {test.canaries_needed:,} {needed} would detect {unnoticed} (80% power)."
 
 
 def p_value_text(p_value: float) -> str:

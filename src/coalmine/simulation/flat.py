@@ -177,10 +177,35 @@ def moved(module: nn.Module, device: torch.device | str | None) -> nn.Module:
     """
     if device is None:
         return module
+    place = parse_device(device)
     try:
-        return copy.deepcopy(module).to(device)
-    except (AssertionError, RuntimeError, NotImplementedError) as error:
-        raise InputError(f"device must be one that torch has here, such as cpu, got {device}: {error}") from error
+        return copy.deepcopy(module).to(place)
+    except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
+        raise _no_device(device, error) from error
+
+
+def parse_device(device: torch.device | str) -> torch.device:
+    """Return a device by its name. That torch has it here shows only when something is moved there.
+
+    Processes that are forked later cannot use a device that was used before.
+
+    Raises:
+        InputError: If torch knows no such device, or it is ``"meta"``.
+    """
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise _no_device(device, error) from error
+    if place.type == "meta":
+        raise InputError(
+            f"device must be one that computes, such as cpu, got {str(device)!r}: its tensors hold no numbers"
+        )
+    return place
+
+
+def _no_device(device: object, error: Exception) -> InputError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    return InputError(f"device must be one that torch has here, such as cpu, got {str(device)!r}: {reason}")
 
 
 def parameter_vector(module: nn.Module) -> Tensor:

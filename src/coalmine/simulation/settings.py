@@ -129,12 +129,20 @@ class TrainingSettings(Settings):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="seed for all random choices")
     workers: int = Field(1, ge=1, description="number of worker processes")
+    device: str | None = Field(
+        None,
+        examples=["cuda"],
+        description="torch device that trains and probes the model: cpu, cuda, cuda:1, mps, …; by default the CPU. A "
+        "run can be resumed on another one",
+    )
 
-    @field_validator("clip_norm", "cohort", "weights")
+    @field_validator("clip_norm", "cohort", "weights", "device")
     @classmethod
-    def _readable(cls, value: str, info: ValidationInfo) -> str:
+    def _readable(cls, value: str | None, info: ValidationInfo) -> str | None:
         """Check the syntax here, where the error can name the line of the file."""
-        {"clip_norm": _clipping, "cohort": _cohorts, "weights": _weighting}[str(info.field_name)](value)
+        readers = {"clip_norm": _clipping, "cohort": _cohorts, "weights": _weighting, "device": _device}
+        if value is not None:
+            readers[str(info.field_name)](value)
         return value
 
     def splits(self, *, pool_fraction: float = 0.0) -> Splits:
@@ -160,11 +168,13 @@ class TrainingSettings(Settings):
         return replace(splits, train=splits.train.subset(range(self.clients)))
 
     def module(self, splits: Splits) -> nn.Module:
-        """The model before training."""
+        """The model before training, on its device: trainings and audits of it run where it is."""
         from coalmine.simulation import models
+        from coalmine.simulation.flat import moved
 
         task = splits.train.task
-        return build_model(self.model or models.default_model(task), task, self.model_settings, seed=self.seed)
+        model = build_model(self.model or models.default_model(task), task, self.model_settings, seed=self.seed)
+        return moved(model, self.device)
 
     def mechanism(self) -> Mechanism:
         """Clipping, weights and noise."""
@@ -228,6 +238,13 @@ def _clipping(text: str) -> Clipping:
         "adaptive:": lambda start: AdaptiveClipping(initial=float(start)),
     }
     return parse_kind(text, kinds, f"clip_norm must be a number such as 1.0, adaptive:START or none, got {text!r}")
+
+
+def _device(text: str) -> object:
+    """Check the setting ``device``."""
+    from coalmine.simulation.flat import parse_device
+
+    return parse_device(text)
 
 
 def _weighting(text: str) -> Weighting:

@@ -138,11 +138,12 @@ def assert_private(
         canaries = min(2000, max(1, check_count("dim", dim) // 5))
     number = checked_calls(calls, dim)
     first = audit_mechanism(
-        mechanism if norm == "l2" else _for_l1(mechanism),
+        mechanism,
         dim=dim,
         canaries=canaries,
         delta=delta,
         confidence=1 - _FIRST_CALL * false_alarm_rate,
+        norm=norm,
         seed=seed,
     )
     findings = check_noise(
@@ -175,8 +176,3 @@ def assert_private(
         instead = "" if noise_multiplier is not None else ", or noise_multiplier= if the noise is Gaussian"
         warnings.warn(f"{weak}: pass more calls={instead}", stacklevel=2)
     return bound
-
-
-def _for_l1(mechanism: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a mechanism for updates of ℓ₂ norm 1 from one for ℓ₁ norm 1: over √dim, they are no longer than that."""
-    return lambda total: mechanism(total / total.size**0.5) * total.size**0.5

@@ -49,20 +49,49 @@ def test_tensors_are_named_and_set_the_dimension(tmp_path):
     assert audited.findings[0].sentence == "fc.bias carries no noise."
 
 
-@pytest.mark.parametrize("texts", [[], ["noise_multiplier=1", "function=mine.py:f"]])
-def test_exactly_one_mechanism_must_be_named(texts):
+@pytest.mark.parametrize(
+    ("texts", "message", "name"),
+    [
+        ([], "noise_multiplier or function .* must be set", "noise_multiplier"),
+        (["noise_multiplier=1", "function=mine.py:f", "claim=2"], "ε = 2 and a noise multiplier of 1", "claim"),
+    ],
+)
+def test_a_mechanism_must_be_named_and_have_one_claim(texts, message, name):
     (settings,) = settings_from_texts(texts, MechanismSettings)
     run = SimpleNamespace(methods={"mechanism": settings}, trainings={})
-    with pytest.raises(SettingError, match="exactly one of noise_multiplier and function") as error:
+    with pytest.raises(SettingError, match=message) as error:
         METHOD.check(run)
-    assert error.value.path == ("mechanism", "noise_multiplier")
+    assert error.value.path == ("mechanism", name)
     with pytest.raises(SettingError):
         METHOD.job(JobContext(settings=settings))
+
+
+def test_a_function_is_held_to_its_claimed_noise_multiplier(tmp_path):
+    """The claimed curve refutes what a pair of ε and δ leaves undecided."""
+    code = "import numpy as np\nrng = np.random.default_rng(0)\n"
+    code += "def half(total):\n    return total + rng.normal(0, 1, total.size)\n"
+    (tmp_path / "mine.py").write_text(code)
+    terms = [f"function={tmp_path}/mine.py:half", "dim=2000", "canaries=200"]
+    refuted, honest = result(*terms, "noise_multiplier=2"), result(*terms, "noise_multiplier=1")
+    assert (refuted.theory.noise_multiplier, refuted.verdict.value) == (2.0, "refuted")
+    assert not honest.refuted
+
+
+def test_laplace_noise_keeps_a_claim_for_updates_limited_in_l1_and_half_of_it_does_not(tmp_path):
+    code = "import numpy as np\nrng = np.random.default_rng(0)\n"
+    for name, scale in (("enough", 1.0), ("half", 0.5)):
+        code += f"def {name}(total):\n    return total + rng.laplace(0, {scale}, total.size)\n"
+    (tmp_path / "mine.py").write_text(code)
+    terms = ["dim=500", "canaries=50", "claim=1", "delta=0"]
+    enough, half = (result(f"function={tmp_path}/mine.py:{name}", *terms, "norm=l1") for name in ("enough", "half"))
+    assert (enough.findings, enough.refuted, enough.config["norm"]) == ([], False, "l1")
+    assert half.refuted
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("norm=l3", "norm"),
         ("noise_multiplier=-1", "noise_multiplier .* at least 0"),
         ("dim=1", "dim .* at least 2"),
         ("family=cauchy", "family"),

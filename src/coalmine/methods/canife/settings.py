@@ -121,6 +121,12 @@ class CanifeSettings(Settings):
         description="number of mock clients, by default all (mode frozen) or the expected cohort size (mode running); "
         "one adversary per value",
     )
+    pool_memory: float = Field(
+        4.0,
+        gt=0,
+        description="GiB of memory for the mock clients' updates; a larger pool is kept in temporary files, which give "
+        "the same canaries",
+    )
     design: CanaryDesignSettings = Field(default_factory=CanaryDesignSettings, description="how a canary is optimized")
     stop_when_refuted: bool = Field(
         False,
@@ -166,6 +172,7 @@ class CanifeSettings(Settings):
                 target=self.design.target_class(),
                 valid="data" if self.design.pixels == "valid" else None,
                 weighting=_with_cap(mechanism.weighting, splits.train),
+                pool_memory=self.pool_memory,
                 seed=training.seed + index,
             )
             audits.append(

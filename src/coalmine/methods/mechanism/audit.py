@@ -80,6 +80,7 @@ def audit_mechanism(
     layers: LayerSpec | None = None,
     clients: int | Sequence[Any] | None = None,
     clip_norm: float = 1.0,
+    norm: str = "l2",
     seed: int = 0,
 ) -> AuditResult:
     """Audit a mechanism by applying it once to a sum of random unit vectors, and test its claim in further calls.
@@ -104,6 +105,9 @@ def audit_mechanism(
             many, each an array of ``dim`` numbers. It is then also replayed with and without one client, which finds
             bugs of clipping and weighting and has a false-alarm rate of `CHECK_RATE` of its own.
         clip_norm: The claimed clip norm, with ``clients``.
+        norm: Which norm of updates is limited: ``"l2"``, or ``"l1"`` as for Laplace noise. Canaries of one coordinate
+            have the same norm in both; other directions are then not tested, and the canaries of the first call are
+            shortened.
         seed: Seed for the canaries and for which of them are inserted.
 
     Returns:
@@ -119,6 +123,8 @@ def audit_mechanism(
         True
     """
     start = time.perf_counter()
+    if norm not in ("l1", "l2"):
+        raise InputError(f'norm must be "l1" or "l2", got {norm!r}')
     delta = common_delta(delta, theory)
     findings: list[Finding] = []
     of_clients = None
@@ -127,7 +133,7 @@ def audit_mechanism(
 
         noise = None if theory is None else theory.noise_multiplier
         of_clients = mechanism = ClientMechanism(
-            mechanism, clients, dim=dim, clip_norm=clip_norm, noise_multiplier=noise, seed=seed
+            mechanism, clients, dim=dim, clip_norm=clip_norm, noise_multiplier=noise, norm=norm, seed=seed
         )
         dim = of_clients.dim
         findings += of_clients.replay.findings
@@ -136,7 +142,7 @@ def audit_mechanism(
     check_room(family, dim, count)
     updates = update_canaries(family, dim=dim, count=count, seed=seed)
     members = draw_members(canaries, design="fixed", seed=seed)
-    released: Array = applied(mechanism, updates.total(members))
+    released: Array = applied(mechanism if norm == "l2" else _for_l1(mechanism), updates.total(members))
     is_silent = not released.any()
     if is_silent:
         # An output of zeros has no direction. Any other vector that ignores the sum will do: bounds hold for whatever
@@ -145,8 +151,8 @@ def audit_mechanism(
     largest = float(np.abs(released).max())
     if largest > _LARGEST:  # a cosine has no units, and squares must stay finite
         released = released / largest
-    norm = float(np.linalg.norm(released.astype(np.float64)))
-    scores = cosines(updates, released.astype(np.float32), norm)
+    length = float(np.linalg.norm(released.astype(np.float64)))
+    scores = cosines(updates, released.astype(np.float32), length)
     null = cosine_null(updates)
     battery = theory is not None and theory.epsilon < math.inf and calls != 0
     test, warnings = normality(scores[members], "inserted")
@@ -154,7 +160,7 @@ def audit_mechanism(
     if battery and theory is not None:
         tensors = None if layers is None else Layers.of(layers).check(dim)
         noise_findings, weak, detects = _battery(
-            mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, seed=seed
+            mechanism, theory, dim=dim, calls=checked_calls(calls, dim), layers=tensors, norm=norm, seed=seed
         )
         if of_clients is not None and noise_findings:
             of_clients.check_steady()
@@ -191,12 +197,12 @@ def audit_mechanism(
         warnings=warnings,
         metrics={"inserted": float(canaries), "held_out": float(canaries), **test},
         timing={"audit_s": time.perf_counter() - start},
-        config={"dim": dim, "canaries": canaries, "family": family, "score": "cosine"},
+        config={"dim": dim, "canaries": canaries, "family": family, "score": "cosine", "norm": norm},
     )
 
 
 def _battery(
-    mechanism: MechanismFunction, theory: Theory, *, dim: int, calls: int, layers: Layers | None, seed: int
+    mechanism: MechanismFunction, theory: Theory, *, dim: int, calls: int, layers: Layers | None, norm: str, seed: int
 ) -> tuple[list[Finding], list[str], float | None]:
     """Return what the battery found; if nothing, a warning if half of the noise would pass, or else what to state.
 
@@ -209,18 +215,24 @@ def _battery(
         dim=dim,
         claim=claim,
         calls=calls,
-        noise_multiplier=noise,
+        noise_multiplier=noise if norm == "l2" else None,  # that of Gaussian noise, which ℓ₁ does not limit
         layers=layers,
         seed=seed,
         before=1,
+        waves=norm == "l2",
     )
     canaries = canaries_to_guess(dim, calls)
     weak = "" if findings else weakness(claim, noise_multiplier=noise, canaries=canaries, rate=CHECK_RATE)
-    if findings or weak or noise is None:
+    if findings or weak or noise is None or norm == "l1":  # what would be stated is about Gaussian noise
         return findings, [f"{weak}: use more calls"] if weak else [], None
     if theory.noise_multiplier is not None:
         return findings, [], HALF_THE_NOISE
     return findings, [], theory.epsilon / float(epsilon_gaussian(HALF_THE_NOISE * noise, theory.delta))
+
+
+def _for_l1(mechanism: MechanismFunction) -> MechanismFunction:
+    """Return a mechanism for updates of ℓ₂ norm 1 from one for ℓ₁ norm 1: over √dim, they are no longer than that."""
+    return lambda total: np.asarray(mechanism(total / total.size**0.5)) * total.size**0.5
 
 
 def applied(mechanism: MechanismFunction, total: Vector) -> npt.NDArray[np.generic]:

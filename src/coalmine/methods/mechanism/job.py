@@ -37,6 +37,7 @@ class MechanismJob(Job):
             layers=settings.tensors(),
             clients=settings.clients,
             clip_norm=settings.clip_norm,
+            norm=settings.norm,
             seed=settings.seed,
         )
         config = settings.to_dict() | dict(result.config)

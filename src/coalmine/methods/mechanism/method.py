@@ -17,7 +17,7 @@ def _job(context: JobContext) -> Job:
 
 
 def _check(run: Any) -> None:
-    """Raise if not exactly one mechanism is named, or layers do not fit the dimension."""
+    """Raise if no mechanism is named, a function has two claims, or layers do not fit the dimension."""
     run.methods["mechanism"].check_choice()
     run.methods["mechanism"].coordinates()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, get_args
 
@@ -26,12 +26,22 @@ def parsed_dim(dim: Any) -> _Dim:
 
     Args:
         dim: A number, or what has tensors: a module, a state dict, a list of parameters, or one flat tensor.
+
+    Raises:
+        InputError: If it is none of these, or there are fewer than two parameters.
     """
     if isinstance(dim, int | float | str | np.generic):
         number: Any = dim
         return check_count("dim", number, least=2), VectorKind(), None
     if is_tensor(dim) or hasattr(dim, "__array__"):
         return check_count("dim", int(math.prod(dim.shape)), least=2), VectorKind.of(dim), None
+    if isinstance(dim, Iterator):  # such as module.parameters(), which can be read only once
+        dim = list(dim)
+    if not (hasattr(dim, "named_parameters") or isinstance(dim, Layers | Mapping | list | tuple)):
+        raise InputError(
+            "dim must be the number of parameters, or what has them (a module, a state dict, a list of parameters or "
+            f"one flat tensor), got {type(dim).__name__}"
+        )
     layers = Layers.of(dim)
     return check_count("dim", layers.dim, least=2), VectorKind.of(dim), layers
 

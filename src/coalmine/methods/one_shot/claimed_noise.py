@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy import stats
 
 from coalmine.arrays import Bools, Floats, Ints
 from coalmine.methods.one_shot.noise_record import NoiseRecord
@@ -13,6 +14,8 @@ from coalmine.stats.noise_tests import energy_p_value
 
 SIZE_TESTS = 5
 """Families of tests of the size: blocks, rounds, blocks in single rounds, numbers near zero, single numbers."""
+
+_UNCOMMON = 0.01  # probability of an energy, over the number of blocks, below which it is of another size
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +38,9 @@ class ClaimedNoise:
 
     @property
     def is_low_everywhere(self) -> bool:
-        """Whether every block has less than the claimed noise over all rounds."""
-        return bool((self.by_block <= self.level).all())
+        """Whether the whole update has less than the claimed noise over all rounds (see `low_everywhere`)."""
+        energies, dimensions = self.energies
+        return low_everywhere(self.by_block <= self.level, energies.sum(axis=0), dimensions.sum(axis=0))
 
     @property
     def is_mostly_missing(self) -> bool:
@@ -88,6 +92,29 @@ class ClaimedNoise:
         noise = self.noise_multipliers[rounds]
         rounding = np.array([record.rounding[record.bin_of(round)] for round in rounds.tolist()]) / noise
         return rounds, record.samples[order].astype(np.float64) / noise[:, None], rounding
+
+
+def low_everywhere(low: Bools, energies: Floats, dimensions: Floats) -> bool:
+    """Whether noise is missing everywhere: in some blocks for certain, and the others look like these.
+
+    Blocks of a few numbers cannot lack noise for certain. They look like the others if each has an energy that is
+    common with as little noise, and if that much noise explains all of them better than the claimed noise does.
+
+    Args:
+        low: Which blocks have less than the claimed noise, (blocks,).
+        energies: Energy of each block in units of the claimed variance, (blocks,).
+        dimensions: Their dimensions, (blocks,).
+    """
+    if low.all() or not low.any():
+        return bool(low.any())
+    share = float(energies[low].sum() / dimensions[low].sum())  # of the variance
+    if not 0 < share < 1:
+        return False
+    others, numbers = energies[~low], dimensions[~low]
+    common = bool((stats.chi2.sf(others / share, numbers) >= _UNCOMMON / others.size).all())
+    # The logarithms of the densities of the energies, without what they share.
+    likelier = -numbers.sum() * np.log(share) - others.sum() * (1 / share - 1) > 0
+    return common and bool(likelier)
 
 
 def with_rounding(energy: Floats, dimensions: Floats, rounding: Floats | float) -> Floats:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from coalmine.accounting import theory
 from coalmine.errors import InputError
@@ -23,6 +22,7 @@ from coalmine.protocol import Audit
 from coalmine.results.result import AuditResult, MethodResults
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.training import Training
+from coalmine.vectors import AnyVector, flat
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,8 +46,9 @@ class OneShotJob(Job):
         """Return one audit per view. The first inserts the canaries."""
         context = self._context
         assert context.training is not None
-        start = parameter_vector(module).numpy()
-        self._audits = build_audits(context.settings, context.training, start, population=len(splits.train))
+        self._audits = build_audits(
+            context.settings, context.training, parameter_vector(module), population=len(splits.train)
+        )
         return self._audits
 
     def results(self, trained: Rounds | None, metrics: Mapping[str, float]) -> MethodResults:
@@ -68,22 +69,22 @@ class OneShotJob(Job):
 
 
 def build_audits(
-    settings: OneShotSettings, training: TrainingSettings, initial: npt.ArrayLike, *, population: int
+    settings: OneShotSettings, training: TrainingSettings, initial: AnyVector, *, population: int
 ) -> list[OneShot]:
     """Return one audit per view.
 
     Args:
         settings: Settings of the audit.
         training: Settings of the training.
-        initial: The model before the first round, (dim,).
+        initial: The model before the first round, (dim,). Canaries are drawn and scored on its device.
         population: Number of clients in the training.
     """
-    start = np.asarray(initial, dtype=np.float32)
+    start = flat(initial)
     first, *others = settings.view
     audit = OneShot(
-        dim=start.size,
+        dim=start,
         rounds=training.rounds,
-        canaries=settings.canaries or _canaries(settings, training, population, start.size),
+        canaries=settings.canaries or _canaries(settings, training, population, len(start)),
         view=first,
         participation=_participation(settings, training, population),
         score=_score(settings, first),

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.arrays import Bools, Floats
-from coalmine.methods.one_shot.claimed_noise import SIZE_TESTS, ClaimedNoise, with_rounding
+from coalmine.methods.one_shot.claimed_noise import SIZE_TESTS, ClaimedNoise, low_everywhere, with_rounding
 from coalmine.methods.one_shot.noise_record import THE_UPDATE, NoiseRecord
 from coalmine.results.finding import Check, Finding
 from coalmine.results.words import list_rounds
@@ -35,7 +35,9 @@ def size_findings(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
         by_block = SIZE_TESTS * blocks * energy_p_value(energies[0], dimensions[0])
     by_round = SIZE_TESTS * len(energies) * energy_p_value(energies.sum(axis=1), dimensions.sum(axis=1))
     by_both = SIZE_TESTS * energies.size * energy_p_value(energies, dimensions)
-    low_blocks, low_rounds = by_block <= level, by_round <= level
+    certain, low_rounds = by_block <= level, by_round <= level
+    everywhere = low_everywhere(certain, energies.sum(axis=0), dimensions.sum(axis=0))
+    low_blocks = np.ones_like(certain) if everywhere else certain
     findings = [
         Finding(
             check=Check.PLACES,
@@ -43,7 +45,7 @@ def size_findings(claim: ClaimedNoise, *, fresh: bool) -> list[Finding]:
             sentence=f"{name} "
             + _less(noise_at_most(energies[:, a:b].sum(), dimensions[:, a:b].sum(), level / blocks**2))
             + (_same_factor(claim, energies, dimensions) or _assumption(claim, low_blocks, a, b)),
-            p_value=float(by_block[a:b].max()),
+            p_value=float(by_block[a:b][certain[a:b]].max()),
         )
         for name, a, b in _ranges(record, low_blocks)
     ]

@@ -26,7 +26,7 @@ from coalmine.methods.secret_sharer.phrases import PhraseCanaries
 from coalmine.protocol import Audit, Release, View
 from coalmine.results.result import AuditResult
 from coalmine.results.units import PHRASE, USER
-from coalmine.simulation.flat import device_of, moved
+from coalmine.simulation.flat import device_of, moved, parse_device
 from coalmine.stats import Scores
 from coalmine.stats.random_guessing import RandomGuessing
 from coalmine.vectors import flat, to_numpy
@@ -63,6 +63,9 @@ class SecretSharer(Audit):
         reference: A model that saw none of the canaries, to calibrate losses with.
         device: Where the final model is probed; where the module is if None.
 
+    Raises:
+        InputError: If there is no such device.
+
     Example:
         >>> from coalmine.methods.secret_sharer.insertion import insert
         >>> from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid
@@ -97,6 +100,7 @@ class SecretSharer(Audit):
         self.most_users = most_users
         # A copy only if it has to move: a device that does not exist is an error now, not after the training.
         self._module, self._reference = moved(module, device), reference
+        parse_device(device_of(self._module))
         self._model: npt.NDArray[np.float32] | None = None
         self._memorization: Memorization | None = None
         self._seconds = 0.0

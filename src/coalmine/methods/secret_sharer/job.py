@@ -79,7 +79,7 @@ class PhraseJob(Job):
             probe=self.probe,
             reference=reference,
         )
-        self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module).numpy()))
+        self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module)))
         memorization = self.audit.memorization()
         if canaries.inserted.all():
             return []

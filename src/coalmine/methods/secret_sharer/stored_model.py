@@ -18,6 +18,7 @@ from coalmine.methods.secret_sharer.settings import TextTrainingSettings
 from coalmine.reading import read_json, read_tensors
 from coalmine.simulation.data import Task
 from coalmine.simulation.data.vocabulary import BEGIN, MARKS, UNKNOWN, Vocabulary
+from coalmine.simulation.flat import moved
 from coalmine.simulation.models import default_model
 from coalmine.simulation.settings import TrainingSettings, build_model
 
@@ -147,7 +148,7 @@ def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Pa
     """Return the model that the training settings name, with stored weights.
 
     Args:
-        training: Names the model and its settings.
+        training: Names the model, its settings and its device.
         canaries: Canaries whose language tells the size of the model.
         weights: A safetensors file.
 
@@ -169,12 +170,12 @@ def load_model(training: TrainingSettings, canaries: PhraseCanaries, weights: Pa
     except RuntimeError as error:
         details = " ".join(str(error).split())
         raise InputError(f"{weights} does not fit the model {name}: {details:.300}") from None
-    return module
+    return moved(module, training.device)
 
 
 def save_weights(module: nn.Module, path: Path) -> None:
     """Write a model's weights as a safetensors file."""
-    weights = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
+    weights = {name: tensor.cpu().contiguous() for name, tensor in module.state_dict().items()}
     write_whole(path, lambda beside: beside.write_bytes(serialize(weights)))
 
 

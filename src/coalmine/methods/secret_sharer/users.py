@@ -25,6 +25,7 @@ from coalmine.results.units import USER
 from coalmine.seeds import generator
 from coalmine.simulation.client import ignored_index, tensors
 from coalmine.simulation.data.federated import Examples, FederatedData, Task
+from coalmine.simulation.flat import device_of
 from coalmine.stats import Scores
 
 
@@ -119,7 +120,7 @@ def _scores(module: nn.Module, reference: nn.Module | None, data: FederatedData,
 @torch.no_grad()
 def _mean_loss(module: nn.Module, task: Task, examples: Examples) -> float:
     """Return the mean cross-entropy per token in nats."""
-    inputs, targets = tensors(examples, task)
+    inputs, targets = tensors(examples, task, device=device_of(module))
     logits = module.eval()(inputs).flatten(0, -2)
     return float(F.cross_entropy(logits, targets.flatten(), ignore_index=ignored_index(task)))
 
