@@ -43,7 +43,7 @@ NOISE = 0.423
 Parts = Mapping[str, Attacked]
 """Results of attacks by the name of their part."""
 
-_REFERENCE, _PERFECT = "canife-single-reference", "canife-perfect"
+_PERFECT = "canife-perfect"
 _COLUMNS = ["figure", "clients per round", "mock clients", "σ", "model's accuracy", "paper: accuracy", "std"]
 _COLUMNS += ["Loss 2: accuracy", "std", "coalmine: accuracy", "std"]
 
@@ -52,7 +52,8 @@ def figure_3(context: Context) -> ReproducedTable:
     """Attack clients with one example: with and without noise, by clients per round and mock clients."""
     size = SIZES[context.scale].seeded(context.seed)
     parts = context.parts(attack, _attacks(size)) | context.parts(_perfect, {_PERFECT: size})
-    rows = [*_noise_rows(size, parts), _reference_row(size, parts), _perfect_row(size, parts), *_pool_rows(size, parts)]
+    rows = [*_noise_rows(size, parts), _reference_row(size, parts, size.pool), _perfect_row(size, parts)]
+    rows += _pool_rows(size, parts) + [_reference_row(size, parts, pool) for pool in size.pools if pool != size.pool]
     title = f"CANIFE, Figure 3: {context.scale}"
     return ReproducedTable(
         title,
@@ -70,7 +71,7 @@ def _attacks(size: CanifeSize) -> dict[str, AttackCell]:
     single, both = size.single, ((size.cohort, 0.0), (size.cohort, NOISE))
     clipped = replace(single, client_rate=1.0)
     private = replace(single, noise_multiplier=NOISE, steps=size.private_rounds)
-    cells = {_REFERENCE: _reference(size)}
+    cells = {_reference_part(pool): _reference(size, pool) for pool in size.pools}
     for pool in size.pools:
         rounds = [(cohort, 0.0) for cohort in size.cohorts] + ([both[1]] if pool == size.pool else [])
         cells |= _by_both(f"pool-{pool}", single, size, pool, rounds)
@@ -95,12 +96,12 @@ def _by_both(
     }
 
 
-def _reference(size: CanifeSize) -> AttackCell:
+def _reference(size: CanifeSize, pool: int) -> AttackCell:
     """Return the attack by the conventions of the published code, scored in both ways."""
     adversary = REFERENCE.lasting(size.reference_iterations)
     return AttackCell(
         scene=size.single,
-        crafting=Crafting(adversary=adversary, pool=size.pool, count=size.canaries, seed=size.single.seed),
+        crafting=Crafting(adversary=adversary, pool=pool, count=size.canaries, seed=size.single.seed),
         rounds=tuple(AttackRounds(cohort=size.cohort, score=score) for score in (PAPER.score, OURS.score)),
     )
 
@@ -122,6 +123,11 @@ def _perfect(size: CanifeSize) -> dict[str, Any]:
 def _part(name: str, adversary: Adversary) -> str:
     """Return the name of the part of one adversary's attack."""
     return f"canife-{name}-{adversary.name}"
+
+
+def _reference_part(pool: int) -> str:
+    """Return the name of the part of the attack by the conventions of the published code."""
+    return f"canife-reference-{pool}"
 
 
 def _noise_rows(size: CanifeSize, parts: Parts) -> list[list[str]]:
@@ -157,12 +163,12 @@ def _row(labels: Sequence[str], paper: Sequence[str], parts: Parts, name: str, k
     return [*labels, _model(papers), *paper, *accuracy_and_std(papers, kind), *accuracy_and_std(ours, kind)]
 
 
-def _reference_row(size: CanifeSize, parts: Parts) -> list[str]:
-    """Return the row of the published code's conventions: one kind of canary, scored in two ways."""
-    reference = parts[_REFERENCE]
-    labels = ["a; conventions of the published code", *_setting(size, 0.0)]
+def _reference_row(size: CanifeSize, parts: Parts, pool: int) -> list[str]:
+    """Return a row of the published code's conventions: one kind of canary, scored in two ways."""
+    reference, is_single = parts[_reference_part(pool)], pool == size.pool
+    labels = [f"{'a' if is_single else 'c'}; conventions of the published code", str(size.cohort), str(pool), "0"]
     measured = [cell for kind in (0, 1) for cell in accuracy_and_std(reference, kind)]
-    return [*labels, _model(reference), "100%", "0.006", *measured]
+    return [*labels, _model(reference), "100%", "0.006" if is_single else "-", *measured]
 
 
 def _perfect_row(size: CanifeSize, parts: Parts) -> list[str]:
@@ -190,7 +196,7 @@ def _quiet(size: CanifeSize) -> int:
 
 def _note(size: CanifeSize) -> str:
     return (
-        f"Means over {size.canaries} canaries, each in 100 rounds. The row with the published code's conventions has "
+        f"Means over {size.canaries} canaries, each in 100 rounds. Rows with the published code's conventions have "
         f"one kind of canary ({size.reference_iterations:,} iterations), scored along its update and, under coalmine, "
         f"along the likelihood ratio. The perfect canary is orthogonal to the updates of all {size.perfect_clients} "
         f"clients, in {size.perfect_trials} rounds of a training."
@@ -204,11 +210,11 @@ def _numbers(size: CanifeSize, parts: Parts) -> dict[str, list[float]]:
     numbers = {
         "accuracy": mean(single, "accuracy", quiet),
         "std": mean(single, "std", quiet),
-        "reference std": mean(parts[_REFERENCE], "std"),
         "noisy std": mean(parts[_part("private", PAPER)], "std", 1),
         "perfect epsilon": parts[_PERFECT]["epsilon"],
     }
     for pool, part in by_pool.items():
+        numbers[f"reference std, {pool}"] = mean(parts[_reference_part(pool)], "std")
         numbers |= {f"std {cohort}, {pool}": mean(part, "std", kind) for kind, cohort in enumerate(size.cohorts)}
     return {name: [value] for name, value in numbers.items()}
 
