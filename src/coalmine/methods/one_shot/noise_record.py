@@ -143,7 +143,7 @@ class NoiseRecord:
         slot = round if round < kept else half + (round - half) % (kept - half)
         self.samples[slot] = take(update, self.coordinates) / np.float32(unit)
         self.sampled[slot] = round
-        turn = COPY_ROUNDS - np.count_nonzero(np.isnan(self.whole[:, -1]))
+        turn = COPY_ROUNDS - int(np.count_nonzero(np.isnan(self.whole[:, -1])))
         if turn < COPY_ROUNDS:
             self._add_copies(turn, update, unit)
 
