@@ -83,7 +83,8 @@ TABLE_2 = (
     *_order("noise memorizes still less, shuffled users", "58 to 48, 49 to 42", "iid-fedavg-clip-5000",
             "iid-dp-fedavg-5000"),
     PaperClaim("ten epochs with clipping on natural users memorize nothing", "0, 0",
-               ["non-iid-fedavg-clip-5000-tenth RS", "non-iid-dp-fedavg-5000-tenth RS"], near(0, 0, within=0)),
+               ["non-iid-fedavg-clip-5000-tenth RS", "non-iid-dp-fedavg-5000-tenth RS"], near(0, 0, within=0),
+               near(0, 0, within=1)),
 )  # fmt: skip
 TABLE_3 = (
     *_order("momentum memorizes more than SGD, iid", "64 against 54", "iid-momentum-32", "iid-sgd-32"),
