@@ -36,7 +36,6 @@ def dense_matrix(canaries):
     """All canaries by their definition S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁, with plain matrices in float64."""
     dim, rows = canaries.dim, canaries._rows
     signs = [2.0 * (canaries._bytes >> layer & 1) - 1 for layer in (1, 2, 3)]
-    signs[1][: canaries._last.start] = 1  # S₂ is for what T₂ mixes
     first, last = np.eye(dim), np.eye(dim)
     for mixing, place in ((first, canaries._first), (last, canaries._last)):
         mixing[place, place] = plain_transform(len(range(*place.indices(dim))))

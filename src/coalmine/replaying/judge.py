@@ -202,7 +202,7 @@ class Judge:
                 if bare <= unprotected:
                     continue
                 unprotected |= bare if refutes else set()
-            elif not extra.plain and movement.excess <= _NEW * self._plain(extra):
+            elif not extra.plain and movement.excess <= _NEW * self._plain(extra.magnitude):
                 continue
             findings.append(
                 Finding(check=self._check(observation), sentence=self._sentence(observation), refutes=refutes,
@@ -210,15 +210,10 @@ class Judge:
             )  # fmt: skip
         return findings
 
-    def _plain(self, extra: Extra) -> float:
-        """Return how far a plain update of about this size moved the release, over what is allowed; at least 1.
-
-        If others drop out, a client gets another place in the list: one that was given at that place is as plain.
-        """
-        plain = [o for o in self._observations if o.extra.plain and o.extra.magnitude <= max(extra.magnitude, 1.0)]
-        if extra.check == Check.DROPOUTS:
-            plain += [o for o in self._observations if o.extra.check == Check.GIVEN]
-        sizes = [o.movement.excess / (1 + o.extra.tolerance) for o in plain if math.isfinite(o.movement.excess)]
+    def _plain(self, magnitude: float) -> float:
+        """Return how far a plain update of about this size moved the release, over what is allowed; at least 1."""
+        plain = [o for o in self._observations if o.extra.plain and math.isfinite(o.movement.excess)]
+        sizes = [o.movement.excess / (1 + o.extra.tolerance) for o in plain if o.extra.magnitude <= max(magnitude, 1.0)]
         return max([1.0, *sizes])
 
     def _poisoned(self, example: Callable[[Observation], str]) -> list[Finding]:

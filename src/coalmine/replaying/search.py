@@ -243,16 +243,15 @@ class Search:
         """Leave out the given clients, one at a time."""
         clients = list(self.extras.clients)
         for index in range(min(len(clients), most)):
-            # As many clients as elsewhere, so that it is the client that counts and not their number. The others keep
-            # their places: an aggregation may count the first one twice.
-            before, after = clients[:index], [*clients[index + 1 :], *self._without([])]
-            without = self._round([[*self._without(before), *after]], like=self.base, trust=True)
+            # As many clients as elsewhere, so that it is the client that counts and not their number.
+            others = [*clients[:index], *clients[index + 1 :], *self._without([])]
+            without = self._round([self._without(others)], like=self.base, trust=True)
             extra = Extra(
                 check=Check.GIVEN, sends=f"({self._claim.who}s[{index}])", code=f"{self._claim.who}s[{index}]",
                 build=partial(always, clients[index]), tolerance=self.extras.tolerance,
             )  # fmt: skip
-            movement = without.compare([[*before, clients[index], *after]], self.scale)
-            self._observe(extra, movement, without, [*before, *after])
+            movement = without.compare([[*others, clients[index]]], self.scale)
+            self._observe(extra, movement, without, others)
 
     def try_replacement(self) -> None:
         """Replace a client by its opposite, which may move the release twice as far."""

@@ -84,7 +84,7 @@ class HadamardCanaries:
         for part in pieces(self.dim, device):
             mixed[part] = vector[part] * self._signs(0, part, device)
         transform(mixed[self._first])
-        self._flip(1, mixed, self._last)
+        self._flip_all(1, mixed)
         transform(mixed[self._last])
         # In float64: thousands of float32 numbers, added up in order, would lose digits that scores without noise need.
         folded = np.zeros(self._rows)
@@ -109,10 +109,9 @@ class HadamardCanaries:
         mixed[self._whole :] = spread[: self.dim - self._whole]
         self._flip(2, mixed, slice(self._whole, self.dim))
         transform(mixed[self._last])
-        self._flip(1, mixed, self._last)
+        self._flip_all(1, mixed)
         transform(mixed[self._first])
-        for part in pieces(self.dim, device):
-            self._flip(0, mixed, part)
+        self._flip_all(0, mixed)
         return mixed
 
     def canary(self, index: int) -> Vector:
@@ -125,6 +124,11 @@ class HadamardCanaries:
             weights = np.zeros(self.count)
             weights[index] = 1.0
             yield self.total(weights, device)
+
+    def _flip_all(self, layer: int, vector: Vector) -> None:
+        """Multiply a vector by random signs, in place."""
+        for part in pieces(self.dim, device_of(vector)):
+            self._flip(layer, vector, part)
 
     def _flip(self, layer: int, vector: Vector, part: slice) -> None:
         """Multiply a part of a vector by its random signs, in place."""

@@ -100,7 +100,8 @@ class SecretSharer(Audit):
         self.most_users = most_users
         # A copy only if it has to move: a device that does not exist is an error now, not after the training.
         self._module, self._reference = moved(module, device), reference
-        parse_device(device_of(self._module))
+        if self._module is not None:
+            parse_device(device_of(self._module))
         self._model: npt.NDArray[np.float32] | None = None
         self._memorization: Memorization | None = None
         self._seconds = 0.0
