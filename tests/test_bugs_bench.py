@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -15,6 +17,7 @@ def bench(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.mark.slow
 def test_one_bug_of_several_targets_is_caught_and_rows_are_kept(tmp_path):
     rows = tmp_path / "rows.jsonl"
     options = ("--quick", "--only", "no noise", "--targets", "replay,ldp", "--rows", rows)

@@ -15,7 +15,7 @@ import notebooks  # noqa: E402
 import planted_bugs  # noqa: E402
 
 NAMES = sorted(path.stem for path in notebooks.GALLERY.glob("*.ipynb"))
-QUICK = ("opacus", "own-loop")  # each takes a second or two, and shows another way to be audited
+QUICK = ("own-loop",)  # takes a second or two
 
 
 @pytest.fixture(scope="module")

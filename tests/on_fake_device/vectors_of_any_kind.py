@@ -45,7 +45,7 @@ def dense_matrix(canaries):
     return canaries._flips[:, None] * (head * signs[2] @ (last * signs[1]) @ (first * signs[0]))[: canaries.count]
 
 
-@pytest.mark.parametrize("piece", [64, 1000, 1 << 17])
+@pytest.mark.parametrize("piece", [1000, 1 << 17])
 @pytest.mark.parametrize("least_last", [1, 1 << 17])  # T₂ covers an eighth of the coordinates, or as many as T₁
 @pytest.mark.parametrize(("dim", "count"), [(200, 16), (1025, 30), (2049, 100)])
 def test_hadamard_canaries_are_what_plain_matrices_give_however_the_work_is_cut(

@@ -51,6 +51,7 @@ def test_the_text_of_a_part_says_what_it_is(name, monkeypatch):
             REPRODUCTIONS[name](Context(scale=scale))
 
 
+@pytest.mark.slow
 def test_parts_are_the_same_in_several_processes():
     parts = {str(i): i for i in range(3)}
     assert Context(workers=2).parts(doubled, parts) == Context().parts(doubled, parts)
