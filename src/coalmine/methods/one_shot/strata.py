@@ -251,8 +251,8 @@ class StrataEvidence:
         lengths = np.sqrt(np.add.reduceat(np.square(taken, dtype=np.float64), self._starts)).tolist()
         for stratum, evidence, part, length in zip(self._strata, self._evidence, self._parts, lengths, strict=True):
             if length > 0:
-                own = due[stratum.indices]
-                evidence.add(taken[part], length, due=own, shift=shift, rate=rate, ends_epoch=ends_epoch)
+                due_here = due[stratum.indices]
+                evidence.add(taken[part], length, due=due_here, shift=shift, rate=rate, ends_epoch=ends_epoch)
 
     def findings(self, members: Bools, theory: Theory, *, level: float) -> list[Finding]:
         """Return tensors whose canaries refute the claim. The p-values take all canaries of all strata into account.
