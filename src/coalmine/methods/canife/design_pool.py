@@ -106,9 +106,15 @@ class Pool:
     def _combined(self, weights: Tensor) -> Tensor:
         sums = torch.zeros(len(weights), self.dim, dtype=torch.float64)
         for block, piece in self._pieces(sums):
-            parts = [weights.double() @ rows.double() for rows in block.rows.split(_COLUMNS, 1)]
-            where = (slice(None), *block.index)
-            piece[where] = torch.cat(parts, 1).view_as(piece[where])
+            # Straight into the result where nothing was dropped: a second vector of float64 would be 0.8 GB at 10⁸.
+            part = (
+                torch.empty(len(weights), block.rows.shape[1], dtype=torch.float64) if block.index else piece.flatten(1)
+            )
+            for columns, rows in zip(part.split(_COLUMNS, 1), block.rows.split(_COLUMNS, 1), strict=True):
+                columns.copy_(weights.double() @ rows.double())
+            if block.index:
+                where = (slice(None), *block.index)
+                piece[where] = part.view_as(piece[where])
         return sums
 
     @cached_property

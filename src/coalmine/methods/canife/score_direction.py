@@ -27,6 +27,9 @@ from coalmine.protocol import Vector
 # Relative to the largest eigenvalue: anything smaller is rounding error.
 _ROUNDING = 1e-12
 
+# Numbers converted to float64 at a time.
+_PIECE = 1 << 16
+
 # A smaller share of an update outside the pool's span is rounding error, too.
 _SPAN_TOLERANCE = 1e-9
 
@@ -59,11 +62,15 @@ def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, coho
         noise_multiplier: Noise on the sum, in clip norms.
         cohort: Number of clients expected in a round.
     """
-    unit, length = _unit(update, pool)
+    values, length = _measured(update, pool)
     noise, cohort = _check_round(noise_multiplier, cohort)
-    variance = float(pool.dots(unit[None]).square().mean()) * cohort + (noise * pool.clip_norm) ** 2
+    dots = pool.dots(values[None]) / length
+    variance = float(dots.square().mean()) * cohort + (noise * pool.clip_norm) ** 2
     return ScoreDirection(
-        vector=unit.float().numpy(), signal=length, effective_sigma=math.sqrt(variance) / length, ridge=math.inf
+        vector=(values / length).float().numpy(),
+        signal=length,
+        effective_sigma=math.sqrt(variance) / length,
+        ridge=math.inf,
     )
 
 
@@ -93,13 +100,13 @@ def likelihood_ratio_direction(
         >>> direction.vector.round(3).tolist(), round(direction.signal, 3)
         ([0.007000000216066837, 0.0, 1.0], 0.804)
     """
-    unit, length = _unit(update, pool)
+    values, length = _measured(update, pool)
     noise, cohort = _check_round(noise_multiplier, cohort)
-    values, vectors = pool.spectrum
-    smallest = max(len(pool) * noise**2 / cohort, _ROUNDING * float(values[-1]))
+    eigenvalues, eigenvectors = pool.spectrum
+    smallest = max(len(pool) * noise**2 / cohort, _ROUNDING * float(eigenvalues[-1]))
     ridge = smallest if ridge is None else check_positive("ridge", ridge)
-    inverse = (vectors / (values + ridge)) @ vectors.T
-    dots = pool.dots(unit[None])[0] / pool.clip_norm
+    inverse = (eigenvectors / (eigenvalues + ridge)) @ eigenvectors.T
+    dots = pool.dots(values[None])[0] / (length * pool.clip_norm)
     weights = inverse @ dots
     along = 1 - float(dots @ weights)  # ⟨w, û⟩
     if along <= _SPAN_TOLERANCE:
@@ -111,11 +118,15 @@ def likelihood_ratio_direction(
     left_out = weights / inverse.diagonal()
     square = along - ridge * float(weights @ weights)  # ‖w‖²
     variance = cohort * float(left_out.square().mean()) + noise**2 * square
-    whole = unit - pool.combined(weights[None])[0] / pool.clip_norm
-    size = float(whole.norm())
+    # In place: at 10⁸ parameters each vector of float64 takes 0.8 GB.
+    whole = pool.combined(weights[None])[0].mul_(-length / pool.clip_norm)
+    for piece, own in zip(whole.split(_PIECE), values.split(_PIECE), strict=True):
+        piece.add_(own)
+    size = math.sqrt(_dot(whole, whole))
+    signal = _dot(whole, values) / size
     return ScoreDirection(
-        vector=(whole / size).float().numpy(),
-        signal=float(whole @ unit) / size * length,
+        vector=whole.div_(size).float().numpy(),
+        signal=signal,
         effective_sigma=math.sqrt(variance) / along * pool.clip_norm / length,
         ridge=ridge,
     )
@@ -124,22 +135,28 @@ def likelihood_ratio_direction(
 def held_out_sigma(direction: ScoreDirection, held_out: Pool, *, noise_multiplier: float, cohort: float) -> float:
     """Return the effective σ of scores along ``direction`` in rounds of clients like ``held_out``."""
     noise, cohort = _check_round(noise_multiplier, cohort)
-    vector = torch.from_numpy(direction.vector).double()
+    vector = torch.from_numpy(direction.vector)
     variance = cohort * float(held_out.dots(vector[None]).square().mean())
-    variance += (noise * held_out.clip_norm) ** 2 * float(vector @ vector)
+    variance += (noise * held_out.clip_norm) ** 2 * _dot(vector, vector)
     return math.sqrt(variance) / direction.signal
 
 
-def _unit(update: Vector, pool: Pool) -> tuple[Tensor, float]:
-    """Return the update as a float64 unit vector, and its length."""
+def _measured(update: Vector, pool: Pool) -> tuple[Tensor, float]:
+    """Return the update as a tensor, and its length."""
     vector = np.asarray(update)
     if vector.shape != (pool.dim,):
         raise InputError(f"the canary's update must have the shape ({pool.dim},) of the pool's, got {vector.shape}")
-    values = torch.from_numpy(vector.astype(np.float64))
-    length = float(values.norm())
+    values = torch.from_numpy(np.ascontiguousarray(vector))
+    length = math.sqrt(_dot(values, values))
     if not (math.isfinite(length) and length > 0):
         raise InputError(f"the canary's update must be finite and not zero, got norm {length}")
-    return values / length, length
+    return values, length
+
+
+def _dot(first: Tensor, second: Tensor) -> float:
+    """Return the product of two vectors, computed in float64 piece by piece."""
+    pieces = zip(first.split(_PIECE), second.split(_PIECE), strict=True)
+    return math.fsum(float(one.double() @ other.double()) for one, other in pieces)
 
 
 def _check_round(noise_multiplier: float, cohort: float) -> tuple[float, float]:
