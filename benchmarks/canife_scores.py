@@ -1,7 +1,7 @@
 """How well canaries are told apart: designed or not, scored along their own gradient or along the likelihood ratio's.
 
 python benchmarks/canife_scores.py [--only NAME] [--canaries 6]        (needs COALMINE_DATA)
-python benchmarks/canife_scores.py --strength [--seeds 3]
+python benchmarks/canife_scores.py --strength [--seeds 3] [--pool 100]
 
 For each data set a model is trained for a while, 100 mock clients make the design pool, and 150 clients of the training
 are the others of the audited rounds: nothing of theirs is in the pool. Effective σ is the deviation of a round's score
@@ -18,7 +18,8 @@ examples of the pool's users. Times are processor seconds for all canaries of a 
 ``--strength`` prints one table for the CNN on CIFAR-10: the signal-to-noise ratio of each kind of canary, 1 / effective
 σ at σ = 0.01, along ĝ and along w. Each seed has its own split, model and canaries; a cell has the mean over the seeds
 of the median canary, and its standard deviation. *Real* are examples of test users, *mislabelled* the same with another
-class.
+class. The same examples are dealt to four times as many clients as ``--pool`` asks for, of whom a quarter are mock
+clients.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -108,7 +109,7 @@ class Scene:
     text: bool
 
     @classmethod
-    def of(cls, setting: Setting, seed: int = 0) -> tuple[Scene, str]:
+    def of(cls, setting: Setting, seed: int = 0, mock_clients: int = POOL) -> tuple[Scene, str]:
         """Load, train, and compute everybody's updates; with a line about it."""
         splits = load(setting.data, pool_fraction=0.25, seed=seed, **setting.options)
         task = splits.train.task
@@ -128,7 +129,7 @@ class Scene:
         # The smallest ones, of data whose users have up to hundreds of windows: it is their directions that count.
         mock, audited = (
             part.subset(np.sort(np.argsort(part.sizes, kind="stable")[:count]))
-            for part, count in ((splits.pool, POOL), (splits.train, OTHERS))
+            for part, count in ((splits.pool, mock_clients), (splits.train, OTHERS))
         )
         clip_norm = float(np.median([float(flat.norms(u[None])) for u in updates(model, mock, client, 1e9)]))
         pool = pool_updates(model, mock, client, clip_norm, clients=audited)
@@ -214,13 +215,14 @@ def measure(setting: Setting, count: int) -> None:
         row(name, scene, *scene.design(count, settings, **options))
 
 
-def strength(count: int, seeds: int) -> None:
+def strength(count: int, seeds: int, mock_clients: int) -> None:
     """Print the signal-to-noise ratios of all kinds of canaries."""
     (setting,) = [setting for setting in SETTINGS if setting.model == "leaf-cnn"]
+    setting = replace(setting, options={"partition": f"iid:{4 * mock_clients}"})
     noise, none = NOISES[0], DesignSettings(iterations=0)
     ratios: dict[str, list[Floats]] = {}
     for seed in range(seeds):
-        scene, line = Scene.of(setting, seed)
+        scene, line = Scene.of(setting, seed, mock_clients)
         print(line, flush=True)
         test = scene.test.pooled()
         wrong = Examples(test.inputs, (test.targets + 1) % scene.users.task.classes)
@@ -257,10 +259,11 @@ def main() -> None:
     parser.add_argument("--canaries", type=int, default=6, help="in each row")
     parser.add_argument("--strength", action="store_true", help="print the table of signal-to-noise ratios instead")
     parser.add_argument("--seeds", type=int, default=3, help="of --strength")
+    parser.add_argument("--pool", type=int, default=POOL, help="mock clients of --strength")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.strength:
-        strength(options.canaries, options.seeds)
+        strength(options.canaries, options.seeds, options.pool)
         return
     for setting in SETTINGS:
         if options.only.lower() in setting.name.lower():
