@@ -95,6 +95,32 @@ def test_parameters_of_a_module_are_its_dim():
     assert cm.OneShot(dim=module.parameters(), rounds=2, canaries=10).dim == 620
 
 
+@pytest.mark.parametrize("clip_norm", [None, "1.0"])
+def test_a_clip_norm_that_is_no_number_is_refused(clip_norm):
+    with pytest.raises(cm.InputError, match=f"clip_norm must be a number, got {clip_norm!r}"):
+        cm.OneShot(dim=50, rounds=2, canaries=10).plant(0, clip_norm=clip_norm)
+
+
+def test_a_count_in_quotes_is_shown_with_them():
+    with pytest.raises(cm.InputError, match="dim must be a whole number of at least 2, got '5000'"):
+        cm.OneShot(dim="5000", rounds=2)
+
+
+@pytest.mark.parametrize("vector", [None, [None, np.ones(20)], [np.ones(30), None]])
+def test_a_release_without_a_tensor_is_refused(vector):
+    audit = cm.OneShot(dim=50, rounds=2, canaries=10, view="updates")
+    audit.plant(0, clip_norm=1.0)
+    with pytest.raises(cm.InputError, match="got None"):
+        audit.observe(cm.Release(round=0, kind="update", vector=vector))
+
+
+def test_canaries_that_do_not_fit_a_tensor_say_what_dim_should_be():
+    module = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.ReLU(), torch.nn.Linear(20, 2))
+    total = cm.OneShot(dim=len(module), rounds=2, canaries=10).plant(0, clip_norm=1.0).total
+    with pytest.raises(cm.InputError, match=r"canaries of 3 numbers do not fit a tensor of 662: .* as dim"):
+        torch.zeros(662) + total
+
+
 def test_clients_in_a_dict_are_refused_with_what_to_pass():
     clients = {"ann": np.ones(3), "bob": np.ones(3)}
     with pytest.raises(

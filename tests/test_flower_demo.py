@@ -79,6 +79,18 @@ def test_a_signal_ends_everything_that_was_started(tmp_path, number):
         process.kill()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are found on Linux only")
+def test_a_process_whose_first_thread_has_ended_is_stopped_too(demo):
+    endless = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    process = subprocess.Popen([sys.executable, "-c", f"{endless}; ctypes.CDLL(None).pthread_exit(None)"])
+    try:
+        eventually(lambda: not lives(process.pid))
+        assert process.pid in demo.descendants()
+    finally:
+        process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize(("engine", "tries", "code"), [("simulation", [False, True], 0), ("deployment", [False], 1)])
 def test_a_simulation_without_a_result_is_tried_once_more(demo, monkeypatch, capsys, engine, tries, code):
     monkeypatch.setattr(demo, "finished", lambda arguments: tries.pop(0))

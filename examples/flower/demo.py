@@ -149,8 +149,8 @@ def descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
-            state, parent = path.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state != "Z":
+            state, parent, *rest = path.read_text(errors="replace").rpartition(")")[2].split()
+            if state != "Z" or int(rest[15]) > 1:  # other threads may outlive the first, which is then a zombie
                 children.setdefault(int(parent), []).append(int(path.parent.name))
     living, unseen = [], [os.getpid()]
     while unseen:

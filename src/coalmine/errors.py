@@ -94,7 +94,7 @@ def check_count(name: str, value: float, least: int = 1) -> int:
     """Return ``value`` as an int if it is a whole number of at least ``least``."""
     whole = not isinstance(value, bool | str) and (isinstance(value, int) or (math.isfinite(value) and value % 1 == 0))
     if not whole or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!s:.60}")
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r:.60}")
     return int(value)
 
 

@@ -51,12 +51,17 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
         names: The tensors in the order of the vector. A state dict that has them all is read in this order, without
             its other tensors; any other is read in its own order.
 
+    Raises:
+        InputError: If a vector or tensor is None, or spread over processes.
+
     Example:
         >>> flat([np.zeros((2, 2)), np.ones(3)])
         array([0., 0., 0., 0., 1., 1., 1.], dtype=float32)
         >>> flat({"bias": np.ones(1), "weight": np.zeros(2)}, names=["weight", "bias"])
         array([0., 0., 1.], dtype=float32)
     """
+    if values is None or (isinstance(values, list | tuple) and any(value is None for value in values)):
+        raise InputError("a vector or tensor is missing, got None: give zeros for a parameter without a gradient")
     pieces = tensors_of(values, names)
     if pieces is None:
         whole: Vector = _single(values)
@@ -353,7 +358,16 @@ class AddsToTensors(np.ndarray):
         tensor = next((value for value in args if is_tensor(value)), None)
         kind = VectorKind(torch.device("cpu"), torch.float32) if tensor is None else VectorKind.of(tensor)
         values = [kind.give(np.asarray(value)) if isinstance(value, cls) else value for value in args]
-        return function(*values, **(kwargs or {}))
+        try:
+            return function(*values, **(kwargs or {}))
+        except RuntimeError as error:
+            own = next(value for value in args if isinstance(value, cls))
+            if tensor is None or tensor.numel() == own.size:
+                raise
+            raise InputError(
+                f"canaries of {own.size} numbers do not fit a tensor of {tensor.numel()}: pass the module as dim, or "
+                f"the number of its trainable parameters ({error})"
+            ) from None
 
     def __array_wrap__(self, array: Array, context: Any = None, return_scalar: bool = False) -> Any:
         """Return an ordinary array, or a number for an array without dimensions."""

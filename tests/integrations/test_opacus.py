@@ -224,6 +224,7 @@ def test_a_note_tells_the_claim_for_canaries_from_that_of_opacus():
     reported, claimed = result.metrics["opacus_epsilon"], result.theory.epsilon
     assert f"Opacus reports ε = {reported:.4g}" in result.details["note"]
     assert f"every step, so their claim is ε = {claimed:.4g}" in result.details["note"]
+    assert str(result).endswith(result.details["note"])
     assert "unit" not in result.config
 
 

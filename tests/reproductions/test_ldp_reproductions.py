@@ -51,7 +51,9 @@ def test_the_papers_words_stand_beside_our_numbers(figure, rows, monkeypatch):
     judged = [claim.judged(numbers) for claim in ldp_claims.figure_2("mnist", epsilons)]
     assert len(judged) == 12
     assert Agreement.NOT_TRIED not in {claim.agreement for claim in judged}
-    assert list(table.draw()) == [f"ldp-{figure.replace('_', '-')}-digits"]
+    ((name, chart),) = table.draw().items()
+    assert name == f"ldp-{figure.replace('_', '-')}-digits"
+    assert "on digits: " in chart.to_dict()["title"]["text"]
     assert ldp._paper_white("mnist", "benign", 4.0) == "0.94"
     assert ldp._paper_white("svhn", "gradient-flip", 4.0) == "reaches ε"
     assert {row[table.columns.index("paper, white-box")] for row in table.rows} == {"-"}  # the paper has no digits

@@ -7,6 +7,8 @@ from typing import Any
 
 from coalmine.drawing.files import SERIES, THEORY
 
+_DECADES = [10**power for power in range(1, 6)]  # labels of every tick would overlap
+
 
 def baseline_curves(rows: Sequence[dict[str, Any]]) -> Any:
     """Draw the exposure that random guessing has.
@@ -20,7 +22,7 @@ def baseline_curves(rows: Sequence[dict[str, Any]]) -> Any:
         alt.Chart(alt.InlineData(values=list(rows)))
         .mark_line()
         .encode(
-            x=alt.X("references:Q", scale=alt.Scale(type="log"), title="references"),
+            x=alt.X("references:Q", scale=alt.Scale(type="log"), title="references", axis=alt.Axis(values=_DECADES)),
             y=alt.Y("exposure:Q", title="exposure of a canary that was not memorized"),
             color=alt.Color("statistic:N", title=None, scale=alt.Scale(range=SERIES)),
         )

@@ -238,7 +238,11 @@ def _drawing(
 
     def draw() -> dict[str, Any]:
         shown = {
-            name: [AuditResult.from_dict(result) for result in results if result["view"] in ("white-box", "black-box")]
+            name: [
+                AuditResult.from_dict({**result, "config": {**result["config"], "data": name}})  # for the title
+                for result in results
+                if result["view"] in ("white-box", "black-box")
+            ]
             for name, results in audits.items()
         }
         return {f"ldp-{figure}-{name}": chart(results) for name, results in shown.items()}

@@ -125,6 +125,7 @@ def in_lines(result: AuditResult) -> list[str]:
         f"best guess  {'none' if best is None else f'ε ≈ {guess(best)} ({best.method})'}",
         *map(finding_sentence, result.findings),
         verdict_sentence(result),
+        *filter(None, [str(result.details.get("note", ""))]),
     ]
 
 

@@ -102,6 +102,12 @@ def test_a_sum_with_a_divisor_is_a_warning(layers):
     assert "look like sums that were not divided by 50." in finding.sentence
 
 
+def test_models_that_are_given_as_updates_are_a_possible_reason():
+    (finding,) = audited(scale=8.0).findings
+    assert not finding.refutes
+    assert "or models were given as updates." in finding.sentence
+
+
 @pytest.mark.parametrize("canaries", [60, 100])
 def test_a_divisor_that_forgets_the_canaries_is_named(canaries):
     """Divided by the 30 clients alone: canaries show up as larger."""

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, check_number
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Vector, View
@@ -76,7 +76,7 @@ def check_initial(initial: AnyVector | None, view: str, dim: int, names: Sequenc
 
 def canary_norm(round: int, clip_norm: float, norm: float | None) -> float:
     """Return the norm of a round's canaries: the clip norm, but at most ``norm`` if that is given."""
-    if not clip_norm > 0:
+    if not check_number("clip_norm", clip_norm) > 0:
         raise InputError(f"clip_norm must be positive, got {clip_norm} in round {round}")
     if math.isinf(clip_norm) and norm is None:
         raise InputError(f"round {round} clips nothing, so the canaries have no norm: pass norm= to the audit")

@@ -120,7 +120,8 @@ def too_large(claim: ClaimedNoise) -> list[Finding]:
     why = (
         f"about the divisor, so they look like sums that were not divided by {divisor:g}."
         if is_sum
-        else "so the noise is larger than claimed, updates are not clipped, or divisor= is wrong."
+        else "so the noise is larger than claimed, updates are not clipped, divisor= is wrong, or models were given as "
+        "updates."
     )
     sentence = (
         f"The updates are {size:.3g} times as large as the claimed noise, {why} Noise missing in single tensors would "
