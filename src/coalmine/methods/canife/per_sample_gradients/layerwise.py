@@ -27,8 +27,6 @@ from coalmine.methods.canife.per_sample_gradients.second_order import (
     ConvolutionGradients,
     Geometry,
     GroupNormalization,
-    GroupNormalizationGradients,
-    Standardized,
 )
 
 ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
@@ -37,7 +35,10 @@ ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One use of a layer: its ``output``, and how the gradients by ``parameters`` follow from its deltas."""
+    """One use of a layer: its ``output``, and how the gradients by ``parameters`` follow from its deltas.
+
+    A layer with parameters of its own for every sample has these in place of its output.
+    """
 
     output: Tensor
     parameters: tuple[Tensor, ...]
@@ -150,15 +151,12 @@ class RecordedGroupNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the torch layer returns."""
-        standardized = Standardized.of(inputs.detach(), self.num_groups, self.eps)
-        scale, shift = (values.view(-1, *[1] * (inputs.ndim - 2)) for values in (self.weight, self.bias))
-
-        def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            by_scale, by_shift = GroupNormalizationGradients.apply(inputs, deltas, standardized)  # type: ignore[no-untyped-call]
-            return by_scale, by_shift
-
-        output = GroupNormalization.apply(inputs, scale, shift, standardized)  # type: ignore[no-untyped-call]
-        return self._tape.record(output, (self.weight, self.bias), gradients)
+        scales, shifts = (
+            self._tape.record(value.detach().expand(len(inputs), -1), (value,), lambda gradients, _: (gradients,))
+            for value in (self.weight, self.bias)
+        )
+        output: Tensor = GroupNormalization.apply(inputs, scales, shifts, self.num_groups, self.eps)  # type: ignore[no-untyped-call]
+        return output
 
 
 class RecordedLSTM(nn.Module):

@@ -1,10 +1,9 @@
 """Layers with their derivatives of first and second order written out (speed only).
 
 Autograd takes several times as many operations to differentiate these layers twice, and computes derivatives with
-respect to parameters that nobody needs. Each layer consists of three functions: the layer itself, its derivative with
-respect to the inputs, and each sample's gradient with respect to the parameters. The last two can be differentiated
-once more, with respect to deltas and inputs. Parameters are constants. Tests compare all of them with numerical
-derivatives; the plain reference path is `DoubleBackward`.
+respect to parameters that nobody needs. Here each sample's gradients with respect to the parameters, and the derivative
+of a layer with respect to its inputs, can be differentiated once more, with respect to deltas and inputs. Parameters
+are constants. Tests compare all of them with numerical derivatives; the plain reference path is `DoubleBackward`.
 """
 
 from __future__ import annotations
@@ -158,66 +157,54 @@ class Standardized:
 
 
 class GroupNormalization(torch.autograd.Function):
-    """``apply(inputs, scale, shift, standardized)`` returns scale · n + shift.
+    """``apply(inputs, scales, shifts, groups, eps)`` returns scale · n + shift, both of them (k, channels).
 
-    ``standardized`` belongs to the same inputs, over which scale and shift broadcast.
+    Each sample has a scale and a shift of its own, so the derivatives with respect to them are per-sample gradients.
     """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, scale: Tensor, shift: Tensor, standardized: Standardized) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, scales: Tensor, shifts: Tensor, groups: int, eps: float) -> Tensor:
         """Scale and shift the standardized inputs."""
         ctx.save_for_backward(inputs)
-        ctx.scale, ctx.standardized = scale, standardized
-        return torch.addcmul(shift, standardized.normal, scale)
+        ctx.scales, ctx.standardized = _over_places(scales, inputs), Standardized.of(inputs, groups, eps)
+        return torch.addcmul(_over_places(shifts, inputs), ctx.standardized.normal, ctx.scales)
 
     @staticmethod
-    def backward(ctx: Any, deltas: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the derivative with respect to the inputs."""
-        return (
-            _GroupNormalizationBackward.apply(deltas, *ctx.saved_tensors, ctx.scale, ctx.standardized),
-            None,
-            None,
-            None,
-        )
+    def backward(ctx: Any, deltas: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the derivatives with respect to inputs, scales and shifts; without a graph, only the first."""
+        if not torch.is_grad_enabled():  # the pass that differentiates gradients asks for nothing else
+            return ctx.standardized.derivative(deltas * ctx.scales), None, None, None, None
+        (inputs,) = ctx.saved_tensors
+        return *_GroupNormalizationBackward.apply(deltas, inputs, ctx.scales, ctx.standardized), None, None
 
 
 class _GroupNormalizationBackward(torch.autograd.Function):
-    """``apply(deltas, inputs, scale, standardized)`` returns J (scale · deltas)."""
+    """``apply(deltas, inputs, scales, standardized)`` returns J (scale · deltas), Σ n · deltas and Σ deltas."""
 
     @staticmethod
-    def forward(ctx: Any, deltas: Tensor, inputs: Tensor, scale: Tensor, standardized: Standardized) -> Tensor:
-        """Apply J."""
-        scaled = deltas * scale
+    def forward(
+        ctx: Any, deltas: Tensor, inputs: Tensor, scales: Tensor, standardized: Standardized
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Apply J, and sum over all places."""
+        scaled = deltas * scales
         by_inputs = standardized.derivative(scaled)
-        ctx.save_for_backward(scaled, by_inputs)
-        ctx.scale, ctx.standardized = scale, standardized
-        return by_inputs
+        ctx.save_for_backward(deltas, scaled, by_inputs)
+        ctx.scales, ctx.standardized = scales, standardized
+        return by_inputs, (deltas * standardized.normal).flatten(2).sum(2), deltas.flatten(2).sum(2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, cotangents: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Return the derivatives of ⟨cotangents, J (scale · deltas)⟩ with respect to deltas and inputs."""
-        scaled, by_inputs = ctx.saved_tensors
-        by_scaled = ctx.standardized.derivative(cotangents)
-        curved = ctx.standardized.curvature(scaled, cotangents, by_inputs, by_scaled)
-        return by_scaled * ctx.scale, curved, None, None
+    def backward(ctx: Any, cotangents: Tensor, scales: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Return the derivatives of ⟨cotangents, J (scale · deltas)⟩ + … with respect to deltas and inputs."""
+        deltas, scaled, by_inputs = ctx.saved_tensors
+        standardized: Standardized = ctx.standardized
+        scales, shifts = _over_places(scales, deltas), _over_places(shifts, deltas)
+        by_scaled = standardized.derivative(cotangents)
+        by_deltas = torch.addcmul(shifts, standardized.normal, scales).addcmul_(by_scaled, ctx.scales)
+        curved = standardized.curvature(scaled, cotangents, by_inputs, by_scaled)
+        return by_deltas, curved.add_(standardized.derivative(deltas * scales)), None, None
 
 
-class GroupNormalizationGradients(torch.autograd.Function):
-    """``apply(inputs, deltas, standardized)`` returns each sample's gradients: scale and shift, (k, channels)."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, deltas: Tensor, standardized: Standardized) -> tuple[Tensor, Tensor]:
-        """Sum the deltas, times n and alone, over all places."""
-        ctx.save_for_backward(deltas)
-        ctx.standardized = standardized
-        return (deltas * standardized.normal).flatten(2).sum(2), deltas.flatten(2).sum(2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, scales: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Return the derivatives with respect to inputs and deltas."""
-        (deltas,) = ctx.saved_tensors
-        scales, shifts = (values.view(*values.shape, *[1] * (deltas.ndim - 2)) for values in (scales, shifts))
-        by_inputs = ctx.standardized.derivative(deltas * scales)
-        return by_inputs, torch.addcmul(shifts, ctx.standardized.normal, scales), None
+def _over_places(values: Tensor, inputs: Tensor) -> Tensor:
+    """Return numbers per sample and channel, (k, channels), in a shape that broadcasts over all places of inputs."""
+    return values.view(*values.shape, *[1] * (inputs.ndim - 2))
