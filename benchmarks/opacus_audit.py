@@ -3,7 +3,7 @@
     python benchmarks/opacus_audit.py coverage [--seeds 100]   # correct trainings: how often a claim is refuted
     python benchmarks/opacus_audit.py false-alarms [--seeds 300]  # the default audit of correct trainings
     python benchmarks/opacus_audit.py bugs [--seeds 20]        # trainings with a bug
-    python benchmarks/opacus_audit.py cost                     # the audit's share of a training
+    python benchmarks/opacus_audit.py cost [--turns 15]        # the audit's share of a training
 
 The trainings are DP-SGD on scikit-learn's digits, an MLP of 9,610 parameters, batches of 64; `cost` also has Opacus's
 network for MNIST on random images. Prints Markdown.
@@ -17,9 +17,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import importlib.util
-import math
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +63,31 @@ def convolutions() -> nn.Module:
     )  # fmt: skip
 
 
+class Stopwatch:
+    """Processor time that was spent in some functions."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def times(self, function: Callable) -> Callable:
+        """Return the function, timed."""
+
+        def timed(*arguments):
+            start = time.process_time()
+            value = function(*arguments)
+            self.seconds += time.process_time() - start
+            return value
+
+        return timed
+
+
 def trained(
     *, seed: int, epochs: int = 1, canaries: int | None = 500, participation: str | None = "every-round",
     bug: str | None = None, samples: bool = False, poisson: bool = True, audited: bool = True, images: bool = False,
     batch: int = 64,
     **settings,
-) -> tuple[list[AuditResult], float]:  # fmt: skip
-    """Return the results, and the CPU seconds of the training loop."""
+) -> tuple[list[AuditResult], np.ndarray]:  # fmt: skip
+    """Return the results, and the processor time of each step without the audit, and of the audit: (steps, 2)."""
     torch.manual_seed(seed)
     inputs, targets = random_images() if images else digits()
     sample_canaries = SampleCanaries.mislabeled(inputs[:SPARE], targets[:SPARE], classes=10, seed=seed)
@@ -86,20 +104,28 @@ def trained(
     )
     if bug is not None:
         optimizer.__class__ = example.BUGS[bug]
+    # An audit wraps these two methods, so what optimizer.step() takes beside them is the audit's.
+    opacus, kind = Stopwatch(), type(optimizer)
+    optimizer.__class__ = type(kind.__name__, (kind,), {"pre_step": opacus.times(kind.pre_step)})
+    optimizer.original_optimizer.step = opacus.times(optimizer.original_optimizer.step)
     audit = None
     if audited:
         audit = audit_opacus(
             engine, optimizer, loader, steps=epochs * len(loader), canaries=canaries, participation=participation,
             samples=sample_canaries if samples else None, model=model, seed=seed, **settings,
         )  # fmt: skip
-    start = time.process_time()
+    seconds, start = [], time.process_time()
     for _ in range(epochs):
         for examples, classes in loader:
             optimizer.zero_grad()
             F.cross_entropy(model(examples), classes).backward()
+            before, of_opacus = time.process_time(), opacus.seconds
             optimizer.step()
-    seconds = time.process_time() - start
-    return [] if audit is None else audit.results(delta=DELTA), seconds
+            end = time.process_time()
+            of_audit = end - before - (opacus.seconds - of_opacus)
+            seconds.append((end - start - of_audit, of_audit))
+            start = end
+    return [] if audit is None else audit.results(delta=DELTA), np.array(seconds)
 
 
 def row(name: str, runs: list[AuditResult]) -> None:
@@ -167,8 +193,12 @@ def bugs(seeds: int) -> None:
     )
 
 
-def cost() -> None:
-    """Print the CPU time of a training loop, the best of five. Cases take turns, since other work comes and goes."""
+def cost(turns: int) -> None:
+    """Print the audit's processor time, timed inside each step, and that of whole trainings beside unaudited ones.
+
+    Trainings take turns, since other work comes and goes. The time inside a step is divided by the rest of the same
+    step, which other work slows down as much. Whole trainings are compared by the least time of each step in any turn.
+    """
     cases = {
         "none": {"audited": False},
         "200 canaries in every step": {"canaries": 200},
@@ -176,14 +206,20 @@ def cost() -> None:
         "200 samples, losses": {"canaries": None, "samples": True, "sample_views": ("final-change",)},
         "200 samples, gradients of every step": {"canaries": None, "samples": True, "sample_views": ("updates",)},
     }
-    print("| audit | 9,610 parameters | overhead | 26,010 parameters | overhead |\n|---|---|---|---|---|")
-    best = {(name, images): math.inf for name in cases for images in (False, True)}
-    for _ in range(5):
-        for (name, images), seconds in best.items():
-            best[name, images] = min(seconds, trained(seed=0, images=images, **cases[name])[1])
-    for name in cases:
-        columns = [f"{best[name, i]:.2f} s | {best[name, i] / best['none', i] - 1:+.0%}" for i in (False, True)]
-        print(f"| {name} | {' | '.join(columns)} |")
+    seconds = {(name, images): [] for images in (False, True) for name in cases}
+    for _ in range(turns):
+        for (name, images), turn in seconds.items():
+            turn.append(trained(seed=0, images=images, **cases[name])[1])
+    print("| audit | parameters | a step | first step | usual step | epoch | epoch against none |\n" + "|---" * 7 + "|")
+    for (name, images), turn in seconds.items():
+        training, audit = np.moveaxis(np.array(turn), -1, 0)  # (turns, steps)
+        least, without = (np.min(np.sum(seconds[key, images], axis=-1), axis=0).sum() for key in (name, "none"))
+        later = slice(training.shape[1] // 2, -1)  # all clipping was tested, and no final model is scored
+        print(
+            f"| {name} | {'26,010' if images else '9,610'} | {1e3 * np.median(training):.1f} ms "
+            f"| {1e3 * np.median(audit[:, 0]):.1f} ms | {np.median(audit[:, later] / training[:, later]):.1%} "
+            f"| {np.median(audit.sum(axis=1) / training.sum(axis=1)):.1%} | {least / without - 1:+.1%} |"
+        )
 
 
 def main() -> None:
@@ -193,9 +229,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("coverage", "false-alarms", "bugs", "cost"))
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
     if arguments.what == "cost":
-        cost()
+        cost(arguments.turns)
     elif arguments.what == "false-alarms":
         false_alarms(arguments.seeds or 300)
     elif arguments.what == "bugs":

@@ -16,7 +16,7 @@ from coalmine import Canife, OneShot
 from coalmine.accounting import scheduled_epsilon, theory
 from coalmine.accounting.sampling import EveryRound, Poisson
 from coalmine.errors import CanaryWarning, InputError
-from coalmine.integrations.opacus import OpacusAudit, SampleCanaries
+from coalmine.integrations.opacus import OpacusAudit, SampleCanaries, steps
 from coalmine.methods.canife.canaries import GivenUpdates
 from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.results.files import save
@@ -158,20 +158,28 @@ def test_checks_name_bugs_of_the_noise(kind, checks):
     assert all("parameter 1" in finding.sentence for finding in result.bugs if kind is NoNoiseOnOneBias)
 
 
-# The gradient of step 0 uses all coordinates, and that of step t the tensor t - 1. What is left of it is exact: clipped
-# tensor by tensor, √(1 + 25 · 60/4510 + 1 + 25 · 10/4510) = 1.545.
+# The last bias is too small for a gradient of all coordinates to show that it is left out.
+def _clips_all_but_a_bias(norms):
+    return [CLIP / max(CLIP, math.hypot(*norms[:3]))] * 3 + [1.0]
+
+
+# The gradient of step 0 uses all coordinates. In step 1 each tensor has one, or in steps 1 to 4 if the gradients of all
+# tensors are too many numbers. What is left of it is exact: clipped tensor by tensor,
+# √(1 + 25 · 60/4510 + 1 + 25 · 10/4510) = 1.545.
 @pytest.mark.parametrize(
-    ("clips", "seen"),
+    ("clips", "numbers", "seen"),
     [
-        (lambda norms: [1.0, 1.0, 1.0, 1.0], "5 clip norms still had 5 in step 0"),
-        (lambda norms: [2 * CLIP / max(1.0, math.hypot(*norms))] * 4, "5 clip norms still had 2 in step 0"),
-        (lambda norms: [min(1.0, CLIP / norm) if norm else 1.0 for norm in norms], "still had 1.55 in step 0"),
-        # The last bias is too small for the gradient of all coordinates to show that it is left out.
-        (lambda norms: [CLIP / max(CLIP, math.hypot(*norms[:3]))] * 3 + [1.0], "in parameter 3 still had 5 in step 4"),
+        (lambda norms: [1.0, 1.0, 1.0, 1.0], 1 << 20, "5 clip norms still had 5 in step 0"),
+        (lambda norms: [2 * CLIP / max(1.0, math.hypot(*norms))] * 4, 1 << 20, "5 clip norms still had 2 in step 0"),
+        (lambda norms: [min(1.0, CLIP / norm) if norm else 1.0 for norm in norms], 1 << 20, "still had 1.55 in step 0"),
+        (_clips_all_but_a_bias, 1 << 20, "in parameter 3 still had 5 in step 1"),
+        (_clips_all_but_a_bias, 1, "in parameter 3 still had 5 in step 4"),
     ],
-    ids=["nothing", "twice", "each-tensor", "not-a-bias"],
+    ids=["nothing", "twice", "each-tensor", "not-a-bias", "not-a-bias-one-by-one"],
 )
-def test_missing_clipping_is_seen_in_the_step_that_tests_it(clips, seen):
+def test_missing_clipping_is_seen_in_the_step_that_tests_it(clips, numbers, seen, monkeypatch):
+    monkeypatch.setattr(steps, "_BATCH_NUMBERS", numbers)
+
     class Unclipped(DPOptimizer):
         def clip_and_accumulate(self):
             samples = [self._get_flat_grad_sample(p) for p in self.params]

@@ -26,7 +26,7 @@ from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
-from coalmine.vectors import VectorKind, flat, norm
+from coalmine.vectors import VectorKind, flat
 
 _DISTRIBUTED = (
     DistributedDPOptimizer,
@@ -36,7 +36,7 @@ _DISTRIBUTED = (
     SimpleDistributedPerLayerOptimizer,
 )
 
-# Canaries are clipped together as long as their gradients have no more numbers than this (64 MB).
+# Gradients are clipped together as long as they have no more numbers than this (64 MB).
 _BATCH_NUMBERS = 1 << 24
 
 # Attributes in which an optimizer with adaptive clipping counts clipped gradients.
@@ -45,7 +45,7 @@ _CLIP_COUNTS = ("sample_size", "unclipped_num")
 # Norm, in clip norms, of gradients that the optimizer has to clip. A short one would not show a small tensor left out.
 _TOO_LONG = 5.0
 _CLIP_TOLERANCE = 0.05  # far beyond the rounding of half precision
-_CLIP_TESTS_EVERY = 20  # steps, once all kinds were tested
+_CLIP_TESTS_EVERY = 20  # steps, once all tests were made
 
 
 class AuditedSteps:
@@ -56,8 +56,8 @@ class AuditedSteps:
     does not count canaries. With the virtual steps of BatchMemoryManager, canaries are inserted once per logical step.
     With per-layer clipping the optimizer clips canaries like gradients of a batch.
 
-    In the first steps, and now and then later, the optimizer also clips a gradient that is too long, which is taken out
-    again.
+    In the first steps, and now and then later, the optimizer also clips gradients that are too long, which are taken
+    out again.
 
     Args:
         optimizer: The optimizer to wrap.
@@ -97,6 +97,7 @@ class AuditedSteps:
         self._directions: dict[tuple[int, int], Vector] = {}
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         self._unclipped = False
+        self._clip_tests = _clip_tests(len(self.params), at_once=max(1, _BATCH_NUMBERS // max(1, self.dim)))
         if self._ghost:
             self._note("ghost clipping happens in the backward pass, so clipping is not tested")
         self._wrap()
@@ -131,8 +132,8 @@ class AuditedSteps:
             self._extra_steps += 1
             return original()
         try:
-            # Every kind of gradient once, and one now and then later: clipping rarely changes along a training.
-            if not self._ghost and (self.taken <= len(self.params) or self.taken % _CLIP_TESTS_EVERY == 0):
+            # Every test once, and one now and then later: clipping rarely changes along a training.
+            if not self._ghost and (self.taken < len(self._clip_tests) or self.taken % _CLIP_TESTS_EVERY == 0):
                 self._test_clipping()
             self._plant()
             done = original()
@@ -161,33 +162,35 @@ class AuditedSteps:
                 self._add(checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken))
 
     def _test_clipping(self) -> None:
-        """Let the optimizer clip a gradient that is too long, see how long it still is, and take it out again.
+        """Let the optimizer clip gradients that are too long, see how long they still are, and take them out again.
 
-        The gradient uses all coordinates in one step and those of a single tensor in others, in turn.
+        Gradients of one test have no tensor in common, so that each can be measured in their sum.
         """
         clip_norm = float(self.optimizer.max_grad_norm)
-        kinds = len(self.params) + 1
-        number = (self.taken if self.taken < kinds else self.taken // _CLIP_TESTS_EVERY) % kinds - 1
-        stop = self.dim if number < 0 else sum(self._sizes[: number + 1])
-        size = self.dim if number < 0 else self._sizes[number]
-        gradient = torch.zeros(1, self.dim)
-        gradient[:, stop - size : stop] = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
+        turn = self.taken if self.taken < len(self._clip_tests) else self.taken // _CLIP_TESTS_EVERY
+        tested = self._clip_tests[turn % len(self._clip_tests)]
+        gradients = torch.zeros(len(tested), self.dim)
+        for gradient, tensors in zip(gradients, tested, strict=True):
+            start, size = sum(self._sizes[: tensors.start]), sum(self._sizes[tensors.start : tensors.stop])
+            gradient[start : start + size] = _TOO_LONG * clip_norm / math.sqrt(max(1, size))
         before = [p.summed_grad for p in self.params]
         try:
             for p in self.params:
                 p.summed_grad = None
-            self._clip(gradient)
-            length = norm(_flat([p.summed_grad for p in self.params])) / clip_norm
+            self._clip(gradients)
+            norms = [float(p.summed_grad.float().norm()) for p in self.params]
         finally:
             for p, earlier in zip(self.params, before, strict=True):
                 p.summed_grad = earlier
+        lengths = [math.hypot(*norms[tensors.start : tensors.stop]) / clip_norm for tensors in tested]
+        longest = int(np.argmax(np.nan_to_num(lengths)))
         findings = []
-        if length > 1 + _CLIP_TOLERANCE and not self._unclipped:
+        if lengths[longest] > 1 + _CLIP_TOLERANCE and not self._unclipped:
             self._unclipped = True
-            where = "" if number < 0 else f" in parameter {number}"
+            where = "" if len(tested[longest]) > 1 else f" in parameter {tested[longest].start}"
             sentence = (
                 f"The optimizer does not clip to max_grad_norm = {clip_norm:g}: a gradient of {_TOO_LONG:g} clip "
-                f"norms{where} still had {length:.3g} in step {self.taken}."
+                f"norms{where} still had {lengths[longest]:.3g} in step {self.taken}."
             )
             findings.append(Finding(check=Check.CLIPPING, sentence=sentence))
         for audit in self.audits:
@@ -320,6 +323,12 @@ def _batch_size(parameter: Any) -> int:
     gradients = getattr(parameter, "grad_sample", None)
     parts = gradients if isinstance(gradients, list) else [gradients]
     return sum(len(part) for part in parts if part is not None)
+
+
+def _clip_tests(tensors: int, *, at_once: int) -> list[list[range]]:
+    """Return the gradients of each test of the clipping, as the tensors that they use: all, and then single ones."""
+    each = [range(number, number + 1) for number in range(tensors)]
+    return [[range(tensors)], *(each[start : start + at_once] for start in range(0, tensors, at_once))]
 
 
 def _shapes(optimizer: DPOptimizer) -> dict[str, tuple[int, ...]]:
