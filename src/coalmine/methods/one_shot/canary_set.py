@@ -15,7 +15,7 @@ from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_s
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
 from coalmine.protocol import Vector
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import VectorKind, zeros
+from coalmine.vectors import VectorKind, dot, flat, zeros
 
 _MOST_KEPT = 1 << 20  # numbers of a sum that is kept for the next round (4 MB)
 
@@ -71,6 +71,7 @@ class CanarySet:
 
     def planted(self, present: Ints, norm: float, clients: float, kind: VectorKind) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
+        kind.check_holds(norm / self.dim**0.5, f"canaries of norm {norm:g} in {self.dim:,} dimensions")
         members, device = tuple(present[self.members[present]].tolist()), kind.work_device
         # Canaries of every round have the same sum each time.
         unit = self._sums.get(members)
@@ -82,8 +83,16 @@ class CanarySet:
             if self.dim <= _MOST_KEPT:
                 self._sums[members] = unit
         total = kind.give(unit * float(norm) if norm != 1 or self._sums else unit)
+        sent = flat(total)
         return PlantedCanaries(
-            total, clients, len(members), canaries=self.updates, members=members, norm=norm, kind=kind
+            total,
+            clients,
+            len(members),
+            canaries=self.updates,
+            members=members,
+            norm=norm,
+            kind=kind,
+            energy=dot(sent, sent),
         )
 
     @cached_property
