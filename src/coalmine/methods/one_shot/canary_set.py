@@ -9,13 +9,13 @@ import numpy as np
 
 from coalmine.arrays import Bools, Ints
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.planted import PlantedCanaries, energy
 from coalmine.methods.one_shot.scaled import ScaledCanaries
 from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_strata
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
 from coalmine.protocol import Vector
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import VectorKind, dot, flat, zeros
+from coalmine.vectors import VectorKind, zeros
 
 _MOST_KEPT = 1 << 20  # numbers of a sum that is kept for the next round (4 MB)
 
@@ -83,7 +83,6 @@ class CanarySet:
             if self.dim <= _MOST_KEPT:
                 self._sums[members] = unit
         total = kind.give(unit * float(norm) if norm != 1 or self._sums else unit)
-        sent = flat(total)
         return PlantedCanaries(
             total,
             clients,
@@ -92,7 +91,7 @@ class CanarySet:
             members=members,
             norm=norm,
             kind=kind,
-            energy=dot(sent, sent),
+            energy=energy(total, kind),
         )
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 from coalmine.errors import check_positive
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Contribution, Vector
-from coalmine.vectors import AnyVector, VectorKind, dot, flat
+from coalmine.vectors import AnyVector, VectorKind, dot, flat, pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,8 @@ class PlantedCanaries(Contribution):
 
     def as_planted(self) -> Vector:
         """Return ``total`` as it was planted, computed again if the training has changed it in place."""
-        total = flat(self.total)
-        if dot(total, total) == self.energy:
-            return total
+        if energy(self.total, self.kind) == self.energy:
+            return flat(self.total)
         weights = np.zeros(self.canaries.count)
         weights[list(self.members)] = self.norm
         return self.canaries.total(weights, self.kind.work_device)
@@ -55,3 +54,9 @@ class PlantedCanaries(Contribution):
     def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
         """Return pairs of a canary's index and its update."""
         return zip(self.members, self.each(), strict=True)
+
+
+def energy(total: AnyVector, kind: VectorKind) -> float:
+    """Return the squared length of a vector of a kind, in pieces: another float type needs a copy."""
+    parts = (flat(total[part]) for part in pieces(len(total), kind.work_device))
+    return sum(dot(part, part) for part in parts)
