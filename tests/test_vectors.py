@@ -88,6 +88,65 @@ def test_other_names_are_read_in_their_own_order():
     np.testing.assert_array_equal(flat(values, NAMES), np.repeat(np.arange(len(NAMES)), 2))
 
 
+def release_of(vector):
+    audit = OneShot(dim=5000, rounds=1, canaries=20, view="updates", participation="every-round")
+    audit.plant(0, clip_norm=1.0)
+    audit.observe(Release(round=0, kind="update", vector=vector, divisor=20))
+    return audit
+
+
+@pytest.mark.parametrize("give", [np.asarray, torch.from_numpy, lambda v: [v], lambda v: [torch.from_numpy(v)]])
+def test_complex_numbers_are_refused_instead_of_halved(give):
+    with pytest.raises(InputError, match="complex"):
+        release_of(give(numbers(5000, 1.0).astype(np.complex64)))
+
+
+def test_a_sparse_tensor_is_read_like_a_dense_one():
+    vector = numbers(5000, 1.0) * (np.arange(5000) % 7 == 0)
+    scores = [release_of(v).scores()[0] for v in (vector, torch.from_numpy(vector).to_sparse())]
+    np.testing.assert_array_equal(*scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
+@pytest.mark.parametrize("give", [lambda v: v, lambda v: [v]])
+def test_canaries_in_numbers_that_cannot_hold_them_are_refused(dtype, give):
+    with pytest.raises(InputError, match=f"{dtype}"):
+        OneShot(dim=give(torch.zeros(5000, dtype=dtype)), rounds=1, canaries=20)
+
+
+def test_canaries_that_half_precision_rounds_to_0_are_refused():
+    half = torch.zeros(5000, dtype=torch.float16)
+    audit = OneShot(dim=half, rounds=2, canaries=20, participation="every-round")
+    planted = audit.plant(0, clip_norm=1e-4)
+    norms = [float(canary.double().norm()) for canary in planted.each()]
+    np.testing.assert_allclose(norms, 1e-4, rtol=0.01)
+    with pytest.raises(InputError, match=r"1e-06 .*float16"):
+        audit.plant(1, clip_norm=1e-6)
+
+
+def test_canaries_add_to_integers_as_fractions_and_in_lists():
+    total = OneShot(dim=5000, rounds=1, canaries=20, participation="every-round").plant(0, clip_norm=1.0).total
+    counts, expected = torch.ones(5000, dtype=torch.int64), torch.ones(5000) + torch.from_numpy(np.array(total))
+    for added in (counts + total, total + counts, torch.add(input=counts, other=total)):
+        torch.testing.assert_close(added, expected)
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = torch.stack([torch.zeros(5000, dtype=dtype), total])
+        assert rows.dtype == dtype
+        torch.testing.assert_close(rows[1], torch.from_numpy(np.array(total)).to(dtype))
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_a_release_of_another_scale_than_its_canaries_is_refused(scale):
+    with pytest.raises(InputError, match="divisor"):
+        release_of(numbers(5000, scale))
+
+
+def test_a_release_far_shorter_than_its_canaries_has_a_result():
+    """What a canary is expected to show then has a cosine of 1 but for rounding."""
+    audit = release_of(numbers(5000, 1e-15))
+    assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).claim_test is not None
+
+
 def test_a_clip_norm_without_clients_is_refused():
     with pytest.raises(InputError, match=r"clip_norm=5 .*clients="):
         assert_private(lambda total: total, epsilon=1.0, dim=100, clip_norm=5.0)

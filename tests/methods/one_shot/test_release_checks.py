@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from coalmine import OneShot, Release
 from coalmine.methods.one_shot.inspection import Inspection
@@ -34,6 +35,30 @@ def audited(
 def test_a_correct_loop_gets_no_finding():
     assert audited().findings == []
     assert audited(layers=[3000, 1000]).findings == []
+
+
+@pytest.mark.parametrize("kind", ["NumPy", "torch"])
+@pytest.mark.parametrize("divides", [True, False])
+def test_a_loop_may_add_its_noise_to_the_canaries_in_place(kind, divides):
+    """The share of the canaries is that of a loop with a sum of its own, and so are the findings: none."""
+    audit = OneShot(
+        dim=DIM if kind == "NumPy" else torch.zeros(DIM),
+        rounds=3,
+        canaries=100,
+        view="updates",
+        participation="every-round",
+    )
+    rng = np.random.default_rng(0)
+    for t in range(3):
+        planted = audit.plant(t, clip_norm=1.0)
+        noise = rng.standard_normal(DIM).astype(np.float32)
+        update = planted.total
+        update += noise if kind == "NumPy" else torch.from_numpy(noise)
+        if divides:
+            update /= 100
+        audit.observe(Release(round=t, kind="update", vector=update, divisor=100 if divides else 1))
+    assert audit._inspection._canaries_share()[0] != pytest.approx(100 if divides else 1, rel=1e-6)
+    assert audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5)).findings == []
 
 
 def test_canaries_that_were_never_added_are_missed():

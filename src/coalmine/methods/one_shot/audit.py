@@ -157,7 +157,7 @@ class OneShot(Audit):
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
         self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
         self._seconds, self._finished = 0.0, False
-        self._inserted: tuple[int, AnyVector] | None = None  # round and sum of the canaries planted last
+        self._inserted: tuple[int, PlantedCanaries] | None = None  # the canaries planted last, and their round
 
     def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
@@ -259,7 +259,7 @@ class OneShot(Audit):
         present = self._record.plant(round, norm=norm, clip_norm=clip_norm)
         clients = self._record.rate(round) * self.canaries
         planted = self._canaries.planted(present, norm, clients, self._kind) if self._plants else None
-        self._inserted = None if planted is None else (round, planted.total)
+        self._inserted = None if planted is None else (round, planted)
         self._seconds += time.perf_counter() - start
         return planted
 
@@ -292,9 +292,12 @@ class OneShot(Audit):
         """Record an update for the checks."""
         round, log = release.round, self._record.log
         if 0 <= round < self.rounds and log.planted[round] and not log.aborted[round]:
-            planted_in, inserted = self._inserted or (round, None)
+            planted_in, planted = self._inserted or (round, None)
             self._inserted = None  # frees its memory before the canaries are scored
-            self._inspection.observe(release, float(log.clip_norms[round]), inserted if planted_in == round else None)
+            # A training may add its noise to the sum in place, and even release that array.
+            inserted = planted.as_planted() if planted is not None and planted_in == round else None
+            del planted
+            self._inspection.observe(release, float(log.clip_norms[round]), inserted)
 
     def cohort(self, round: int, clients: int | Sequence[int], available: int) -> None:
         """Record who took part in a round, for the check against the claimed sampling.

@@ -9,7 +9,7 @@ import numpy as np
 
 from coalmine.arrays import Bools, Ints
 from coalmine.layers import Layers
-from coalmine.methods.one_shot.planted import PlantedCanaries
+from coalmine.methods.one_shot.planted import PlantedCanaries, energy
 from coalmine.methods.one_shot.scaled import ScaledCanaries
 from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_strata
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
@@ -71,6 +71,7 @@ class CanarySet:
 
     def planted(self, present: Ints, norm: float, clients: float, kind: VectorKind) -> PlantedCanaries:
         """Return the sum of the inserted ones among the canaries of a round, each of length ``norm``."""
+        kind.check_holds(norm / self.dim**0.5, f"canaries of norm {norm:g} in {self.dim:,} dimensions")
         members, device = tuple(present[self.members[present]].tolist()), kind.work_device
         # Canaries of every round have the same sum each time.
         unit = self._sums.get(members)
@@ -83,7 +84,14 @@ class CanarySet:
                 self._sums[members] = unit
         total = kind.give(unit * float(norm) if norm != 1 or self._sums else unit)
         return PlantedCanaries(
-            total, clients, len(members), canaries=self.updates, members=members, norm=norm, kind=kind
+            total,
+            clients,
+            len(members),
+            canaries=self.updates,
+            members=members,
+            norm=norm,
+            kind=kind,
+            energy=energy(total, kind),
         )
 
     @cached_property

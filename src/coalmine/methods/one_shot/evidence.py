@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy import special
 
 from coalmine.arrays import Floats, Ints
+from coalmine.errors import InputError
 from coalmine.methods.one_shot.participation import Participation
 from coalmine.methods.one_shot.scores import History, Observation, Score
 from coalmine.methods.one_shot.updates import UpdateCanaries
@@ -89,8 +90,15 @@ class Evidence:
             weight = length if shift is None else shift
             self.gain += math.nan if shift is None else (shift / length) ** 2
             self.direction = like(self.direction, change)
+            with np.errstate(over="ignore", under="ignore"):
+                factor = np.float32(weight / length**2)
+            if not np.finfo(np.float32).tiny <= factor < math.inf:
+                raise InputError(
+                    f"a canary adds {weight:.2g} to a release of length {length:.2g}, which is too different for "
+                    "float32: give the divisor and clip norm that the release has"
+                )
             for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
-                self.direction[part] += np.float32(weight / length**2) * change[part]
+                self.direction[part] += factor * change[part]
 
     def _compared(self, release: Vector, length: float) -> tuple[Floats, Floats]:
         """Return the dot product of each canary with a release, and the length to compare it with."""
@@ -124,7 +132,8 @@ class Evidence:
         dots, lengths = self._compared(self.direction, norm(self.direction))
         if self._canaries.orthonormal:  # of its own component, lengths contain what chance made of it
             lengths = np.sqrt(lengths**2 - dots**2 + self.gain**2)
-        return float(-special.ndtri_exp(self.history.cosine.log_sf(self.gain / lengths.mean())))
+        cosine = min(self.gain / float(lengths.mean()), 1 - 2**-53)  # without noise, rounding makes it more than 1
+        return float(-special.ndtri_exp(self.history.cosine.log_sf(cosine)))
 
     def null(self) -> Null | None:
         """Return the null distribution of the score, or an upper bound on its tails, or None."""

@@ -24,7 +24,7 @@ from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.strata import StrataEvidence
 from coalmine.protocol import Release, Vector
 from coalmine.results.finding import CHECK_RATE, Check, Finding
-from coalmine.vectors import AnyVector, dot, flat, like, product_sums
+from coalmine.vectors import dot, like, product_sums
 
 # Rounding beyond this share of the claimed noise says more about a release than the noise does.
 _MOST_ROUNDING = 0.5
@@ -61,7 +61,7 @@ class Inspection:
 
     # During the training
 
-    def observe(self, release: Release, clip_norm: float, inserted: AnyVector | None = None) -> None:
+    def observe(self, release: Release, clip_norm: float, inserted: Vector | None = None) -> None:
         """Record the update of a round, if claimed noise would have a known size in it.
 
         Args:
@@ -75,7 +75,7 @@ class Inspection:
             update = release.vector
             roundings = np.maximum(release.rounding, largest_roundings(update, self._record.layers.starts))
             if inserted is not None:
-                inserted = like(flat(inserted), update)
+                inserted = like(inserted, update)
             if self._noise_scale is not None:
                 # In units of its own noise, each parameter has the claimed noise.
                 scale = like(self._noise_scale, update)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from coalmine.errors import check_positive
 from coalmine.methods.one_shot.updates import UpdateCanaries
-from coalmine.protocol import Contribution
-from coalmine.vectors import AnyVector, VectorKind
+from coalmine.protocol import Contribution, Vector
+from coalmine.vectors import AnyVector, VectorKind, dot, flat, pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +24,22 @@ class PlantedCanaries(Contribution):
         members: Indices of the inserted canaries that take part in the round, in ascending order.
         norm: Norm of each.
         kind: Whether they are NumPy arrays or tensors, and which.
+        energy: Squared length of ``total`` as it was planted.
     """
 
     canaries: UpdateCanaries
     members: tuple[int, ...]
     norm: float
     kind: VectorKind
+    energy: float
+
+    def as_planted(self) -> Vector:
+        """Return ``total`` as it was planted, computed again if the training has changed it in place."""
+        if energy(self.total, self.kind) == self.energy:
+            return flat(self.total)
+        weights = np.zeros(self.canaries.count)
+        weights[list(self.members)] = self.norm
+        return self.canaries.total(weights, self.kind.work_device)
 
     def each(self, norm: float | None = None) -> Iterator[AnyVector]:
         """Yield the updates of the round's canaries, for the training to clip and sum. Do not add ``total`` as well.
@@ -42,3 +54,9 @@ class PlantedCanaries(Contribution):
     def one_by_one(self) -> Iterator[tuple[int, AnyVector]]:
         """Return pairs of a canary's index and its update."""
         return zip(self.members, self.each(), strict=True)
+
+
+def energy(total: AnyVector, kind: VectorKind) -> float:
+    """Return the squared length of a vector of a kind, in pieces: another float type needs a copy."""
+    parts = (flat(total[part]) for part in pieces(len(total), kind.work_device))
+    return sum(dot(part, part) for part in parts)
