@@ -3,9 +3,9 @@
 Canary i is row i of S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁. The S are random signs. T₁ is an orthogonal transform of the first
 coordinates, more than 31/32 of them, and T₂ one of the last coordinates, which spreads what T₁ leaves out: at least
 131,072 of them, or as many as T₁ where there are fewer. So the energy of any update is spread over many coordinates.
-B folds coordinates with the same residue modulo K and multiplies by the Hadamard matrix of K rows. Every factor is
-orthogonal or has orthonormal rows, so the canaries are exactly orthonormal in any dimension. docs/one-shot.md says what
-is proved about their scores.
+B folds coordinates with the same residue modulo K, from a random one on in each of 32 parts where T₂ is shorter than
+T₁, and multiplies by the Hadamard matrix of K rows. Every factor is orthogonal or has orthonormal rows, so the canaries
+are exactly orthonormal in any dimension. docs/one-shot.md says what is proved about their scores.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ Rows = npt.NDArray[np.float32]
 _FIRST_BITS, _FACTOR_BITS, _LAST_BITS = 6, 4, 5
 _ROWS = 64  # of a matrix that is multiplied by the last factor at a time
 _LEAST_LAST = 1 << 17  # coordinates that T₂ spreads what T₁ leaves out over, if there are as many
+_CHUNKS = 32  # parts of all coordinates whose residues are counted from a random one on
 
 
 class HadamardCanaries:
@@ -75,6 +76,10 @@ class HadamardCanaries:
         whole, rest = divmod(self.dim, self._rows)
         self._whole = whole * self._rows
         self._scale = (1 / np.sqrt(whole + (np.arange(self._rows) < rest))).astype(np.float32)
+        # After T₁ alone the energy of few numbers may lie in few residues, the same ones everywhere. With T₂ on all
+        # coordinates it does not.
+        chunks = 1 if transform_length(last) == transform_length(first) else _CHUNKS
+        self._chunk = -(-whole // chunks) * self._rows
         self._on_devices: dict[str, Signs] = {}
 
     def dots(self, vector: Vector) -> Floats:
@@ -88,9 +93,9 @@ class HadamardCanaries:
         transform(mixed[self._last])
         # In float64: thousands of float32 numbers, added up in order, would lose digits that scores without noise need.
         folded = np.zeros(self._rows)
-        for part in pieces(self._whole, device, multiple=self._rows):
+        for part, turn in self._folds(device):
             self._flip(2, mixed, part)
-            folded += column_sums(mixed[part].reshape(-1, self._rows))
+            folded += np.roll(column_sums(mixed[part].reshape(-1, self._rows)), turn)
         self._flip(2, mixed, slice(self._whole, self.dim))
         folded[: self.dim - self._whole] += to_numpy(mixed[self._whole :])
         rows = transform((folded * self._scale).astype(np.float32))
@@ -101,12 +106,12 @@ class HadamardCanaries:
         coefficients = np.zeros(self._rows, dtype=np.float32)
         coefficients[: self.count] = weights
         coefficients[: self.count] *= self._flips
-        spread = on(device, transform(coefficients) * self._scale)
+        spread = transform(coefficients) * self._scale
         mixed = empty(self.dim, device)
-        for part in pieces(self._whole, device, multiple=self._rows):
-            mixed[part].reshape(-1, self._rows)[:] = spread
+        for part, turn in self._folds(device):
+            mixed[part].reshape(-1, self._rows)[:] = on(device, np.roll(spread, -turn))
             self._flip(2, mixed, part)
-        mixed[self._whole :] = spread[: self.dim - self._whole]
+        mixed[self._whole :] = on(device, spread[: self.dim - self._whole])
         self._flip(2, mixed, slice(self._whole, self.dim))
         transform(mixed[self._last])
         self._flip_all(1, mixed)
@@ -125,6 +130,13 @@ class HadamardCanaries:
             weights[index] = 1.0
             yield self.total(weights, device)
 
+    def _folds(self, device: Device) -> Iterator[tuple[slice, int]]:
+        """Yield pieces of whole rows of K coordinates, and by how much B turns their residues."""
+        for start, turn in zip(range(0, self._whole, self._chunk), self._turns, strict=False):
+            length = min(self._chunk, self._whole - start)
+            for part in pieces(length, device, multiple=self._rows):
+                yield slice(start + part.start, start + part.stop), turn
+
     def _flip_all(self, layer: int, vector: Vector) -> None:
         """Multiply a vector by random signs, in place."""
         for part in pieces(self.dim, device_of(vector)):
@@ -141,6 +153,12 @@ class HadamardCanaries:
         signs &= 2
         signs -= 1
         return signs
+
+    @cached_property
+    def _turns(self) -> list[int]:
+        """By how much the residues of each chunk are turned; by nothing if there is one."""
+        random = self._draw(2, 4 * _CHUNKS).view(np.uint32) % self._rows
+        return [0] if self._chunk == self._whole else random.tolist()
 
     @cached_property
     def _flips(self) -> Signs:
