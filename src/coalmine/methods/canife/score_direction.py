@@ -58,6 +58,12 @@ def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, coho
         pool: Updates of mock clients, from which ``effective_sigma`` is computed.
         noise_multiplier: Noise on the sum, in clip norms.
         cohort: Number of clients expected in a round.
+
+    Returns:
+        The unit vector with its signal and expected noise.
+
+    Raises:
+        InputError: If the update is zero, not finite, or of another length than the pool's.
     """
     values, length = _measured(update, pool)
     noise, cohort = _check_round(noise_multiplier, cohort)
@@ -87,7 +93,8 @@ def likelihood_ratio_direction(
         The unit vector with its signal and expected noise.
 
     Raises:
-        InputError: If the update lies in the span of the pool's, so that no score tells them apart.
+        InputError: If the update is zero, not finite, or of another length than the pool's, or if it lies in the span
+            of the pool's, so that no score tells them apart.
 
     Example:
         >>> import torch
