@@ -18,8 +18,8 @@ examples of the pool's users. Times are processor seconds for all canaries of a 
 ``--strength`` prints one table for the CNN on CIFAR-10: the signal-to-noise ratio of each kind of canary, 1 / effective
 σ at σ = 0.01, along ĝ and along w. Each seed has its own split, model and canaries; a cell has the mean over the seeds
 of the median canary, and its standard deviation. *Real* are examples of test users, *mislabelled* the same with another
-class. The same examples are dealt to four times as many clients as ``--pool`` asks for, of whom a quarter are mock
-clients.
+class. ``--pool`` is the number of mock clients. The same examples are always divided among four times as many clients,
+a quarter of whom are the mock clients.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--canaries", type=int, default=6, help="in each row")
     parser.add_argument("--strength", action="store_true", help="print the table of signal-to-noise ratios instead")
     parser.add_argument("--seeds", type=int, default=3, help="of --strength")
-    parser.add_argument("--pool", type=int, default=POOL, help="mock clients of --strength")
+    parser.add_argument("--pool", type=int, default=POOL, help="number of mock clients in --strength")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.strength:

@@ -64,13 +64,13 @@ def convolutions() -> nn.Module:
 
 
 class Stopwatch:
-    """Processor time that was spent in some functions."""
+    """Measures the processor time that is spent in the functions it wraps."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def times(self, function: Callable) -> Callable:
-        """Return the function, timed."""
+        """Return the function, wrapped so that its time is added to `seconds`."""
 
         def timed(*arguments):
             start = time.process_time()
@@ -87,7 +87,7 @@ def trained(
     batch: int = 64,
     **settings,
 ) -> tuple[list[AuditResult], np.ndarray]:  # fmt: skip
-    """Return the results, and the processor time of each step without the audit, and of the audit: (steps, 2)."""
+    """Return the results, and processor times (steps, 2): of each step without the audit, and of the audit in it."""
     torch.manual_seed(seed)
     inputs, targets = random_images() if images else digits()
     sample_canaries = SampleCanaries.mislabeled(inputs[:SPARE], targets[:SPARE], classes=10, seed=seed)
@@ -104,7 +104,7 @@ def trained(
     )
     if bug is not None:
         optimizer.__class__ = example.BUGS[bug]
-    # An audit wraps these two methods, so what optimizer.step() takes beside them is the audit's.
+    # These two methods do the work of Opacus and torch. What else optimizer.step() takes is the audit's.
     opacus, kind = Stopwatch(), type(optimizer)
     optimizer.__class__ = type(kind.__name__, (kind,), {"pre_step": opacus.times(kind.pre_step)})
     optimizer.original_optimizer.step = opacus.times(optimizer.original_optimizer.step)
@@ -194,10 +194,10 @@ def bugs(seeds: int) -> None:
 
 
 def cost(turns: int) -> None:
-    """Print the audit's processor time, timed inside each step, and that of whole trainings beside unaudited ones.
+    """Print the audit's processor time inside each step, and that of whole trainings compared with unaudited ones.
 
-    Trainings take turns, since other work comes and goes. The time inside a step is divided by the rest of the same
-    step, which other work slows down as much. Whole trainings are compared by the least time of each step in any turn.
+    Trainings take turns, since the machine's load varies. The audit's time is divided by the rest of the same step,
+    which other work slows down as much. Whole trainings are compared by the least time of each step in any turn.
     """
     cases = {
         "none": {"audited": False},
@@ -214,7 +214,7 @@ def cost(turns: int) -> None:
     for (name, images), turn in seconds.items():
         training, audit = np.moveaxis(np.array(turn), -1, 0)  # (turns, steps)
         least, without = (np.min(np.sum(seconds[key, images], axis=-1), axis=0).sum() for key in (name, "none"))
-        later = slice(training.shape[1] // 2, -1)  # all clipping was tested, and no final model is scored
+        later = slice(training.shape[1] // 2, -1)  # after the clipping tests, and before the final model is scored
         print(
             f"| {name} | {'26,010' if images else '9,610'} | {1e3 * np.median(training):.1f} ms "
             f"| {1e3 * np.median(audit[:, 0]):.1f} ms | {np.median(audit[:, later] / training[:, later]):.1%} "
@@ -229,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("coverage", "false-alarms", "bugs", "cost"))
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=15, help="number of trainings of each kind in cost")
     arguments = parser.parse_args()
     if arguments.what == "cost":
         cost(arguments.turns)

@@ -150,7 +150,8 @@ def descendants() -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             state, parent, *rest = path.read_text(errors="replace").rpartition(")")[2].split()
-            if state != "Z" or int(rest[15]) > 1:  # other threads may outlive the first, which is then a zombie
+            # A process whose first thread has ended looks like a zombie while its other threads still run.
+            if state != "Z" or int(rest[15]) > 1:
                 children.setdefault(int(parent), []).append(int(path.parent.name))
     living, unseen = [], [os.getpid()]
     while unseen:

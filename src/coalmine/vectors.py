@@ -30,7 +30,8 @@ Device = Any
 _CPU_PIECE, _DEVICE_PIECE = 1 << 17, 1 << 24
 # Products are summed in float32 over this many numbers, and in float64 from there on.
 _BLOCK, _FEW_ROWS = 4096, 32
-# Smallest steps of a float type in a typical number of a vector: with 4, rounding changes its length by 0.3%.
+# A typical number of a vector must be at least this many times the smallest positive number of its float type. With 4,
+# rounding changes the length of the vector by 0.3%.
 _LEAST_STEPS = 4
 
 
@@ -54,7 +55,7 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
             its other tensors; any other is read in its own order.
 
     Raises:
-        InputError: If a vector or tensor is None, or spread over processes.
+        InputError: If a vector or tensor is None, complex, or spread over several processes.
 
     Example:
         >>> flat([np.zeros((2, 2)), np.ones(3)])
@@ -62,7 +63,7 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
         >>> flat({"bias": np.ones(1), "weight": np.zeros(2)}, names=["weight", "bias"])
         array([0., 0., 1.], dtype=float32)
     """
-    if values is None or (isinstance(values, list | tuple) and any(value is None for value in values)):
+    if values is None or (_is_list(values) and any(value is None for value in values)):
         raise InputError("a vector or tensor is missing, got None: give zeros for a parameter without a gradient")
     pieces = tensors_of(values, names)
     if pieces is None:
@@ -325,7 +326,7 @@ class VectorKind:
         Tensors of several float types have the type that can hold them all.
 
         Raises:
-            InputError: If that is not a float type: numbers of canaries are fractions.
+            InputError: If that is not a float type, which canaries need because their numbers are fractions.
         """
         if hasattr(values, "parameters"):
             parameters = list(values.parameters())
@@ -347,18 +348,22 @@ class VectorKind:
         return None if self.device is None or self.device.type == "cpu" else self.device
 
     def check_holds(self, size: float, what: str) -> None:
-        """Raise if numbers of about this size are rounded to a few multiples of the type's smallest number, or to 0.
+        """Check that the float type can hold numbers of this size, without rounding most of their digits away.
+
+        Args:
+            size: Typical size of the numbers.
+            what: What has these numbers, in the plural, for the message.
 
         Raises:
-            InputError: If they are.
+            InputError: If the numbers are so small that rounding leaves few of their digits or none.
         """
         if self.dtype is None:
             return
         limits = sys.modules["torch"].finfo(self.dtype)
         if size < _LEAST_STEPS * limits.smallest_normal * limits.eps:
             raise InputError(
-                f"{what} have numbers of about {size:.1g}, which {self.dtype} rounds to 0: use a number or a float32 "
-                "model as dim"
+                f"{what} have numbers of about {size:.1g}, which are too small for {self.dtype}: pass a float32 model "
+                "or the number of parameters as dim"
             )
 
     def give(self, vector: Vector) -> AnyVector:
@@ -381,11 +386,11 @@ class AddsToTensors(np.ndarray):
     ) -> Any:
         """Call a function of torch with a tensor in place of each of these arrays."""
         torch, named = sys.modules["torch"], kwargs or {}
-        # Functions such as torch.stack take a list.
-        given = [value for group in (*args, *named.values()) for value in (group if _is_list(group) else [group])]
-        tensor = next((value for value in given if is_tensor(value)), None)
+        # Functions such as torch.stack take a list of tensors.
+        operands = [value for group in (*args, *named.values()) for value in (group if _is_list(group) else [group])]
+        tensor = next((value for value in operands if is_tensor(value)), None)
         kind = VectorKind(torch.device("cpu"), torch.float32)
-        if tensor is not None:  # as an integer, most numbers of a canary would be 0
+        if tensor is not None:  # in an integer type, most numbers of a canary would become 0
             kind = VectorKind(tensor.device, tensor.dtype if is_float(tensor) else torch.float32)
 
         def as_tensor(value: Any) -> Any:
@@ -396,12 +401,12 @@ class AddsToTensors(np.ndarray):
         try:
             return function(*map(as_tensor, args), **{name: as_tensor(value) for name, value in named.items()})
         except RuntimeError as error:
-            own = next(value for value in given if isinstance(value, cls))
-            if tensor is None or tensor.numel() == own.size:
+            canary = next(value for value in operands if isinstance(value, cls))
+            if tensor is None or tensor.numel() == canary.size:
                 raise
             raise InputError(
-                f"canaries of {own.size} numbers do not fit a tensor of {tensor.numel()}: pass the module as dim, or "
-                f"the number of its trainable parameters ({error})"
+                f"canaries of {canary.size} numbers do not fit a tensor of {tensor.numel()}: pass the module as dim, "
+                f"or the number of its trainable parameters ({error})"
             ) from None
 
     def __array_wrap__(self, array: Array, context: Any = None, return_scalar: bool = False) -> Any:
@@ -410,6 +415,7 @@ class AddsToTensors(np.ndarray):
 
 
 def _is_list(value: object) -> bool:
+    """Return whether a value is a list or tuple."""
     return isinstance(value, list | tuple)
 
 

@@ -163,8 +163,8 @@ def _clips_all_but_a_bias(norms):
     return [CLIP / max(CLIP, math.hypot(*norms[:3]))] * 3 + [1.0]
 
 
-# The gradient of step 0 uses all coordinates. In step 1 each tensor has one, or in steps 1 to 4 if the gradients of all
-# tensors are too many numbers. What is left of it is exact: clipped tensor by tensor,
+# The gradient of step 0 uses all coordinates. Step 1 tests each tensor with a gradient of its own, or steps 1 to 4 if
+# these have too many numbers for one batch. What is left after clipping is exact: clipped tensor by tensor,
 # √(1 + 25 · 60/4510 + 1 + 25 · 10/4510) = 1.545.
 @pytest.mark.parametrize(
     ("clips", "numbers", "seen"),

@@ -58,7 +58,7 @@ def main(grid: Grid, context: Context) -> None:
     trained = strategy.start(
         grid=grid, initial_arrays=first, num_rounds=rounds, evaluate_fn=grid.recorder(evaluate)  # audit
     )  # fmt: skip
-    theory = audit.theory(noise_multiplier=noise, delta=1e-5)  # audit: tests more than Flower's ε alone would
+    theory = audit.theory(noise_multiplier=noise, delta=1e-5)  # audit: the noise multiplier allows more checks than ε
     last = float(trained.evaluate_metrics_serverapp[rounds]["accuracy"])
     result = audit.result(theory=theory, metrics={"accuracy": last})  # audit
     for e in result.estimates:

@@ -7,7 +7,7 @@ from typing import Any
 
 from coalmine.drawing.files import SERIES, THEORY
 
-_DECADES = [10**power for power in range(1, 6)]  # labels of every tick would overlap
+_DECADES = [10**power for power in range(1, 6)]  # labelling every tick would make the labels overlap
 
 
 def baseline_curves(rows: Sequence[dict[str, Any]]) -> Any:

@@ -110,7 +110,7 @@ def in_one_line(result: AuditResult) -> str:
 
 
 def in_lines(result: AuditResult) -> list[str]:
-    """Return the verdict, what is claimed, proven and guessed, and what was found, on a line each."""
+    """Return the verdict, what is claimed, proven and guessed, the findings, and any note, on a line each."""
     theory, bound, best = result.theory, result.decisive, result.best_guess
     claimed = "nothing" if theory is None else f"ε ≤ {number(theory.epsilon)} at δ = {theory.delta:g}"
     proven = "nothing: there are only estimates"

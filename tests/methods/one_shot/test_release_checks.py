@@ -40,7 +40,7 @@ def test_a_correct_loop_gets_no_finding():
 @pytest.mark.parametrize("kind", ["NumPy", "torch"])
 @pytest.mark.parametrize("divides", [True, False])
 def test_a_loop_may_add_its_noise_to_the_canaries_in_place(kind, divides):
-    """The share of the canaries is that of a loop with a sum of its own, and so are the findings: none."""
+    """The checks still see the canaries as planted, as in a loop that makes its own sum, and find nothing."""
     audit = OneShot(
         dim=DIM if kind == "NumPy" else torch.zeros(DIM),
         rounds=3,

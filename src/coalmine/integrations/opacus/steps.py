@@ -36,7 +36,7 @@ _DISTRIBUTED = (
     SimpleDistributedPerLayerOptimizer,
 )
 
-# Gradients are clipped together as long as they have no more numbers than this (64 MB).
+# Gradients are clipped in batches of at most this many numbers (64 MB).
 _BATCH_NUMBERS = 1 << 24
 
 # Attributes in which an optimizer with adaptive clipping counts clipped gradients.
@@ -45,7 +45,7 @@ _CLIP_COUNTS = ("sample_size", "unclipped_num")
 # Norm, in clip norms, of gradients that the optimizer has to clip. A short one would not show a small tensor left out.
 _TOO_LONG = 5.0
 _CLIP_TOLERANCE = 0.05  # far beyond the rounding of half precision
-_CLIP_TESTS_EVERY = 20  # steps, once all tests were made
+_CLIP_TESTS_EVERY = 20  # steps, once each test has been made
 
 
 class AuditedSteps:
@@ -132,7 +132,7 @@ class AuditedSteps:
             self._extra_steps += 1
             return original()
         try:
-            # Every test once, and one now and then later: clipping rarely changes along a training.
+            # Each test once, and one of them now and then later: clipping rarely changes during a training.
             if not self._ghost and (self.taken < len(self._clip_tests) or self.taken % _CLIP_TESTS_EVERY == 0):
                 self._test_clipping()
             self._plant()
@@ -162,9 +162,9 @@ class AuditedSteps:
                 self._add(checked_contribution(planted, dim=self.dim, clip_norm=clip_norm, round=self.taken))
 
     def _test_clipping(self) -> None:
-        """Let the optimizer clip gradients that are too long, see how long they still are, and take them out again.
+        """Let the optimizer clip gradients that are too long, measure what is left of them, and take them out again.
 
-        Gradients of one test have no tensor in common, so that each can be measured in their sum.
+        The gradients of one test have no tensor in common, so each can be measured in their sum.
         """
         clip_norm = float(self.optimizer.max_grad_norm)
         turn = self.taken if self.taken < len(self._clip_tests) else self.taken // _CLIP_TESTS_EVERY
@@ -326,9 +326,9 @@ def _batch_size(parameter: Any) -> int:
 
 
 def _clip_tests(tensors: int, *, at_once: int) -> list[list[range]]:
-    """Return the gradients of each test of the clipping, as the tensors that they use: all, and then single ones."""
-    each = [range(number, number + 1) for number in range(tensors)]
-    return [[range(tensors)], *(each[start : start + at_once] for start in range(0, tensors, at_once))]
+    """Return the clipping tests. Each lists its gradients as ranges of tensors: all of them first, then single ones."""
+    single = [range(number, number + 1) for number in range(tensors)]
+    return [[range(tensors)], *(single[start : start + at_once] for start in range(0, tensors, at_once))]
 
 
 def _shapes(optimizer: DPOptimizer) -> dict[str, tuple[int, ...]]:

@@ -14,8 +14,8 @@ from coalmine.errors import InputError, check_positive
 from coalmine.methods.canife.pool_storage import POOL_MEMORY, ParameterBlock, UpdateStore
 from coalmine.simulation import flat
 
-# Columns converted to float64 at a time.
-_COLUMNS = 1 << 16
+# Numbers of an update that are converted to float64 at a time: a whole copy would be twice as large as the pool.
+FLOAT64_PIECE = 1 << 16
 
 # A matrix of at most this many numbers is kept whole in float64: it is multiplied in every round.
 _SMALL = 1 << 20
@@ -95,7 +95,7 @@ class Pool:
         products = torch.zeros(len(vectors), len(self), dtype=torch.float64)
         for block, piece in self._pieces(vectors):
             part = piece[(slice(None), *block.index)].reshape(len(vectors), -1)
-            for columns, rows in zip(part.split(_COLUMNS, 1), block.rows.split(_COLUMNS, 1), strict=True):
+            for columns, rows in zip(part.split(FLOAT64_PIECE, 1), block.rows.split(FLOAT64_PIECE, 1), strict=True):
                 products += columns.double() @ rows.double().T
         return products
 
@@ -106,11 +106,12 @@ class Pool:
     def _combined(self, weights: Tensor) -> Tensor:
         sums = torch.zeros(len(weights), self.dim, dtype=torch.float64)
         for block, piece in self._pieces(sums):
-            # Straight into the result where nothing was dropped: a second vector of float64 would be 0.8 GB at 10⁸.
+            # A block without an index is written straight into the result: a second float64 vector would take 0.8 GB
+            # at 10⁸ parameters.
             part = (
                 torch.empty(len(weights), block.rows.shape[1], dtype=torch.float64) if block.index else piece.flatten(1)
             )
-            for columns, rows in zip(part.split(_COLUMNS, 1), block.rows.split(_COLUMNS, 1), strict=True):
+            for columns, rows in zip(part.split(FLOAT64_PIECE, 1), block.rows.split(FLOAT64_PIECE, 1), strict=True):
                 columns.copy_(weights.double() @ rows.double())
             if block.index:
                 where = (slice(None), *block.index)
@@ -122,7 +123,7 @@ class Pool:
         """U Uᵀ, (m, m) in float64."""
         gram = torch.zeros(len(self), len(self), dtype=torch.float64)
         for block in self.blocks:
-            for rows in block.rows.split(_COLUMNS, 1):
+            for rows in block.rows.split(FLOAT64_PIECE, 1):
                 columns = rows.double()
                 gram.addmm_(columns, columns.T)
         return gram

@@ -21,14 +21,11 @@ import torch
 from torch import Tensor
 
 from coalmine.errors import InputError, check_number, check_positive
-from coalmine.methods.canife.design_pool import Pool
+from coalmine.methods.canife.design_pool import FLOAT64_PIECE, Pool
 from coalmine.protocol import Vector
 
 # Relative to the largest eigenvalue: anything smaller is rounding error.
 _ROUNDING = 1e-12
-
-# Numbers converted to float64 at a time.
-_PIECE = 1 << 16
 
 # A smaller share of an update outside the pool's span is rounding error, too.
 _SPAN_TOLERANCE = 1e-9
@@ -61,6 +58,12 @@ def plain_direction(update: Vector, pool: Pool, *, noise_multiplier: float, coho
         pool: Updates of mock clients, from which ``effective_sigma`` is computed.
         noise_multiplier: Noise on the sum, in clip norms.
         cohort: Number of clients expected in a round.
+
+    Returns:
+        The unit vector with its signal and expected noise.
+
+    Raises:
+        InputError: If the update is zero, not finite, or of another length than the pool's.
     """
     values, length = _measured(update, pool)
     noise, cohort = _check_round(noise_multiplier, cohort)
@@ -90,7 +93,8 @@ def likelihood_ratio_direction(
         The unit vector with its signal and expected noise.
 
     Raises:
-        InputError: If the update lies in the span of the pool's, so that no score tells them apart.
+        InputError: If the update is zero, not finite, or of another length than the pool's, or if it lies in the span
+            of the pool's, so that no score tells them apart.
 
     Example:
         >>> import torch
@@ -118,10 +122,10 @@ def likelihood_ratio_direction(
     left_out = weights / inverse.diagonal()
     square = along - ridge * float(weights @ weights)  # ‖w‖²
     variance = cohort * float(left_out.square().mean()) + noise**2 * square
-    # In place: at 10⁸ parameters each vector of float64 takes 0.8 GB.
+    # In place, since each float64 vector takes 0.8 GB at 10⁸ parameters.
     whole = pool.combined(weights[None])[0].mul_(-length / pool.clip_norm)
-    for piece, own in zip(whole.split(_PIECE), values.split(_PIECE), strict=True):
-        piece.add_(own)
+    for piece, numbers in zip(whole.split(FLOAT64_PIECE), values.split(FLOAT64_PIECE), strict=True):
+        piece.add_(numbers)
     size = math.sqrt(_dot(whole, whole))
     signal = _dot(whole, values) / size
     return ScoreDirection(
@@ -142,7 +146,7 @@ def held_out_sigma(direction: ScoreDirection, held_out: Pool, *, noise_multiplie
 
 
 def _measured(update: Vector, pool: Pool) -> tuple[Tensor, float]:
-    """Return the update as a tensor, and its length."""
+    """Return the canary's update as a tensor, and its norm."""
     vector = np.asarray(update)
     if vector.shape != (pool.dim,):
         raise InputError(f"the canary's update must have the shape ({pool.dim},) of the pool's, got {vector.shape}")
@@ -154,8 +158,8 @@ def _measured(update: Vector, pool: Pool) -> tuple[Tensor, float]:
 
 
 def _dot(first: Tensor, second: Tensor) -> float:
-    """Return the product of two vectors, computed in float64 piece by piece."""
-    pieces = zip(first.split(_PIECE), second.split(_PIECE), strict=True)
+    """Return the dot product of two vectors, computed in float64 piece by piece."""
+    pieces = zip(first.split(FLOAT64_PIECE), second.split(FLOAT64_PIECE), strict=True)
     return math.fsum(float(one.double() @ other.double()) for one, other in pieces)
 
 

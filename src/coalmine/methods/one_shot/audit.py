@@ -157,7 +157,7 @@ class OneShot(Audit):
             self.views = (*self.views, View("update"))  # not for the adversary, only for the checks
         self._inspection = Inspection(self.dim, self.rounds, self.seed, self._canaries.layers, self._noise_scale)
         self._seconds, self._finished = 0.0, False
-        self._inserted: tuple[int, PlantedCanaries] | None = None  # the canaries planted last, and their round
+        self._inserted: tuple[int, PlantedCanaries] | None = None  # round and canaries of the last `plant`
 
     def seen_by(self, view: str, *, score: str | None = None, initial: AnyVector | None = None) -> OneShot:
         """Return an audit of the same canaries by another adversary, which inserts nothing itself.
@@ -294,7 +294,7 @@ class OneShot(Audit):
         if 0 <= round < self.rounds and log.planted[round] and not log.aborted[round]:
             planted_in, planted = self._inserted or (round, None)
             self._inserted = None  # frees its memory before the canaries are scored
-            # A training may add its noise to the sum in place, and even release that array.
+            # A training may add its noise to the sum in place, and even release the same array.
             inserted = planted.as_planted() if planted is not None and planted_in == round else None
             del planted
             self._inspection.observe(release, float(log.clip_norms[round]), inserted)

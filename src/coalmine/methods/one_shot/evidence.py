@@ -94,8 +94,8 @@ class Evidence:
                 factor = np.float32(weight / length**2)
             if not np.finfo(np.float32).tiny <= factor < math.inf:
                 raise InputError(
-                    f"a canary adds {weight:.2g} to a release of length {length:.2g}, which is too different for "
-                    "float32: give the divisor and clip norm that the release has"
+                    f"a canary adds {weight:.2g} to a release of length {length:.2g}, a ratio that float32 cannot "
+                    "hold: check the divisor and the clip norm of the release"
                 )
             for part in pieces(len(change), device_of(change)):  # in pieces, since a product needs memory
                 self.direction[part] += factor * change[part]
@@ -132,7 +132,7 @@ class Evidence:
         dots, lengths = self._compared(self.direction, norm(self.direction))
         if self._canaries.orthonormal:  # of its own component, lengths contain what chance made of it
             lengths = np.sqrt(lengths**2 - dots**2 + self.gain**2)
-        cosine = min(self.gain / float(lengths.mean()), 1 - 2**-53)  # without noise, rounding makes it more than 1
+        cosine = min(self.gain / float(lengths.mean()), 1 - 2**-53)  # without noise, rounding may push it above 1
         return float(-special.ndtri_exp(self.history.cosine.log_sf(cosine)))
 
     def null(self) -> Null | None:

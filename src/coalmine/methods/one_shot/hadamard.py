@@ -3,9 +3,10 @@
 Canary i is row i of S₀ · B · S₃ · T₂ · S₂ · T₁ · S₁. The S are random signs. T₁ is an orthogonal transform of the first
 coordinates, more than 31/32 of them, and T₂ one of the last coordinates, which spreads what T₁ leaves out: at least
 131,072 of them, or as many as T₁ where there are fewer. So the energy of any update is spread over many coordinates.
-B folds coordinates with the same residue modulo K, from a random one on in each of 32 parts where T₂ is shorter than
-T₁, and multiplies by the Hadamard matrix of K rows. Every factor is orthogonal or has orthonormal rows, so the canaries
-are exactly orthonormal in any dimension. docs/one-shot.md says what is proved about their scores.
+B adds up coordinates with the same residue modulo K and multiplies by the Hadamard matrix of K rows. Where T₂ is
+shorter than T₁, B first rotates the residues in each of 32 parts by a random amount. Every factor is orthogonal or has
+orthonormal rows, so the canaries are exactly orthonormal in any dimension. docs/one-shot.md says what is proved about
+their scores.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Rows = npt.NDArray[np.float32]
 _FIRST_BITS, _FACTOR_BITS, _LAST_BITS = 6, 4, 5
 _ROWS = 64  # of a matrix that is multiplied by the last factor at a time
 _LEAST_LAST = 1 << 17  # coordinates that T₂ spreads what T₁ leaves out over, if there are as many
-_CHUNKS = 32  # parts of all coordinates whose residues are counted from a random one on
+_CHUNKS = 32  # parts of the coordinates, each with its own random rotation of the residues
 
 
 class HadamardCanaries:
@@ -76,8 +77,8 @@ class HadamardCanaries:
         whole, rest = divmod(self.dim, self._rows)
         self._whole = whole * self._rows
         self._scale = (1 / np.sqrt(whole + (np.arange(self._rows) < rest))).astype(np.float32)
-        # After T₁ alone the energy of few numbers may lie in few residues, the same ones everywhere. With T₂ on all
-        # coordinates it does not.
+        # After T₁ alone, the energy of a few adjacent numbers may lie in a few residues, the same ones everywhere, and
+        # scores would vary together. T₂ on all coordinates spreads it, so nothing needs to be rotated then.
         chunks = 1 if transform_length(last) == transform_length(first) else _CHUNKS
         self._chunk = -(-whole // chunks) * self._rows
         self._on_devices: dict[str, Signs] = {}
@@ -131,7 +132,7 @@ class HadamardCanaries:
             yield self.total(weights, device)
 
     def _folds(self, device: Device) -> Iterator[tuple[slice, int]]:
-        """Yield pieces of whole rows of K coordinates, and by how much B turns their residues."""
+        """Yield pieces of whole rows of K coordinates, and by how much B rotates their residues."""
         for start, turn in zip(range(0, self._whole, self._chunk), self._turns, strict=False):
             length = min(self._chunk, self._whole - start)
             for part in pieces(length, device, multiple=self._rows):
@@ -156,7 +157,7 @@ class HadamardCanaries:
 
     @cached_property
     def _turns(self) -> list[int]:
-        """By how much the residues of each chunk are turned; by nothing if there is one."""
+        """By how much the residues of each chunk are rotated: 0 if there is only one chunk."""
         random = self._draw(2, 4 * _CHUNKS).view(np.uint32) % self._rows
         return [0] if self._chunk == self._whole else random.tolist()
 

@@ -24,7 +24,7 @@ class PlantedCanaries(Contribution):
         members: Indices of the inserted canaries that take part in the round, in ascending order.
         norm: Norm of each.
         kind: Whether they are NumPy arrays or tensors, and which.
-        energy: Squared length of ``total`` as it was planted.
+        energy: Squared norm of ``total`` when it was planted, which tells whether the training has changed it since.
     """
 
     canaries: UpdateCanaries
@@ -34,7 +34,7 @@ class PlantedCanaries(Contribution):
     energy: float
 
     def as_planted(self) -> Vector:
-        """Return ``total`` as it was planted, computed again if the training has changed it in place."""
+        """Return ``total`` as it was planted. Recomputes it if the training has changed it in place."""
         if energy(self.total, self.kind) == self.energy:
             return flat(self.total)
         weights = np.zeros(self.canaries.count)
@@ -57,6 +57,6 @@ class PlantedCanaries(Contribution):
 
 
 def energy(total: AnyVector, kind: VectorKind) -> float:
-    """Return the squared length of a vector of a kind, in pieces: another float type needs a copy."""
+    """Return the squared norm of a vector, in pieces, since converting another float type makes a copy."""
     parts = (flat(total[part]) for part in pieces(len(total), kind.work_device))
     return sum(dot(part, part) for part in parts)

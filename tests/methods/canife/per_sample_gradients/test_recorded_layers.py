@@ -68,8 +68,8 @@ def test_a_group_norm_and_its_gradients_can_be_differentiated():
         return GroupNormalization.apply(values, scales, shifts, 3, 0.1), (scales, shifts)
 
     def gradients(values, by_output):
-        output, own = normalized(values)
-        return torch.autograd.grad(output, own, by_output, create_graph=True)
+        output, parameters = normalized(values)
+        return torch.autograd.grad(output, parameters, by_output, create_graph=True)
 
     torch.testing.assert_close(normalized(inputs)[0], F.group_norm(inputs, 3, scale, shift, 0.1))
     assert torch.autograd.gradcheck(lambda values: normalized(values)[0], inputs)

@@ -37,7 +37,7 @@ ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
 class Use:
     """One use of a layer: its ``output``, and how the gradients by ``parameters`` follow from its deltas.
 
-    A layer with parameters of its own for every sample has these in place of its output.
+    For a layer that copies its parameters for every sample, ``output`` is these copies: their deltas are the gradients.
     """
 
     output: Tensor

@@ -157,7 +157,7 @@ class Standardized:
 
 
 class GroupNormalization(torch.autograd.Function):
-    """``apply(inputs, scales, shifts, groups, eps)`` returns scale · n + shift, both of them (k, channels).
+    """``apply(inputs, scales, shifts, groups, eps)`` returns scale · n + shift; scales and shifts are (k, channels).
 
     Each sample has a scale and a shift of its own, so the derivatives with respect to them are per-sample gradients.
     """
@@ -171,8 +171,8 @@ class GroupNormalization(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, deltas: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the derivatives with respect to inputs, scales and shifts; without a graph, only the first."""
-        if not torch.is_grad_enabled():  # the pass that differentiates gradients asks for nothing else
+        """Return the derivatives by inputs, scales and shifts, or by the inputs alone in the second-order pass."""
+        if not torch.is_grad_enabled():  # the second-order pass builds no graph, and needs only this derivative
             return ctx.standardized.derivative(deltas * ctx.scales), None, None, None, None
         (inputs,) = ctx.saved_tensors
         return *_GroupNormalizationBackward.apply(deltas, inputs, ctx.scales, ctx.standardized), None, None
@@ -195,7 +195,7 @@ class _GroupNormalizationBackward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, cotangents: Tensor, scales: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Return the derivatives of ⟨cotangents, J (scale · deltas)⟩ + … with respect to deltas and inputs."""
+        """Return the derivatives by deltas and inputs of the sum of all outputs, weighted by their cotangents."""
         deltas, scaled, by_inputs = ctx.saved_tensors
         standardized: Standardized = ctx.standardized
         scales, shifts = _over_places(scales, deltas), _over_places(shifts, deltas)
@@ -206,5 +206,5 @@ class _GroupNormalizationBackward(torch.autograd.Function):
 
 
 def _over_places(values: Tensor, inputs: Tensor) -> Tensor:
-    """Return numbers per sample and channel, (k, channels), in a shape that broadcasts over all places of inputs."""
+    """Reshape ``values`` (k, channels) so that they broadcast over all places of ``inputs``."""
     return values.view(*values.shape, *[1] * (inputs.ndim - 2))
