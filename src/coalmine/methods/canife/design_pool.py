@@ -109,7 +109,9 @@ class Pool:
             # A block without an index is written straight into the result: a second float64 vector would take 0.8 GB
             # at 10⁸ parameters.
             part = (
-                torch.empty(len(weights), block.rows.shape[1], dtype=torch.float64) if block.index else piece.flatten(1)
+                torch.empty(len(weights), block.rows.shape[1], dtype=torch.float64)
+                if block.index
+                else piece.view(len(weights), -1)
             )
             for columns, rows in zip(part.split(FLOAT64_PIECE, 1), block.rows.split(FLOAT64_PIECE, 1), strict=True):
                 columns.copy_(weights.double() @ rows.double())
