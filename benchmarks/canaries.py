@@ -168,6 +168,7 @@ def _few_rows(draw: np.random.Generator, dim: int) -> np.ndarray:
 RELEASES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "half of the coordinates": lambda draw, dim: (np.arange(dim) < dim // 2).astype(float),
     "one coordinate": lambda draw, dim: np.eye(1, dim, draw.integers(dim))[0],
+    "four adjacent numbers": lambda draw, dim: (np.arange(dim) < 4).astype(float),
     "1% of the coordinates": lambda draw, dim: draw.standard_normal(dim) * (draw.permutation(dim) < max(1, dim // 100)),
     "constant": lambda draw, dim: np.ones(dim),
     "few embedding rows": _few_rows,
