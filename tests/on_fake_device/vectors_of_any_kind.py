@@ -39,8 +39,12 @@ def dense_matrix(canaries):
     first, last = np.eye(dim), np.eye(dim)
     for mixing, place in ((first, canaries._first), (last, canaries._last)):
         mixing[place, place] = plain_transform(len(range(*place.indices(dim))))
+    places = np.arange(dim)
+    whole = places < dim // rows * rows  # B rotates the residues of these, each chunk of coordinates by its own turn
+    turns = np.append(canaries._turns, 0)[np.where(whole, places // canaries._chunk, -1)]
+    residues = (places + turns) % rows
     fold = np.zeros((rows, dim))
-    fold[np.arange(dim) % rows, np.arange(dim)] = canaries._scale[np.arange(dim) % rows]
+    fold[residues, places] = canaries._scale[residues]
     head = plain_transform(rows) @ fold
     return canaries._flips[:, None] * (head * signs[2] @ (last * signs[1]) @ (first * signs[0]))[: canaries.count]
 
