@@ -12,7 +12,6 @@ from torch import nn
 from coalmine.methods.canife.per_sample_gradients.layerwise import RecordedConv2d, Tape
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
 from coalmine.methods.canife.per_sample_gradients.second_order import (
-    Convolution,
     ConvolutionGradients,
     Geometry,
     GroupNormalization,
@@ -52,11 +51,9 @@ def numbers(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-def test_a_convolution_and_its_gradients_can_be_differentiated():
+def test_the_gradients_of_a_convolution_can_be_differentiated():
     geometry = Geometry(kernel=(3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2))
-    images, deltas, kernel = numbers(2, 3, 5, 6), numbers(2, 4, 3, 4), numbers(4, 3, 3, 2).detach()
-    assert torch.autograd.gradcheck(lambda i: Convolution.apply(i, kernel, None, geometry), images)
-    assert torch.autograd.gradgradcheck(lambda i: Convolution.apply(i, kernel, None, geometry), images)
+    images, deltas = numbers(2, 3, 5, 6), numbers(2, 4, 3, 4)
     assert torch.autograd.gradcheck(lambda i, d: ConvolutionGradients.apply(i, d, geometry), (images, deltas))
 
 

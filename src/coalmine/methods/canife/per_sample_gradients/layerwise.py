@@ -23,7 +23,6 @@ from coalmine.methods.canife.per_sample_gradients.interface import (
 )
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
 from coalmine.methods.canife.per_sample_gradients.second_order import (
-    Convolution,
     ConvolutionGradients,
     Geometry,
     GroupNormalization,
@@ -121,7 +120,7 @@ class RecordedConv2d(nn.Module):
             by_kernel, by_bias = ConvolutionGradients.apply(images, deltas, geometry)  # type: ignore[no-untyped-call]
             return (by_kernel,) if self.bias is None else (by_kernel, by_bias)
 
-        output = Convolution.apply(images, self._cropped, self.bias, geometry)  # type: ignore[no-untyped-call]
+        output = F.conv2d(images, self._cropped, self.bias, geometry.stride, geometry.padding, geometry.dilation)
         parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
         return self._tape.record(output, parameters, gradients)
 

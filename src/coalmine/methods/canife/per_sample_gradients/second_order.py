@@ -1,9 +1,8 @@
 """Layers with their derivatives of first and second order written out (speed only).
 
-Autograd takes several times as many operations to differentiate these layers twice, and computes derivatives with
-respect to parameters that nobody needs. Here each sample's gradients with respect to the parameters, and the derivative
-of a layer with respect to its inputs, can be differentiated once more, with respect to deltas and inputs. Parameters
-are constants. Tests compare all of them with numerical derivatives; the plain reference path is `DoubleBackward`.
+Autograd takes several times as many operations to differentiate a group norm twice, and has no gradients of a kernel
+for each sample. Here both can be differentiated once more, with respect to deltas and inputs. Parameters are constants.
+Tests compare all of them with numerical derivatives; the plain reference path is `DoubleBackward`.
 """
 
 from __future__ import annotations
@@ -49,39 +48,6 @@ class Geometry:
             (*images.shape[:2], *self.kernel, *places), (sample, channel, *taps, row * down, pixel * right)
         )
         return view.reshape(len(images), -1, places[0] * places[1])
-
-
-class Convolution(torch.autograd.Function):
-    """``apply(images, kernel, bias, geometry)`` returns the convolution."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, kernel: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-        """Convolve the images."""
-        ctx.shape, ctx.kernel, ctx.geometry = images.shape, kernel, geometry
-        return F.conv2d(images, kernel, bias, geometry.stride, geometry.padding, geometry.dilation)
-
-    @staticmethod
-    def backward(ctx: Any, deltas: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the derivative with respect to the images."""
-        return _TransposedConvolution.apply(deltas, ctx.kernel, ctx.shape, ctx.geometry), None, None, None
-
-
-class _TransposedConvolution(torch.autograd.Function):
-    """``apply(deltas, kernel, shape, geometry)`` returns the derivative with respect to images of this shape."""
-
-    @staticmethod
-    def forward(ctx: Any, deltas: Tensor, kernel: Tensor, shape: torch.Size, geometry: Geometry) -> Tensor:
-        """Apply the transpose of the convolution."""
-        ctx.kernel, ctx.geometry = kernel, geometry
-        return geometry.transposed(deltas, kernel, shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, cotangents: Tensor) -> tuple[Tensor, None, None, None]:
-        """Apply the convolution."""
-        geometry: Geometry = ctx.geometry
-        by_deltas = F.conv2d(cotangents, ctx.kernel, None, geometry.stride, geometry.padding, geometry.dilation)
-        return by_deltas, None, None, None
 
 
 class ConvolutionGradients(torch.autograd.Function):
