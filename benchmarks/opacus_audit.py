@@ -3,7 +3,7 @@
     python benchmarks/opacus_audit.py coverage [--seeds 100]   # correct trainings: how often a claim is refuted
     python benchmarks/opacus_audit.py false-alarms [--seeds 300]  # the default audit of correct trainings
     python benchmarks/opacus_audit.py bugs [--seeds 20]        # trainings with a bug
-    python benchmarks/opacus_audit.py cost [--turns 15]        # the audit's share of a training
+    python benchmarks/opacus_audit.py cost [--turns 15] [--epochs 1]  # the audit's share of a training
 
 The trainings are DP-SGD on scikit-learn's digits, an MLP of 9,610 parameters, batches of 64; `cost` also has Opacus's
 network for MNIST on random images. Prints Markdown.
@@ -193,7 +193,7 @@ def bugs(seeds: int) -> None:
     )
 
 
-def cost(turns: int) -> None:
+def cost(turns: int, epochs: int) -> None:
     """Print the audit's processor time inside each step, and that of whole trainings compared with unaudited ones.
 
     Trainings take turns, since the machine's load varies. The audit's time is divided by the rest of the same step,
@@ -209,8 +209,8 @@ def cost(turns: int) -> None:
     seconds = {(name, images): [] for images in (False, True) for name in cases}
     for _ in range(turns):
         for (name, images), turn in seconds.items():
-            turn.append(trained(seed=0, images=images, **cases[name])[1])
-    print("| audit | parameters | a step | first step | usual step | epoch | epoch against none |\n" + "|---" * 7 + "|")
+            turn.append(trained(seed=0, images=images, epochs=epochs, **cases[name])[1])
+    print("| audit | parameters | a step | first step | usual step | training | training against none |\n" + "|---" * 7 + "|")
     for (name, images), turn in seconds.items():
         training, audit = np.moveaxis(np.array(turn), -1, 0)  # (turns, steps)
         least, without = (np.min(np.sum(seconds[key, images], axis=-1), axis=0).sum() for key in (name, "none"))
@@ -230,9 +230,10 @@ def main() -> None:
     parser.add_argument("what", choices=("coverage", "false-alarms", "bugs", "cost"))
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--turns", type=int, default=15, help="number of trainings of each kind in cost")
+    parser.add_argument("--epochs", type=int, default=1, help="length of the trainings in cost")
     arguments = parser.parse_args()
     if arguments.what == "cost":
-        cost(arguments.turns)
+        cost(arguments.turns, arguments.epochs)
     elif arguments.what == "false-alarms":
         false_alarms(arguments.seeds or 300)
     elif arguments.what == "bugs":
