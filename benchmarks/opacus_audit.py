@@ -210,7 +210,8 @@ def cost(turns: int, epochs: int) -> None:
     for _ in range(turns):
         for (name, images), turn in seconds.items():
             turn.append(trained(seed=0, images=images, epochs=epochs, **cases[name])[1])
-    print("| audit | parameters | a step | first step | usual step | training | training against none |\n" + "|---" * 7 + "|")
+    columns = "audit | parameters | a step | first step | usual step | training | training against none"
+    print(f"| {columns} |\n" + "|---" * 7 + "|")
     for (name, images), turn in seconds.items():
         training, audit = np.moveaxis(np.array(turn), -1, 0)  # (turns, steps)
         least, without = (np.min(np.sum(seconds[key, images], axis=-1), axis=0).sum() for key in (name, "none"))
