@@ -48,6 +48,7 @@ SIZE = canife_sizes.CanifeSize(
     resnet=replace(SCENE, clients=12),
     resnet_pool=6,
     resnet_iterations=3,
+    resnet_reference_iterations=3,
     resnet_trials=20,
     reference_iterations=3,
     constant_iterations=3,
@@ -152,7 +153,7 @@ def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
 
 def test_resnet18_is_attacked_in_real_rounds(tiny):
     table = complete(canife_resnet.resnet18(Context()))
-    assert column(table, "canary") == ["Loss 2", "coalmine"]
+    assert column(table, "canary") == ["Loss 2", "coalmine", *["conventions of the published code"] * 2]
     assert not_tried(table) == []
 
 

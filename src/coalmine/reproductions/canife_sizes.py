@@ -35,6 +35,7 @@ class CanifeSize:
         constant_iterations: Iterations of the design, Figure 9.
         resnet_pool: Mock clients for ResNet18.
         resnet_iterations: Iterations of the design for ResNet18.
+        resnet_reference_iterations: The same by the conventions of the published code.
         resnet_trials: Rounds for ResNet18.
     """
 
@@ -58,8 +59,9 @@ class CanifeSize:
     constants: tuple[float, ...]
     reference_iterations: int = 500
     constant_iterations: int = 600
-    resnet_pool: int = 128
+    resnet_pool: int = 512
     resnet_iterations: int = 200
+    resnet_reference_iterations: int = 500
     resnet_trials: int = 40
 
     def seeded(self, seed: int) -> CanifeSize:
@@ -104,6 +106,7 @@ SIZES = {
         resnet=replace(_RESNET, steps=20),
         resnet_pool=32,
         resnet_iterations=20,
+        resnet_reference_iterations=20,
         resnet_trials=20,
         canaries=2,
         cohort=64,

@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import example, given
@@ -11,11 +12,7 @@ from torch import nn
 
 from coalmine.methods.canife.per_sample_gradients.layerwise import RecordedConv2d, Tape
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
-from coalmine.methods.canife.per_sample_gradients.second_order import (
-    ConvolutionGradients,
-    Geometry,
-    GroupNormalization,
-)
+from coalmine.methods.canife.per_sample_gradients.second_order import Convolution, Geometry, GroupNormalization
 
 
 @example(side=1, kernel=1, stride=2, padding=1, dilation=1)  # the kernel meets only padding
@@ -36,8 +33,9 @@ def test_a_cropped_convolution_is_the_whole_one(side, kernel, stride, padding, d
     tape = Tape()
     mine = RecordedConv2d(copy.deepcopy(layer), tape)
     expected, deltas = layer(images), torch.randn_like(layer(images))
-    torch.testing.assert_close(mine(images), expected)
-    gradients = tape.uses[0].gradients(deltas, 2)
+    output = mine(images)
+    torch.testing.assert_close(output, expected)
+    gradients = torch.autograd.grad(output, [use.output for use in tape.uses], deltas, create_graph=True)
     for i in range(2):
         weight, bias = torch.autograd.grad((layer(images[i : i + 1]) * deltas[i]).sum(), [layer.weight, layer.bias])
         whole = torch.zeros_like(weight)
@@ -51,10 +49,28 @@ def numbers(*shape):
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-def test_the_gradients_of_a_convolution_can_be_differentiated():
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_convolution_and_its_gradients_can_be_differentiated(has_bias):
     geometry = Geometry(kernel=(3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2))
     images, deltas = numbers(2, 3, 5, 6), numbers(2, 4, 3, 4)
-    assert torch.autograd.gradcheck(lambda i, d: ConvolutionGradients.apply(i, d, geometry), (images, deltas))
+    kernel, bias = numbers(4, 3, 3, 2).detach(), numbers(4).detach() if has_bias else None
+
+    def convolved(values):
+        kernels = kernel.flatten(1).expand(2, -1, -1).requires_grad_()
+        biases = bias.expand(2, -1).requires_grad_() if has_bias else None
+        copies = (kernels, biases) if has_bias else (kernels,)
+        return Convolution.apply(values, kernels, biases, kernel, geometry), copies
+
+    def gradients(values, by_output):
+        output, copies = convolved(values)
+        return torch.autograd.grad(output, copies, by_output, create_graph=True)
+
+    expected = F.conv2d(images, kernel, bias, geometry.stride, geometry.padding, geometry.dilation)
+    torch.testing.assert_close(convolved(images)[0], expected)
+    assert torch.autograd.gradcheck(lambda values: convolved(values)[0], images)
+    assert torch.autograd.gradgradcheck(lambda values: convolved(values)[0], images)
+    assert torch.autograd.gradcheck(gradients, (images, deltas))
+    assert torch.autograd.gradcheck(lambda *values: gradients(*values)[-1], (images, deltas))  # a frozen kernel
 
 
 def test_a_group_norm_and_its_gradients_can_be_differentiated():
@@ -72,6 +88,8 @@ def test_a_group_norm_and_its_gradients_can_be_differentiated():
     assert torch.autograd.gradcheck(lambda values: normalized(values)[0], inputs)
     assert torch.autograd.gradgradcheck(lambda values: normalized(values)[0], inputs)
     assert torch.autograd.gradcheck(gradients, (inputs, deltas))
+    by_pixel = [value.detach().to(memory_format=torch.channels_last).requires_grad_() for value in (inputs, deltas)]
+    assert torch.autograd.gradcheck(gradients, by_pixel)
     for i, (by_scale, by_shift) in enumerate(zip(*gradients(inputs, deltas), strict=True)):
         output = F.group_norm(inputs[i : i + 1], 3, scale, shift, 0.1)
         expected = torch.autograd.grad(output, (scale, shift), deltas[i : i + 1])

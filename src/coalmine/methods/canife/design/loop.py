@@ -240,18 +240,18 @@ def best_labels(gradients: SampleGradients, loss: DesignLoss, inputs: Tensor, cl
         sample_losses(gradients, loss, inputs, torch.full((len(inputs),), label, device=inputs.device))[0]
         for label in range(classes)
     ]
-    return torch.stack(by_class).argmin(0).to(inputs.device)
+    return torch.from_numpy(np.argmin(by_class, axis=0)).to(inputs.device)
 
 
 def sample_losses(
     gradients: SampleGradients, loss: DesignLoss, inputs: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Floats, Floats]:
     """Return the losses and norms (k,) of samples, a few at a time."""
     batches = [
         loss(gradients.of(*batch).detach()) for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True)
     ]
     losses, norms = zip(*batches, strict=True)
-    return torch.cat(losses), torch.cat(norms)
+    return np.concatenate(losses), np.concatenate(norms)
 
 
 def descend(
@@ -282,9 +282,9 @@ def descend(
     """
     now = variable.detach().clone()
     best = now.clone()
-    lowest = torch.full((len(now),), math.inf, dtype=torch.float64)
-    history: list[Tensor] = []
-    lowest_so_far: list[Tensor] = []
+    lowest = np.full(len(now), np.inf)
+    history: list[Floats] = []
+    lowest_so_far: list[Floats] = []
     state: OptimizerState = {}
     for iteration in track(range(settings.iterations), "designing canaries"):
         rows = gradients.of(*samples(now.requires_grad_()))
@@ -293,11 +293,10 @@ def descend(
         step = input_derivative(rows, now, values.derivatives)
         del rows
         now = now.detach()
-        finite = bool(values.losses.isfinite().all()) and bool(step.isfinite().all())
         better = values.losses < lowest  # False for NaN
-        chosen = better.to(now.device)
-        best[chosen] = now[chosen]
-        lowest = torch.where(better, values.losses, lowest)
+        chosen = torch.from_numpy(better).to(now.device).view(-1, *[1] * (now.ndim - 1))
+        best = torch.where(chosen, now, best)
+        lowest = np.where(better, values.losses, lowest)
         history.append(values.losses)
         lowest_so_far.append(lowest)
         if iteration == 0 and not bool(step.any()):
@@ -305,14 +304,14 @@ def descend(
                 "the model's gradient does not change with its inputs (are they rounded or compared?), so no sample "
                 "can be designed: set iterations to 0 to take samples as they are"
             )
-        if not finite:
-            return Descent(best, best, torch.stack(history).numpy(), iteration + 1)
+        if not (np.isfinite(values.losses).all() and bool(step.isfinite().all())):
+            return Descent(best, best, np.stack(history), iteration + 1)
         if iteration >= settings.patience:
             before = lowest_so_far[iteration - settings.patience]
-            if bool((lowest >= (1 - settings.tolerance) * before).all()):
+            if (lowest >= (1 - settings.tolerance) * before).all():
                 break
         rate = settings.rate(iteration, default_rate)
         if rate > 0:
             Adam(learning_rate=rate, epsilon=_ADAM_EPSILON).step([now], [step], state)
         project(now)
-    return Descent(now, best, torch.stack(history).numpy() if history else np.zeros((0, len(lowest))), None)
+    return Descent(now, best, np.stack(history) if history else np.zeros((0, len(lowest))), None)

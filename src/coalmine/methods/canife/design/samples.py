@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from coalmine.arrays import Floats
 from coalmine.errors import InputError
 from coalmine.methods.canife.design.loop import (
     Canary,
@@ -55,7 +56,7 @@ _START_LOGIT = 2.0
 # Texts drawn from each distribution.
 _DRAWS = 32
 
-Losses = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Losses = Callable[[Tensor, Tensor], tuple[Floats, Floats]]
 """Returns the losses and norms (k,) of inputs and targets."""
 
 

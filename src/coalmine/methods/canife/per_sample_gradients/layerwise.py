@@ -23,7 +23,7 @@ from coalmine.methods.canife.per_sample_gradients.interface import (
 )
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
 from coalmine.methods.canife.per_sample_gradients.second_order import (
-    ConvolutionGradients,
+    Convolution,
     Geometry,
     GroupNormalization,
 )
@@ -56,6 +56,10 @@ class Tape:
             output.requires_grad_()
         self.uses.append(Use(output, parameters, gradients))
         return output
+
+    def copies(self, values: Tensor, parameter: Tensor, count: int) -> Tensor:
+        """Record and return a copy of a parameter's ``values`` for each sample: its deltas are the gradients."""
+        return self.record(values.expand(count, *values.shape), (parameter,), lambda gradients, _: (gradients,))
 
 
 class RecordedLinear(nn.Module):
@@ -114,15 +118,11 @@ class RecordedConv2d(nn.Module):
         """Return what the torch layer returns."""
         if images.shape[2:] != self._side:
             self._fit(images.shape[2:])
-        images, geometry = F.pad(images, self._border) if any(self._border) else images, self._geometry
-
-        def gradients(deltas: Tensor, count: int) -> tuple[Tensor, ...]:
-            by_kernel, by_bias = ConvolutionGradients.apply(images, deltas, geometry)  # type: ignore[no-untyped-call]
-            return (by_kernel,) if self.bias is None else (by_kernel, by_bias)
-
-        output = F.conv2d(images, self._cropped, self.bias, geometry.stride, geometry.padding, geometry.dilation)
-        parameters = (self.weight,) if self.bias is None else (self.weight, self.bias)
-        return self._tape.record(output, parameters, gradients)
+        images = F.pad(images, self._border) if any(self._border) else images
+        kernels = self._tape.copies(self._cropped.flatten(1), self.weight, len(images))
+        biases = None if self.bias is None else self._tape.copies(self.bias.detach(), self.bias, len(images))
+        output: Tensor = Convolution.apply(images, kernels, biases, self._cropped, self._geometry)  # type: ignore[no-untyped-call]
+        return output
 
     def _fit(self, side: torch.Size) -> None:
         """Crop the kernel for images of this size, and determine how they are padded."""
@@ -150,10 +150,7 @@ class RecordedGroupNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the torch layer returns."""
-        scales, shifts = (
-            self._tape.record(value.detach().expand(len(inputs), -1), (value,), lambda gradients, _: (gradients,))
-            for value in (self.weight, self.bias)
-        )
+        scales, shifts = (self._tape.copies(value.detach(), value, len(inputs)) for value in (self.weight, self.bias))
         output: Tensor = GroupNormalization.apply(inputs, scales, shifts, self.num_groups, self.eps)  # type: ignore[no-untyped-call]
         return output
 
