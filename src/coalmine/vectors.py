@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +29,6 @@ Device = Any
 _CPU_PIECE, _DEVICE_PIECE = 1 << 17, 1 << 24
 # Products are summed in float32 over this many numbers, and in float64 from there on.
 _BLOCK, _FEW_ROWS = 4096, 32
-# A typical number of a vector must be at least this many times the smallest positive number of its float type. With 4,
-# rounding changes the length of the vector by 0.3%.
-_LEAST_STEPS = 4
 
 
 def is_tensor(value: object) -> bool:
@@ -41,6 +37,11 @@ def is_tensor(value: object) -> bool:
         return False
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_list(value: object) -> bool:
+    """Return whether a value is a list or tuple."""
+    return isinstance(value, list | tuple)
 
 
 def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
@@ -63,7 +64,7 @@ def flat(values: AnyVector, names: Sequence[str] = ()) -> Vector:
         >>> flat({"bias": np.ones(1), "weight": np.zeros(2)}, names=["weight", "bias"])
         array([0., 0., 1.], dtype=float32)
     """
-    if values is None or (_is_list(values) and any(value is None for value in values)):
+    if values is None or (is_list(values) and any(value is None for value in values)):
         raise InputError("a vector or tensor is missing, got None: give zeros for a parameter without a gradient")
     pieces = tensors_of(values, names)
     if pieces is None:
@@ -305,118 +306,6 @@ def take(vector: Vector, coordinates: Ints) -> Vector:
     """Return a few coordinates of a vector, as NumPy."""
     taken: Vector = to_numpy(vector[on(device_of(vector), coordinates)])
     return taken
-
-
-@dataclass(frozen=True)
-class VectorKind:
-    """What vectors to give to a user: NumPy arrays, or tensors of a device and float type.
-
-    Args:
-        device: Device of the tensors, or None for NumPy arrays.
-        dtype: Float type of the tensors.
-    """
-
-    device: Any = None
-    dtype: Any = None
-
-    @classmethod
-    def of(cls, values: Any) -> Self:
-        """Return the kind of a module, state dict, list of tensors or tensor: device and float type of its first.
-
-        Tensors of several float types have the type that can hold them all.
-
-        Raises:
-            InputError: If that is not a float type, which canaries need because their numbers are fractions.
-        """
-        if hasattr(values, "parameters"):
-            parameters = list(values.parameters())
-            values = [value for value in parameters if value.requires_grad] or parameters
-        listed = tensors_of(values)
-        tensors = [value for value in ([values] if listed is None else listed) if is_tensor(value)]
-        if not tensors:
-            return cls()
-        torch, dtype = sys.modules["torch"], tensors[0].dtype
-        for tensor in tensors:
-            dtype = torch.promote_types(dtype, tensor.dtype)
-        if not dtype.is_floating_point:
-            raise InputError(f"vectors must have a float type such as torch.float32, got {dtype}")
-        return cls(tensors[0].device, dtype)
-
-    @property
-    def work_device(self) -> Device:
-        """Where vectors of this kind are computed: None on the CPU, where that is NumPy."""
-        return None if self.device is None or self.device.type == "cpu" else self.device
-
-    def check_holds(self, size: float, what: str) -> None:
-        """Check that the float type can hold numbers of this size, without rounding most of their digits away.
-
-        Args:
-            size: Typical size of the numbers.
-            what: What has these numbers, in the plural, for the message.
-
-        Raises:
-            InputError: If the numbers are so small that rounding leaves few of their digits or none.
-        """
-        if self.dtype is None:
-            return
-        limits = sys.modules["torch"].finfo(self.dtype)
-        if size < _LEAST_STEPS * limits.smallest_normal * limits.eps:
-            raise InputError(
-                f"{what} have numbers of about {size:.1g}, which are too small for {self.dtype}: pass a float32 model "
-                "or the number of parameters as dim"
-            )
-
-    def give(self, vector: Vector) -> AnyVector:
-        """Return an internal vector as one of this kind, without a copy if device and type are the same."""
-        if self.device is None:
-            return vector.view(AddsToTensors)
-        tensor: Any = vector if is_tensor(vector) else sys.modules["torch"].from_numpy(vector)
-        return tensor.to(device=self.device, dtype=self.dtype)
-
-
-class AddsToTensors(np.ndarray):
-    """A NumPy array that also adds to torch tensors, in both orders, and becomes a tensor of their device and type.
-
-    Results of NumPy's arithmetic are ordinary arrays.
-    """
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Call a function of torch with a tensor in place of each of these arrays."""
-        torch, named = sys.modules["torch"], kwargs or {}
-        # Functions such as torch.stack take a list of tensors.
-        operands = [value for group in (*args, *named.values()) for value in (group if _is_list(group) else [group])]
-        tensor = next((value for value in operands if is_tensor(value)), None)
-        kind = VectorKind(torch.device("cpu"), torch.float32)
-        if tensor is not None:  # in an integer type, most numbers of a canary would become 0
-            kind = VectorKind(tensor.device, tensor.dtype if is_float(tensor) else torch.float32)
-
-        def as_tensor(value: Any) -> Any:
-            if _is_list(value):
-                return [as_tensor(each) for each in value]
-            return kind.give(np.asarray(value)) if isinstance(value, cls) else value
-
-        try:
-            return function(*map(as_tensor, args), **{name: as_tensor(value) for name, value in named.items()})
-        except RuntimeError as error:
-            canary = next(value for value in operands if isinstance(value, cls))
-            if tensor is None or tensor.numel() == canary.size:
-                raise
-            raise InputError(
-                f"canaries of {canary.size} numbers do not fit a tensor of {tensor.numel()}: pass the module as dim, "
-                f"or the number of its trainable parameters ({error})"
-            ) from None
-
-    def __array_wrap__(self, array: Array, context: Any = None, return_scalar: bool = False) -> Any:
-        """Return an ordinary array, or a number for an array without dimensions."""
-        return array[()] if return_scalar else array
-
-
-def _is_list(value: object) -> bool:
-    """Return whether a value is a list or tuple."""
-    return isinstance(value, list | tuple)
 
 
 def check_flat(vector: Vector, name: str, dim: int) -> Vector:

@@ -16,6 +16,7 @@ from coalmine.methods.one_shot import hadamard
 from coalmine.methods.one_shot.hadamard import HadamardCanaries
 from coalmine.methods.one_shot.updates import update_canaries
 from coalmine.protocol import Contribution, checked_contribution
+from coalmine.vector_kind import VectorKind
 from fake_device import FAKE
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -152,7 +153,7 @@ def test_releases_of_every_float_type_are_scored(dtype):
     device=st.sampled_from([torch.device("cpu"), FAKE]),
 )
 def test_sums_add_to_tensors_in_both_orders_and_take_their_kind(numbers, dtype, device):
-    total = vectors.VectorKind().give(np.arange(5, dtype=np.float32))
+    total = VectorKind().give(np.arange(5, dtype=np.float32))
     tensor = torch.tensor(np.array(numbers, np.float32), device=device).to(dtype)
     expected = np.arange(5) + np.array(numbers)  # numbers up to 4 are rounded, then sums up to 8
     in_place = tensor.clone()

@@ -95,6 +95,16 @@ def test_the_command_runs_several_seeds_and_judges_claims(tmp_path, monkeypatch)
     assert parts[0] != parts[1]
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_ctrl_c_says_that_the_command_continues_if_parts_are_kept(run, tmp_path, monkeypatch, kept):
+    def stopped(context):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(REPRODUCTIONS, "exposure-baselines", stopped)
+    code, _, err = run("reproduce", "exposure-baselines", *(["--out", tmp_path] if kept else []))
+    assert (code, err) == (130, "coalmine: stopped; the same command continues\n" if kept else "coalmine: stopped\n")
+
+
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_the_overview_names_every_reproduction(name):
     overview = Path(__file__).parents[2] / "docs" / "reproductions" / "index.md"

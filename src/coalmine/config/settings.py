@@ -130,9 +130,10 @@ def texts_to_mapping(texts: Sequence[str]) -> dict[str, Any]:
 def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -> list[Any]:
     """Return one settings object per group from a mapping of all their keys."""
     known = [path for group in groups for path, _, _ in group().walk()]
-    for name in mapping:
+    for name, value in mapping.items():
         if not any(name in group.model_fields for group in groups):
-            raise SettingError(_unknown(name, known), [name])
+            path = f"{name}.{next(iter(value))}" if isinstance(value, Mapping) and value else name
+            raise SettingError(_unknown(path, known), [name])
     objects = []
     for group in groups:
         values = {name: value for name, value in mapping.items() if name in group.model_fields}
@@ -197,4 +198,5 @@ def accepted(kind: Any) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    return f'unknown setting "{name}". {did_you_mean(name, known)}'
+    _, _, inner = name.partition(".")  # a table's name may be too much
+    return f'unknown setting "{name}". {did_you_mean(inner if inner in known else name, known)}'

@@ -33,7 +33,7 @@ from coalmine.simulation.mechanisms.central import Mechanism
 from coalmine.simulation.optimizers import SGD, Optimizer, OptimizerState, check_optimizer
 from coalmine.simulation.rounds import Rounds, shown
 from coalmine.simulation.workers import ClientWork, Workers, one_thread
-from coalmine.vectors import VectorKind
+from coalmine.vector_kind import VectorKind
 from coalmine.vectors import flat as flat_vector
 
 

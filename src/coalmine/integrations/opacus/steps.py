@@ -26,7 +26,8 @@ from coalmine.integrations.finite import finite_part
 from coalmine.methods.one_shot.planted import PlantedCanaries
 from coalmine.protocol import Audit, Contribution, Kind, Release, Vector, check_audits, checked_contribution
 from coalmine.results.finding import Check, Finding
-from coalmine.vectors import VectorKind, flat
+from coalmine.vector_kind import VectorKind
+from coalmine.vectors import flat
 
 _DISTRIBUTED = (
     DistributedDPOptimizer,

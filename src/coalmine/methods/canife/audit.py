@@ -24,7 +24,8 @@ from coalmine.methods.canife.trials import Trials, described
 from coalmine.protocol import Audit, Contribution, Release, Vector, View
 from coalmine.results.result import common_delta
 from coalmine.stats import gaussian_shift
-from coalmine.vectors import VectorKind, flat, to_numpy
+from coalmine.vector_kind import VectorKind
+from coalmine.vectors import flat, to_numpy
 
 Mode = Literal["frozen", "running"]
 

@@ -14,7 +14,8 @@ from coalmine.layers import Layers
 from coalmine.methods.one_shot.views import needs_initial
 from coalmine.protocol import Vector, View
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import AnyVector, VectorKind, check_flat, flat, is_tensor
+from coalmine.vector_kind import VectorKind
+from coalmine.vectors import AnyVector, check_flat, flat, is_tensor
 
 _Dim = tuple[int, VectorKind, Layers | None]
 

@@ -15,7 +15,8 @@ from coalmine.methods.one_shot.strata import StratifiedCanaries, Stratum, draw_s
 from coalmine.methods.one_shot.updates import UpdateCanaries, draw_members, update_canaries
 from coalmine.protocol import Vector
 from coalmine.stats.rank_tests import Design
-from coalmine.vectors import VectorKind, zeros
+from coalmine.vector_kind import VectorKind
+from coalmine.vectors import zeros
 
 _MOST_KEPT = 1 << 20  # numbers of a sum that is kept for the next round (4 MB)
 

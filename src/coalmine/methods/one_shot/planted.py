@@ -10,7 +10,8 @@ import numpy as np
 from coalmine.errors import check_positive
 from coalmine.methods.one_shot.updates import UpdateCanaries
 from coalmine.protocol import Contribution, Vector
-from coalmine.vectors import AnyVector, VectorKind, dot, flat, pieces
+from coalmine.vector_kind import VectorKind
+from coalmine.vectors import AnyVector, dot, flat, pieces
 
 
 @dataclass(frozen=True, kw_only=True)
