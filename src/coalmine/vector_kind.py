@@ -1,6 +1,6 @@
 """The kind of vector that a user has, so that what we give back is of the same kind and adds to theirs.
 
-As in `coalmine.vectors`, torch is not imported here: a tensor can only come from a program that has.
+As in `coalmine.vectors`, torch is not imported here: a tensor can only come from a program that has imported it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ class VectorKind:
     Args:
         device: Device of the tensors, or None for NumPy arrays.
         dtype: Float type of the tensors.
+
+    Example:
+        >>> VectorKind().give(np.ones(2, dtype=np.float32)) + 1
+        array([2., 2.], dtype=float32)
     """
 
     device: Any = None

@@ -3,7 +3,7 @@
 Users bring vectors as they have them. Inside coalmine a vector is flat and float32, where the user's is: a NumPy array
 on the CPU (tensors share their memory with one), a torch tensor on any other device. Code that runs on both uses what
 both have in common (slices, ``@``, in-place arithmetic) and the functions below for the rest, so there is one
-implementation of everything. torch is not imported here: a tensor can only come from a program that has.
+implementation of everything. torch is not imported here: a tensor can only come from a program that has imported it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def tensors_of(values: AnyVector, names: Sequence[str] = ()) -> list[Any] | None
     if isinstance(values, Mapping):
         by_name = names and all(name in values for name in names)
         return [values[name] for name in names] if by_name else [v for v in values.values() if is_float(v)]
-    if isinstance(values, list | tuple) and values and hasattr(values[0], "shape"):
+    if is_list(values) and values and hasattr(values[0], "shape"):
         return list(values)
     return None
 
@@ -100,7 +100,7 @@ def merged(values: Any) -> Any:
         >>> merged([{"first.weight": 1, "first.bias": 2}, {"last.weight": 3}])
         {'first.weight': 1, 'first.bias': 2, 'last.weight': 3}
     """
-    if not (isinstance(values, list | tuple) and values and all(isinstance(shard, Mapping) for shard in values)):
+    if not (is_list(values) and values and all(isinstance(shard, Mapping) for shard in values)):
         return values
     whole: dict[Any, Any] = {}
     for shard in values:

@@ -35,6 +35,7 @@ def test_a_mapping_of_real_values_gives_the_same():
         ("canary=3", "canary.*Did you mean .canaries"),
         ("inner.siz=3", "inner.siz.*Did you mean .inner.size"),
         ("training.canaries=3", "training.canaries.*Did you mean .canaries"),
+        ("training.inner.size=3", "training.inner.size.*Did you mean .inner.size"),
         ("canaries=many", "canaries = 'many'.*whole number"),
         ("epsilon=x", "epsilon = 'x'.*number"),
         ("canaries", "a setting is key=value"),

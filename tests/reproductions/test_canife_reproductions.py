@@ -153,7 +153,8 @@ def test_figure_3_shows_a_perfect_canary_that_measures_the_mechanism(tiny):
 
 def test_resnet18_is_attacked_in_real_rounds(tiny):
     table = complete(canife_resnet.resnet18(Context()))
-    assert column(table, "canary") == ["Loss 2", "coalmine", *["conventions of the published code"] * 2]
+    assert column(table, "canary") == ["Loss 2", "coalmine", *["Loss 2, conventions of the published code"] * 2]
+    assert column(table, "scored along") == ["the canary", "the likelihood ratio"] * 2
     assert not_tried(table) == []
 
 

@@ -143,10 +143,11 @@ def resumable(directory: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def again() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM say that the same command continues."""
+def repeatable(*, kept: bool = True) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM say that the same command continues, if what is finished is ``kept``."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as stop:
-        stop.add_note("the same command continues")
+        if kept:
+            stop.add_note("the same command continues")
         raise

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.exits import again
+from coalmine.cli.exits import repeatable
 from coalmine.errors import InputError, did_you_mean
 
 
@@ -44,7 +43,7 @@ def reproduce(
     if data is not None and not known.startswith("ldp"):
         raise InputError(f"{known} has its own data: leave out --data")
     context = Context(seed, scale, console.track, out, workers, data, seeds)
-    with nullcontext() if out is None else again():
+    with repeatable(kept=out is not None):
         table = context.over_seeds(REPRODUCTIONS[known])
     written = context.keep_table(known, table)
     console.print_table(Table(table.title, table.columns, table.rows))

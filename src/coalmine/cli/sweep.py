@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coalmine.cli import console
-from coalmine.cli.exits import again, time_limit
+from coalmine.cli.exits import repeatable, time_limit
 from coalmine.cli.options import AsJson, Quiet, Timeout
 
 
@@ -39,7 +39,7 @@ def sweep(
     from coalmine.runs.sweep import sweep as run_all
     from coalmine.runs.sweep import values_from_texts
 
-    with time_limit(timeout), again(), console.bars(quiet=quiet or as_json):
+    with time_limit(timeout), repeatable(), console.bars(quiet=quiet or as_json):
         swept = run_all(file, values_from_texts(settings or []), seeds=seeds, workers=workers, out=out)
     with console.busy("drawing"):
         written = save_in_every_format({"epsilon": swept.plot()}, swept.directory)

@@ -132,8 +132,7 @@ def settings_from_mapping(mapping: Mapping[str, Any], *groups: type[Settings]) -
     known = [path for group in groups for path, _, _ in group().walk()]
     for name, value in mapping.items():
         if not any(name in group.model_fields for group in groups):
-            path = f"{name}.{next(iter(value))}" if isinstance(value, Mapping) and value else name
-            raise SettingError(_unknown(path, known), [name])
+            raise SettingError(_unknown(_first_path(name, value), known), [name])
     objects = []
     for group in groups:
         values = {name: value for name, value in mapping.items() if name in group.model_fields}
@@ -197,6 +196,15 @@ def accepted(kind: Any) -> str:
     return str(kind)
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    _, _, inner = name.partition(".")  # a table's name may be too much
-    return f'unknown setting "{name}". {did_you_mean(inner if inner in known else name, known)}'
+def _first_path(name: str, value: object) -> str:
+    """Return the path of the first setting in a table, or the name itself if it is none."""
+    while isinstance(value, Mapping) and value:
+        key, value = next(iter(value.items()))
+        name = f"{name}.{key}"
+    return name
+
+
+def _unknown(path: str, known: Sequence[str]) -> str:
+    # A single method knows no tables but its own, and people write training.rounds.
+    within = path.partition(".")[2]
+    return f'unknown setting "{path}". {did_you_mean(within if within in known else path, known)}'

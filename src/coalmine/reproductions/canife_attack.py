@@ -178,10 +178,10 @@ Attacked = Mapping[str, Any]
 """What `attack` returns: ``metrics`` of the model, and in ``found`` the findings of `attacked`."""
 
 
-def attack(cell: AttackCell) -> dict[str, Any]:
+def attack(cell: AttackCell, *, hold: HoldRounds | None = None) -> dict[str, Any]:
     """Train, design and attack; return the findings of `attacked` with the model's metrics."""
     target = remembered(cell.scene)
-    return {"metrics": dict(target.metrics), "found": attacked(target, cell.crafting, cell.rounds)}
+    return {"metrics": dict(target.metrics), "found": attacked(target, cell.crafting, cell.rounds, hold=hold)}
 
 
 def attacked(

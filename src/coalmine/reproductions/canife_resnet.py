@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from coalmine.methods.canife.designed_canaries import ScoreName
 from coalmine.reproductions import canife_claims
@@ -12,14 +12,14 @@ from coalmine.reproductions.canife_attack import (
     REFERENCE,
     Adversary,
     AttackCell,
+    Attacked,
     AttackRounds,
     Crafting,
     accuracy_and_std,
-    attacked,
+    attack,
     mean,
     real_rounds,
 )
-from coalmine.reproductions.canife_scenes import remembered
 from coalmine.reproductions.canife_sizes import SIZES, CanifeSize
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.table import Context, ReproducedTable
@@ -28,21 +28,22 @@ from coalmine.reproductions.table import Context, ReproducedTable
 def resnet18(context: Context) -> ReproducedTable:
     """Attack ResNet18, as in Figure 3a, in rounds of a real training: its updates are too large to be kept."""
     size = SIZES[context.scale].seeded(context.seed)
+    iterations, reference_iterations = size.resnet_iterations, size.resnet_reference_iterations
     cells = {
-        "paper": _cell(size, PAPER.lasting(size.resnet_iterations), "plain"),
-        "ours": _cell(size, OURS.lasting(size.resnet_iterations), "likelihood-ratio"),
-        "reference": _cell(size, REFERENCE.lasting(size.resnet_reference_iterations), "plain", "likelihood-ratio"),
+        "canife-resnet-paper": _cell(size, PAPER.lasting(iterations), PAPER.score),
+        "canife-resnet-ours": _cell(size, OURS.lasting(iterations), OURS.score),
+        "canife-resnet-reference": _cell(size, REFERENCE.lasting(reference_iterations), PAPER.score, OURS.score),
     }
-    parts = context.parts(_attack, {f"canife-resnet-{name}": cell for name, cell in cells.items()})
-    paper, ours, reference = (parts[f"canife-resnet-{name}"] for name in cells)
-    short, long = f"{size.resnet_iterations:,}", f"{size.resnet_reference_iterations:,}"
+    parts = context.parts(partial(attack, hold=real_rounds), cells)
+    paper, ours, reference = (parts[name] for name in cells)
+    published = "Loss 2, conventions of the published code"
     rows = [
-        [title, iterations, scored, "100%", "0.006", *accuracy_and_std(part, kind), Number(mean(part, "health"), ".3g")]
-        for title, iterations, scored, part, kind in (
-            ("Loss 2", short, "its own update", paper, 0),
-            ("coalmine", short, "the likelihood ratio", ours, 0),
-            ("conventions of the published code", long, "its own update", reference, 0),
-            ("conventions of the published code", long, "the likelihood ratio", reference, 1),
+        [title, f"{length:,}", scored_along, "100%", "0.006", *accuracy_and_std(part, rounds), _health(part)]
+        for title, length, scored_along, part, rounds in (
+            ("Loss 2", iterations, "the canary", paper, 0),
+            ("coalmine", iterations, "the likelihood ratio", ours, 0),
+            (published, reference_iterations, "the canary", reference, 0),
+            (published, reference_iterations, "the likelihood ratio", reference, 1),
         )
     ]
     note = (
@@ -54,7 +55,7 @@ def resnet18(context: Context) -> ReproducedTable:
         "std": [mean(paper, "std")],
         "reference std": [mean(reference, "std")],
     }
-    columns = ["canary", "iterations", "scored along", "paper: accuracy", "std", "accuracy", "std", "health"]
+    columns = ["canary", "iterations", "scored along", "paper: accuracy", "paper: std", "accuracy", "std", "health"]
     title = f"CANIFE, Figure 3a on ResNet18: {context.scale}"
     return ReproducedTable(title, columns, rows, note, numbers=numbers, claims=canife_claims.RESNET)
 
@@ -66,10 +67,6 @@ def _cell(size: CanifeSize, adversary: Adversary, *scores: ScoreName) -> AttackC
     return AttackCell(scene=size.resnet, crafting=crafting, rounds=rounds)
 
 
-def _attack(cell: AttackCell) -> dict[str, Any]:
-    """Train, design and attack in real rounds; return the findings with the model's metrics."""
-    target = remembered(cell.scene)
-    return {
-        "metrics": dict(target.metrics),
-        "found": attacked(target, cell.crafting, cell.rounds, hold=real_rounds),
-    }
+def _health(part: Attacked) -> Number:
+    """Return the mean health of the canaries of an attack as a cell."""
+    return Number(mean(part, "health"), ".3g")

@@ -35,7 +35,7 @@ class CanifeSize:
         constant_iterations: Iterations of the design, Figure 9.
         resnet_pool: Mock clients for ResNet18.
         resnet_iterations: Iterations of the design for ResNet18.
-        resnet_reference_iterations: The same by the conventions of the published code.
+        resnet_reference_iterations: Iterations of that design by the conventions of the published code.
         resnet_trials: Rounds for ResNet18.
     """
 

@@ -67,3 +67,11 @@ def test_parameters_give_the_same_loss_together_and_one_by_one(monkeypatch):
     apart = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0).derivative(gradient)
     np.testing.assert_allclose(apart.losses, together.losses, rtol=1e-12)
     torch.testing.assert_close(apart.derivatives, together.derivatives, rtol=1e-9, atol=1e-15)
+
+
+def test_a_gradient_whose_length_overflows_has_no_loss():
+    _, pool = random_pool(mlp())
+    loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0)
+    losses, norms = loss(torch.randn(2, pool.dim) * torch.tensor([[1.0], [1e25]]))
+    assert np.isfinite(losses).tolist() == [True, False]
+    assert np.isinf(norms[1])

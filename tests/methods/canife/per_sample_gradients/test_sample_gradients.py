@@ -4,8 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from canary_models import model_and_texts, random_pool, small_resnet
+from coalmine.errors import InputError
 from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.per_sample_gradients import DoubleBackward, LayerwiseGradients, sample_gradients
@@ -92,10 +94,87 @@ class MixesItsBatch(nn.Module):
         return self.head(torch.tanh(rows - rows.mean(0)) + rows)
 
 
-@pytest.mark.parametrize("module", [UsesItsWeightTwice(), MixesItsBatch()])
-def test_modules_that_layers_do_not_explain_use_the_reference(module):
-    inputs = torch.rand(2, *TASK.input_shape)
-    assert isinstance(sample_gradients(module, inputs, torch.tensor([0, 1])), DoubleBackward)
+class UsesItsWeightALittle(UsesItsWeightTwice):
+    def forward(self, images):
+        hidden = torch.tanh(self.layer(images.flatten(1)))
+        return self.head(hidden) + 0.05 * (hidden @ self.layer.weight)[:, :3]
+
+
+class ClampsItsOutput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images):
+        return self.head(images.flatten(1)).clamp_(-30.0, 30.0)
+
+
+class ConvolvesTwoSizes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.ModuleList([nn.Conv2d(1, 1, 3, padding=1)] * 2)
+        self.head = nn.Linear(65, 3)
+
+    def forward(self, images):
+        images = images.view(-1, 1, 8, 8)
+        small = self.shared[1](images.mean((2, 3), keepdim=True))
+        return self.head(torch.cat([self.shared[0](images).flatten(1), small.flatten(1)], 1))
+
+
+class LimitsItsKernel(nn.Conv2d):
+    def forward(self, images):
+        return self._conv_forward(images, self.weight.clamp(-10, 10), self.bias)
+
+
+def after_a_convolution(layer):
+    return nn.Sequential(nn.Unflatten(1, (1, 8, 8)), layer, nn.Tanh(), nn.Flatten(), nn.Linear(128, 3))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "module",
+    [
+        UsesItsWeightTwice(),
+        UsesItsWeightALittle(),
+        MixesItsBatch(),
+        ClampsItsOutput(),
+        ConvolvesTwoSizes(),
+        nn.Sequential(nn.Flatten(), after_a_convolution(LimitsItsKernel(1, 2, 3, padding=1))),
+        nn.Sequential(nn.Flatten(), after_a_convolution(weight_norm(nn.Conv2d(1, 2, 3, padding=1)))),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_modules_that_layers_do_not_explain_use_the_reference(module, count):
+    inputs = torch.rand(count, *TASK.input_shape, generator=torch.Generator().manual_seed(0))
+    assert isinstance(sample_gradients(module, inputs, torch.tensor([0, 1])[:count]), DoubleBackward)
+
+
+@pytest.mark.parametrize("implementation", ["DoubleBackward", "LayerwiseGradients"])
+def test_a_chosen_implementation_takes_a_module_of_any_float_type(implementation):
+    inputs, targets = torch.rand(2, *TASK.input_shape), torch.tensor([0, 1])
+    expected = sample_gradients(mlp(), inputs, targets).of(inputs, targets)
+    double = sample_gradients(mlp().double(), inputs, targets, implementation=implementation)
+    torch.testing.assert_close(double.of(inputs, targets), expected)
+
+
+class ScaledEmbedding(nn.Embedding):
+    def forward(self, tokens):
+        return 3 * super().forward(tokens)
+
+
+def hooked():
+    layer = nn.Embedding(13, 6)
+    layer.register_forward_hook(lambda _, __, output: 3 * output)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "embedding", [ScaledEmbedding(13, 6), hooked(), nn.Embedding(13, 6, scale_grad_by_freq=True)], ids=range(3)
+)
+def test_embeddings_that_do_more_than_look_up_are_refused(embedding):
+    hot = F.one_hot(torch.arange(14).view(2, 7) % 12, 13).float()
+    with pytest.raises(InputError, match=r"plain nn\.Embedding"):
+        sample_gradients(nn.Sequential(embedding, nn.Linear(6, 13)), hot[:, :-1], hot[:, 1:])
 
 
 @pytest.mark.parametrize("name", ["labeled", "characters", "linear", "tied", "transformer"])

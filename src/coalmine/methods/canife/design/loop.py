@@ -250,8 +250,8 @@ def sample_losses(
     batches = [
         loss(gradients.of(*batch).detach()) for batch in zip(inputs.split(_BATCH), targets.split(_BATCH), strict=True)
     ]
-    losses, norms = zip(*batches, strict=True)
-    return np.concatenate(losses), np.concatenate(norms)
+    losses, norms = (np.concatenate(values) for values in zip(*batches, strict=True))
+    return np.where(np.isnan(losses), np.inf, losses), norms  # NaN would be the least of all
 
 
 def descend(

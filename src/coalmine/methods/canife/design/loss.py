@@ -77,7 +77,7 @@ Loss = MeanLoss | CovarianceLoss | LikelihoodRatioLoss
 
 @dataclass(frozen=True, eq=False)
 class LossValues:
-    """The losses of k canaries (k,), the norms s (k,), and the derivatives v of the losses in the gradients (k, d)."""
+    """The losses of k canaries (k,), the norms s (k,), and the derivatives v with respect to the gradients (k, d)."""
 
     losses: Floats
     norms: Floats
@@ -115,41 +115,39 @@ class DesignLoss:
 
     def __call__(self, gradients: Tensor) -> tuple[Floats, Floats]:
         """Return the losses and norms (k,) of gradients (k, d)."""
-        losses, norms, _ = self._parts(gradients)
+        losses, norms, _, _ = self._evaluated(gradients)
         return losses, norms
 
-    @np.errstate(invalid="ignore", over="ignore")  # the caller looks for losses that are not finite
+    @np.errstate(invalid="ignore", over="ignore")  # whoever minimizes the loss looks for numbers that are not finite
     def derivative(self, gradients: Tensor) -> LossValues:
-        """Return the losses with v = ∂L/∂g = (2/(‖g‖ C)) (I − ĝ ĝᵀ) Uᵀ W b − 2 max(c − s, 0) (step/C) ĝ."""
-        losses, norms, weighted = self._parts(gradients)
-        length = norms * self._clip_norm / self._step
-        safe = np.where(length > 0, length, 1.0)
-        weights = torch.from_numpy(weighted * (2 / (safe * self._clip_norm))[:, None]).to(gradients)
+        """Return the losses with v = ∂L/∂g = (2/‖g‖) (I − ĝ ĝᵀ) Uᵀ W b − 2 max(c − s, 0) (step/C) ĝ."""
+        losses, norms, lengths, weighted = self._evaluated(gradients)
+        # The pool's rows are C U.
+        weights = torch.from_numpy(weighted * (2 / (lengths * self._clip_norm))[:, None]).to(gradients)
         across = torch.zeros_like(gradients)
         for columns, rows in self._parts_of_pool:
-            if isinstance(columns, slice):
-                torch.mm(weights, rows, out=across[:, columns])
-            else:
-                across[:, columns] = weights @ rows
+            across[:, columns] = weights @ rows
         # The component along ĝ is bᵀ W b up to rounding. Where updates resemble the canary's, (I − ĝ ĝᵀ) leaves little
         # of a large vector, so we measure the component on that very vector instead.
-        along = -(across * gradients).sum(1).cpu().double().numpy() / safe**2
-        along -= 2 * np.maximum(self._constant - norms, 0) * self._step / (self._clip_norm * safe)
-        along = np.where(length > 0, along, 0.0)
+        along = -(across * gradients).sum(1).cpu().double().numpy() / lengths**2
+        along -= 2 * np.maximum(self._constant - norms, 0) * self._step / (self._clip_norm * lengths)
         return LossValues(losses, norms, across.addcmul_(gradients, torch.from_numpy(along).to(gradients)[:, None]))
 
     @np.errstate(invalid="ignore", over="ignore")
-    def _parts(self, gradients: Tensor) -> tuple[Floats, Floats, Floats]:
-        """Return the losses, the norms s, and W b."""
-        # A few numbers for each canary: NumPy takes a tenth of torch's time for them.
-        length = flat.norms(gradients).numpy()
+    def _evaluated(self, gradients: Tensor) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return the losses, the norms s, the lengths ‖g‖ (1 for a gradient of zeros), and W b."""
+        # These are a few numbers for each canary, for which NumPy takes a tenth of torch's time.
+        lengths = flat.norms(gradients).numpy()
+        norms = lengths * self._step / self._clip_norm
+        lengths = np.where(lengths == 0, 1.0, lengths)
         dots = np.zeros((len(gradients), len(self._metric)))
         for columns, rows in self._parts_of_pool:
             dots += (gradients[:, columns] @ rows.T).cpu().numpy()
-        b = dots / (np.where(length > 0, length, 1.0) * self._clip_norm)[:, None]
-        weighted = (torch.from_numpy(b) @ self._metric).numpy()
-        norms = length * self._step / self._clip_norm
-        return (weighted * b).sum(1) + np.maximum(self._constant - norms, 0) ** 2, norms, weighted
+        b = dots / (lengths * self._clip_norm)[:, None]
+        weighted = (torch.from_numpy(b) @ self._metric).numpy()  # by torch, which one thread computes
+        losses = (weighted * b).sum(1) + np.maximum(self._constant - norms, 0) ** 2
+        # A gradient whose length overflows would be orthogonal to everything.
+        return np.where(np.isfinite(norms), losses, np.nan), norms, lengths, weighted
 
 
 def _joined(pool: Pool, given: Tensor | None) -> list[tuple[slice | Tensor, Tensor]]:

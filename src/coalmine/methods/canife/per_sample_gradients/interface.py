@@ -88,9 +88,16 @@ class SoftEmbedding(nn.Module):
         return tokens if tokens.is_floating_point() else F.one_hot(tokens, self.num_embeddings).to(self.weight.dtype)
 
 
+def is_plain_embedding(layer: nn.Module) -> bool:
+    """Return whether a layer maps tokens to rows of its weight and does nothing else, so that it can be softened."""
+    if type(layer) is not nn.Embedding or layer.max_norm is not None or layer.scale_grad_by_freq:
+        return False
+    return not (layer._forward_hooks or layer._forward_pre_hooks)
+
+
 def soft_embedding(layer: nn.Module) -> SoftEmbedding | None:
     """Return the soft version of an embedding layer, None for any other layer."""
-    return SoftEmbedding(layer) if isinstance(layer, nn.Embedding) and layer.max_norm is None else None
+    return SoftEmbedding(layer) if is_plain_embedding(layer) else None  # type: ignore[arg-type]
 
 
 class DoubleBackward:

@@ -1,9 +1,10 @@
 """Fast per-sample gradients: all samples in one forward and one backward pass through recording layers (speed only).
 
-A sample's gradient with respect to a layer's parameters is a product of the layer's inputs with the derivatives of the
-loss with respect to the layer's outputs (the deltas). Both depend on the sample through ordinary operations, so the
-product can be differentiated with respect to the sample, and no derivative with respect to a parameter is ever
-differentiated. `DoubleBackward` is the plain reference.
+Linear, Embedding and LSTM layers record their outputs: a sample's gradient is a product of the layer's inputs with the
+derivatives of the loss with respect to its outputs (the deltas). Conv2d and GroupNorm layers give each sample its own
+copy of the parameters: the deltas of the copies are the gradients (`second_order`). Inputs and deltas depend on the
+sample through ordinary operations, so the gradients can be differentiated with respect to the sample; no derivative
+with respect to a shared parameter is ever computed. `DoubleBackward` is the plain reference.
 """
 
 from __future__ import annotations
@@ -17,16 +18,13 @@ from torch import Tensor, nn
 
 from coalmine.methods.canife.per_sample_gradients.interface import (
     SoftEmbedding,
+    is_plain_embedding,
     prepared_copy,
     sample_losses,
     soft_embedding,
 )
 from coalmine.methods.canife.per_sample_gradients.lstm_recurrence import Recurrence
-from coalmine.methods.canife.per_sample_gradients.second_order import (
-    Convolution,
-    Geometry,
-    GroupNormalization,
-)
+from coalmine.methods.canife.per_sample_gradients.second_order import Geometry, convolved, group_normalized
 
 ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
 """Computes the gradients (k, …) of a layer's parameters from the deltas of its outputs and the number k of samples."""
@@ -34,14 +32,20 @@ ParameterGradients = Callable[[Tensor, int], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """One use of a layer: its ``output``, and how the gradients by ``parameters`` follow from its deltas.
+    """One use of a layer: a ``tensor``, and how the gradients by ``parameters`` follow from its deltas.
 
-    For a layer that copies its parameters for every sample, ``output`` is these copies: their deltas are the gradients.
+    The tensor is the layer's output, or each sample's copy of a parameter, whose deltas are the gradients.
     """
 
-    output: Tensor
+    tensor: Tensor
     parameters: tuple[Tensor, ...]
     gradients: ParameterGradients
+    version: int
+
+    def check_unchanged(self) -> None:
+        """Raise an error if the module modified the tensor in place: its deltas would be those of the new values."""
+        if self.tensor._version != self.version:
+            raise ValueError("the output of a layer is modified in place")
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,12 @@ class Tape:
 
     uses: list[Use] = field(default_factory=list)
 
-    def record(self, output: Tensor, parameters: tuple[Tensor, ...], gradients: ParameterGradients) -> Tensor:
-        """Record a use of a layer and return its output."""
-        if not output.requires_grad:
-            output.requires_grad_()
-        self.uses.append(Use(output, parameters, gradients))
-        return output
+    def record(self, tensor: Tensor, parameters: tuple[Tensor, ...], gradients: ParameterGradients) -> Tensor:
+        """Record a use of a layer and return the tensor."""
+        if not tensor.requires_grad:
+            tensor.requires_grad_()
+        self.uses.append(Use(tensor, parameters, gradients, tensor._version))
+        return tensor
 
     def copies(self, values: Tensor, parameter: Tensor, count: int) -> Tensor:
         """Record and return a copy of a parameter's ``values`` for each sample: its deltas are the gradients."""
@@ -99,6 +103,17 @@ class RecordedEmbedding(SoftEmbedding):
         return self._tape.record(probabilities @ self.weight, (self.weight,), gradients)
 
 
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A kernel cropped to the taps that ever meet a pixel of images of one size."""
+
+    side: torch.Size
+    taps: tuple[slice, slice]
+    kernel: Tensor  # (filters, channels · taps)
+    border: tuple[int, int, int, int]  # pixels to add or cut off at the left, right, top and bottom
+    geometry: Geometry
+
+
 class RecordedConv2d(nn.Module):
     """``nn.Conv2d`` without groups that records its uses and drops the taps of its kernel that only ever meet padding.
 
@@ -110,34 +125,40 @@ class RecordedConv2d(nn.Module):
         self.weight, self.bias, self._tape = layer.weight, layer.bias, tape
         assert not isinstance(layer.padding, str)
         self._sizes = list(zip(layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True))
-        self.taps: tuple[slice, slice] | None = None
-        self._cropped = layer.weight.detach()
-        self._side, self._border = torch.Size(), (0, 0, 0, 0)
+        self._fit: _Fit | None = None
+
+    @property
+    def taps(self) -> tuple[slice, slice] | None:
+        """The taps that are used, or None before the first use."""
+        return None if self._fit is None else self._fit.taps
 
     def forward(self, images: Tensor) -> Tensor:
         """Return what the torch layer returns."""
-        if images.shape[2:] != self._side:
-            self._fit(images.shape[2:])
-        images = F.pad(images, self._border) if any(self._border) else images
-        kernels = self._tape.copies(self._cropped.flatten(1), self.weight, len(images))
+        if self._fit is None or images.shape[2:] != self._fit.side:
+            self._fit = self._fitted(images.shape[2:])
+        images = F.pad(images, self._fit.border) if any(self._fit.border) else images
+        kernels = self._tape.copies(self._fit.kernel, self.weight, len(images))
         biases = None if self.bias is None else self._tape.copies(self.bias.detach(), self.bias, len(images))
-        output: Tensor = Convolution.apply(images, kernels, biases, self._cropped, self._geometry)  # type: ignore[no-untyped-call]
-        return output
+        return convolved(images, kernels, biases, self._fit.geometry)
 
-    def _fit(self, side: torch.Size) -> None:
+    def _fitted(self, side: torch.Size) -> _Fit:
         """Crop the kernel for images of this size, and determine how they are padded."""
         rows, columns = (_reach(length, *sizes) for length, sizes in zip(side, self._sizes, strict=True))
         taps = (rows[0], columns[0])
-        if self.taps is not None and taps != self.taps:
+        if self.taps not in (None, taps):
             raise ValueError("a convolution is applied to images of different sizes, so its taps cannot be cropped")
-        self.taps, self._side = taps, side
-        self._cropped = self.weight.detach()[:, :, taps[0], taps[1]].contiguous()
+        cropped = self.weight.detach()[:, :, taps[0], taps[1]]
         (top, bottom), (left, right) = rows[1], columns[1]
         even = (top, left) == (bottom, right) and min(top, left) >= 0
-        self._border = (0, 0, 0, 0) if even else (left, right, top, bottom)
         (_, stride_y, _, dilation_y), (_, stride_x, _, dilation_x) = self._sizes
-        kernel, padding = (self._cropped.shape[2], self._cropped.shape[3]), (top, left) if even else (0, 0)
-        self._geometry = Geometry(kernel, (stride_y, stride_x), padding, (dilation_y, dilation_x))
+        kernel, padding = (cropped.shape[2], cropped.shape[3]), (top, left) if even else (0, 0)
+        return _Fit(
+            side=side,
+            taps=taps,
+            kernel=cropped.flatten(1),
+            border=(0, 0, 0, 0) if even else (left, right, top, bottom),
+            geometry=Geometry(kernel, (stride_y, stride_x), padding, (dilation_y, dilation_x)),
+        )
 
 
 class RecordedGroupNorm(nn.Module):
@@ -151,8 +172,7 @@ class RecordedGroupNorm(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what the torch layer returns."""
         scales, shifts = (self._tape.copies(value.detach(), value, len(inputs)) for value in (self.weight, self.bias))
-        output: Tensor = GroupNormalization.apply(inputs, scales, shifts, self.num_groups, self.eps)  # type: ignore[no-untyped-call]
-        return output
+        return group_normalized(inputs, scales, shifts, self.num_groups, self.eps)
 
 
 class RecordedLSTM(nn.Module):
@@ -193,16 +213,19 @@ class RecordedLSTM(nn.Module):
 
 def recorded(layer: nn.Module, tape: Tape) -> nn.Module | None:
     """Return a version of ``layer`` that records its uses on ``tape``, or None for an unsupported layer."""
+    # A subclass may compute something else, also something that only later parameters show.
     match layer:
+        case _ if type(layer) not in (nn.Conv2d, nn.GroupNorm, nn.Embedding, nn.LSTM, nn.Linear):
+            return None
         case nn.Conv2d() if layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
             return RecordedConv2d(layer, tape)
         case nn.GroupNorm() if layer.affine and layer.bias is not None:
             return RecordedGroupNorm(layer, tape)
-        case nn.Embedding() if layer.max_norm is None and not layer.scale_grad_by_freq:
+        case nn.Embedding() if is_plain_embedding(layer):
             return RecordedEmbedding(layer, tape)
         case nn.LSTM() if not (layer.bidirectional or layer.proj_size or layer.dropout):
             return RecordedLSTM(layer, tape)
-        case _ if type(layer) is nn.Linear:
+        case nn.Linear():
             return RecordedLinear(layer, tape)
     return None
 
@@ -234,10 +257,6 @@ def _reach(side: int, kernel: int, stride: int, padding: int, dilation: int) -> 
 
 class LayerwiseGradients:
     """`SampleGradients` for modules of Linear, Conv2d, GroupNorm, Embedding and LSTM layers.
-
-    The gradient of sample k with respect to a layer's weight is δ_kᵀ X_k, a product of the layer's inputs with the
-    deltas of its outputs. Only X and δ are differentiated with respect to the sample, never a derivative with respect
-    to a parameter.
 
     Args:
         module: The module; it is copied.
@@ -272,12 +291,17 @@ class LayerwiseGradients:
         losses = sample_losses(self._module(inputs), targets)
         uses = list(self._tape.uses)
         self._tape.uses.clear()
+        for use in uses:
+            use.check_unchanged()
         # One backward pass for all samples: the sum keeps them apart, since no sample's loss depends on another.
-        deltas = torch.autograd.grad(losses.sum(), [use.output for use in uses], create_graph=True)
+        deltas = torch.autograd.grad(losses.sum(), [use.tensor for use in uses], create_graph=True)
         gradients: dict[int, Tensor] = {}
         for use, delta in zip(uses, deltas, strict=True):
             for value, rows in zip(use.parameters, use.gradients(delta, len(inputs)), strict=True):
                 place = self._place.get(id(value))
-                if place is not None:
-                    gradients[place] = gradients[place] + rows if place in gradients else rows
+                if place is None:
+                    continue
+                if place in gradients and gradients[place].shape != rows.shape:
+                    raise ValueError("a convolution is applied to images of different sizes, with different taps")
+                gradients[place] = gradients[place] + rows if place in gradients else rows
         return torch.cat([gradients[place].flatten(1) for place in range(len(self._place))], 1)
