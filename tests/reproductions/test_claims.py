@@ -108,6 +108,12 @@ def test_a_stopped_command_says_that_it_continues_if_parts_are_kept(run, tmp_pat
     assert err.endswith("; the same command continues\n") == kept
 
 
+def test_parts_cannot_be_kept_in_a_file(run, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = run("reproduce", "exposure-baselines", "--out", tmp_path / "file")
+    assert (code, err.count("file cannot be written to")) == (2, 1)
+
+
 @pytest.mark.parametrize("name", REPRODUCTIONS)
 def test_the_overview_names_every_reproduction(name):
     overview = Path(__file__).parents[2] / "docs" / "reproductions" / "index.md"

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from coalmine.cli import console
+from coalmine.cli.audit import prepared
 from coalmine.cli.exits import repeatable
 from coalmine.errors import InputError, did_you_mean
 
@@ -43,7 +44,7 @@ def reproduce(
     if data is not None and not known.startswith("ldp"):
         raise InputError(f"{known} has its own data: leave out --data")
     context = Context(seed, scale, console.track, out, workers, data, seeds)
-    with repeatable(kept=out is not None):
+    with prepared(out), repeatable(kept=out is not None):
         table = context.over_seeds(REPRODUCTIONS[known])
     written = context.keep_table(known, table)
     console.print_table(Table(table.title, table.columns, table.rows))
