@@ -9,12 +9,13 @@ a time. *element-wise* multiplies and sums as the reference does; *matmul* compu
 product, a change of one line, and all ratios compare with it. *two-stage* is coalmine's way for any module, *by layers*
 the one that it chooses for these models.
 
-Every contender runs in a process of its own with one thread, in turns with *matmul*. A time is the least processor time
-of an iteration, which other processes disturb less than the clock's median; a ratio is that of two times of the same
-process. Memory is the process's highest (ru_maxrss) before *matmul* joins. All see the same model, pool (100 mock
-clients of one random example) and canary. *Difference* is the largest deviation of the derivative with respect to the
-canary from that of the baseline in float64, relative to the largest entry, for a pool of six: in float32 the baselines
-themselves are off where all updates are much alike.
+Every contender runs in a process of its own with one thread, in short turns with *matmul*. A time is the least
+processor time of an iteration, which other processes disturb less than the clock's median. A ratio is the median over
+turns of the ratio of the least times in a turn and in the one after it, when the machine was about as fast for both:
+*matmul* against itself shows how far to trust it. Memory is the process's highest (ru_maxrss) before *matmul* joins.
+All see the same model, pool (100 mock clients of one random example) and canary. *Difference* is the largest deviation
+of the derivative with respect to the canary from that of the baseline in float64, relative to the largest entry, for a
+pool of six: in float32 the baselines themselves are off where all updates are much alike.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.workers import one_thread
 
 MOCK_CLIENTS = 100
-TURNS = 4
 FEW = 6  # mock clients of the comparison in float64
 CLIENT = LocalTraining(
     optimizer=SGD(learning_rate=1.0)
@@ -56,18 +56,19 @@ TEXT = Task(input_shape=(25,), classes=2, tokens=101)
 
 @dataclass(frozen=True)
 class Workload:
-    """A model, and how many iterations to time."""
+    """A model, and how many turns of how many iterations to time."""
 
     name: str
     model: str
     task: Task
+    turns: int
     iterations: int
 
 
 WORKLOADS = [
-    Workload("ResNet18-GN, 32 × 32 × 3", "resnet18-gn", COLOUR, 8),
-    Workload("LEAF CNN, 32 × 32 × 3", "leaf-cnn", COLOUR, 200),
-    Workload("LSTM, 25 of 101 characters", "sent140-lstm", TEXT, 40),
+    Workload("ResNet18-GN, 32 × 32 × 3", "resnet18-gn", COLOUR, 5, 2),
+    Workload("LEAF CNN, 32 × 32 × 3", "leaf-cnn", COLOUR, 60, 8),
+    Workload("LSTM, 25 of 101 characters", "sent140-lstm", TEXT, 20, 5),
 ]
 CONTENDERS = [("exact", 1), ("matmul", 1), ("element-wise", 1), ("two-stage", 1), ("by layers", 1), ("by layers", 16)]
 
@@ -197,14 +198,16 @@ def run_one(work: Workload, way: str, count: int, pool: int, file: Path) -> None
         return Baseline(work, size, way) if way in ("matmul", "element-wise") else Coalmine(work, size, way, count)
 
     np.save(file, contender(FEW).derivative().numpy())
-    measured, turn = contender(pool), max(2, work.iterations // TURNS)
+    measured = contender(pool)
     measured.iterate(2)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     baseline = Baseline(work, pool, "matmul")
     # The first iteration of each turn warms up.
-    turns = [(measured.iterate(turn + 1)[1:], baseline.iterate(turn + 1)[1:]) for _ in range(TURNS)]
-    ours_ms, baseline_ms = (1e3 * np.concatenate(times).min() for times in zip(*turns, strict=True))
-    print(json.dumps({"ms": ours_ms / count, "ratio": baseline_ms / (ours_ms / count), "gigabytes": peak / 1e6}))
+    least = np.array(
+        [[min(each.iterate(work.iterations + 1)[1:]) for each in (measured, baseline)] for _ in range(work.turns)]
+    )
+    ms, ratio = 1e3 * least[:, 0].min() / count, float(np.median(least[:, 1] / (least[:, 0] / count)))
+    print(json.dumps({"ms": ms, "ratio": ratio, "gigabytes": peak / 1e6}))
 
 
 def measure(work: Workload, pool: int, ways: str) -> None:

@@ -35,7 +35,7 @@ def test_a_cropped_convolution_is_the_whole_one(side, kernel, stride, padding, d
     expected, deltas = layer(images), torch.randn_like(layer(images))
     output = mine(images)
     torch.testing.assert_close(output, expected)
-    gradients = torch.autograd.grad(output, [use.tensor for use in tape.uses], deltas, create_graph=True)
+    gradients = torch.autograd.grad(output, [use.tensor for use in tape.take()], deltas, create_graph=True)
     for i in range(2):
         weight, bias = torch.autograd.grad((layer(images[i : i + 1]) * deltas[i]).sum(), [layer.weight, layer.bias])
         whole = torch.zeros_like(weight)

@@ -10,7 +10,7 @@ with respect to a shared parameter is ever computed. `DoubleBackward` is the pla
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -48,22 +48,38 @@ class Use:
             raise ValueError("the output of a layer is modified in place")
 
 
-@dataclass(frozen=True)
 class Tape:
     """What the layers of a module recorded in a forward pass."""
 
-    uses: list[Use] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._uses: dict[int, Use] = {}  # by the identity of the tensor
+        self._copies: dict[tuple[int, int], Use] = {}  # by the identity of the parameter and the number of samples
 
     def record(self, tensor: Tensor, parameters: tuple[Tensor, ...], gradients: ParameterGradients) -> Tensor:
         """Record a use of a layer and return the tensor."""
         if not tensor.requires_grad:
             tensor.requires_grad_()
-        self.uses.append(Use(tensor, parameters, gradients, tensor._version))
+        self._uses[id(tensor)] = Use(tensor, parameters, gradients, tensor._version)
         return tensor
 
     def copies(self, values: Tensor, parameter: Tensor, count: int) -> Tensor:
-        """Record and return a copy of a parameter's ``values`` for each sample: its deltas are the gradients."""
-        return self.record(values.expand(count, *values.shape), (parameter,), lambda gradients, _: (gradients,))
+        """Record and return a copy of a parameter's ``values`` for each sample: its deltas are the gradients.
+
+        Copies are made once. They serve every pass, and every use of a layer in a pass: autograd adds up their deltas.
+        """
+        key = (id(parameter), count)
+        if key not in self._copies:
+            copies = values.expand(count, *values.shape).requires_grad_()
+            self._copies[key] = Use(copies, (parameter,), lambda gradients, _: (gradients,), copies._version)
+        use = self._copies[key]
+        self._uses[id(use.tensor)] = use
+        return use.tensor
+
+    def take(self) -> list[Use]:
+        """Return what was recorded, and forget it."""
+        uses = list(self._uses.values())
+        self._uses.clear()
+        return uses
 
 
 class RecordedLinear(nn.Module):
@@ -287,10 +303,9 @@ class LayerwiseGradients:
 
     def of(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradients, as `SampleGradients.of` describes."""
-        self._tape.uses.clear()
+        self._tape.take()  # a pass that failed may have left something
         losses = sample_losses(self._module(inputs), targets)
-        uses = list(self._tape.uses)
-        self._tape.uses.clear()
+        uses = self._tape.take()
         for use in uses:
             use.check_unchanged()
         # One backward pass for all samples: the sum keeps them apart, since no sample's loss depends on another.

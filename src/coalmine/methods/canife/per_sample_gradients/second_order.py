@@ -83,7 +83,7 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(images)
         patches, places = geometry.patches(images)
         ctx.patches, ctx.geometry, ctx.has_bias = patches, geometry, biases is not None
-        ctx.kernel = kernels[0].detach().view(-1, images.shape[1], *geometry.kernel)
+        ctx.kernel = kernels[0].view(-1, images.shape[1], *geometry.kernel)
         output = torch.bmm(kernels, patches) if biases is None else torch.baddbmm(biases[:, :, None], kernels, patches)
         return output.view(*output.shape[:2], *places)
 
