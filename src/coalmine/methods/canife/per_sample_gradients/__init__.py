@@ -3,7 +3,7 @@
 `SampleGradients` is the interface and `sample_gradients` chooses an implementation. `DoubleBackward` is the plain
 reference: it works for every module, one sample after another. `LayerwiseGradients` is there for speed only: it
 computes a whole batch in one pass, for modules made of the layers in `layerwise`, and takes a third (CNN), a
-quarter (ResNet18) or a ninth (LSTM) of the reference's time per canary (benchmarks/canife_design.py, batches of 16). It
+fifth (ResNet18) or an eighth (LSTM) of the reference's time per canary (benchmarks/canife_design.py, batches of 16). It
 is used only if it agrees with the reference on two samples.
 """
 
