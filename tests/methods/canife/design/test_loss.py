@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from canary_models import random_pool
+from coalmine.methods.canife.design.loop import sample_losses
 from coalmine.methods.canife.design.loss import CovarianceLoss, DesignLoss, LikelihoodRatioLoss, MeanLoss
 from coalmine.methods.canife.design_pool import ParameterBlock, Pool
 from federations import mlp
@@ -75,3 +76,20 @@ def test_a_gradient_whose_length_overflows_has_no_loss():
     losses, norms = loss(torch.randn(2, pool.dim) * torch.tensor([[1.0], [1e25]]))
     assert np.isfinite(losses).tolist() == [True, False]
     assert np.isinf(norms[1])
+
+
+def test_a_sample_without_a_loss_is_never_the_best():
+    _, pool = random_pool(mlp())
+    loss = DesignLoss(pool, CovarianceLoss(), step=1.0, norm_constant=1.0)
+
+    class Given:
+        columns = None
+
+        def of(self, inputs, targets):
+            return inputs
+
+    gradients = torch.randn(3, pool.dim)
+    gradients[1, 0] = torch.nan
+    losses, _ = sample_losses(Given(), loss, gradients, torch.zeros(3))
+    assert losses[1] == np.inf
+    assert np.isfinite(losses[[0, 2]]).all()

@@ -304,7 +304,8 @@ def descend(
                 "the model's gradient does not change with its inputs (are they rounded or compared?), so no sample "
                 "can be designed: set iterations to 0 to take samples as they are"
             )
-        if not (np.isfinite(values.losses).all() and math.isfinite(float(step.sum()))):
+        # A sum is finite only if all of its terms are.
+        if not math.isfinite(float(values.losses.sum()) + float(step.sum())):
             return Descent(best, best, np.stack(history), iteration + 1)
         if iteration >= settings.patience:
             before = lowest_so_far[iteration - settings.patience]

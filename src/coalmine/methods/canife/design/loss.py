@@ -144,7 +144,7 @@ class DesignLoss:
         for columns, rows in self._parts_of_pool:
             dots += (gradients[:, columns] @ rows.T).cpu().numpy()
         b = dots / (lengths * self._clip_norm)[:, None]
-        weighted = (torch.from_numpy(b) @ self._metric).numpy()  # by torch, which one thread computes
+        weighted = (torch.from_numpy(b) @ self._metric).numpy()  # not by NumPy, which may start threads
         losses = (weighted * b).sum(1) + np.maximum(self._constant - norms, 0) ** 2
         # A gradient whose length overflows would be orthogonal to everything.
         return np.where(np.isfinite(norms), losses, np.nan), norms, lengths, weighted

@@ -314,9 +314,6 @@ class LayerwiseGradients:
         for use, delta in zip(uses, deltas, strict=True):
             for value, rows in zip(use.parameters, use.gradients(delta, len(inputs)), strict=True):
                 place = self._place.get(id(value))
-                if place is None:
-                    continue
-                if place in gradients and gradients[place].shape != rows.shape:
-                    raise ValueError("a convolution is applied to images of different sizes, with different taps")
-                gradients[place] = gradients[place] + rows if place in gradients else rows
+                if place is not None:
+                    gradients[place] = gradients[place] + rows if place in gradients else rows
         return torch.cat([gradients[place].flatten(1) for place in range(len(self._place))], 1)
