@@ -106,7 +106,7 @@ def result_of(scores, present=PRESENT, **changes):
     period = Period(0, 10, values, np.asarray(present)[:, None], np.full_like(values, np.nan))
     arguments = {
         "independent": True, "view": "frozen", "seed": 0, "delta": 1e-5, "confidence": 0.95, "noise_multiplier": 1.0,
-        "sampling": None, "training_theory": None, "designs": {}, "canaries": [],
+        "sampling": None, "training_claim": None, "designs": {}, "canaries": [],
     }  # fmt: skip
     return canife_result([period], **(arguments | changes))
 

@@ -18,17 +18,15 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
-from coalmine.accounting import (
-    Theory,
+from coalmine.claims import (
+    Claim,
     all_theories,
     compose_rounds,
-    local_theory,
     noise_for,
     noise_from_round_epsilon,
     round_epsilon,
-    theory,
 )
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson, Sampling, parse_sampling
+from coalmine.claims.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson, Sampling, parse_sampling
 from coalmine.errors import InputError
 
 ONE_SHOT = {"sampling": Poisson(167 / 341000), "rounds": 2048, "delta": 341000**-1.1}
@@ -45,7 +43,7 @@ def as_printed(figure: str) -> Any:
 
 
 def epsilon(noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, accountant: str = "pld") -> float:
-    terms = theory(
+    terms = Claim(
         noise_multiplier=noise_multiplier, sampling=sampling, rounds=rounds, delta=delta, accountant=accountant
     )
     return terms.epsilon
@@ -75,14 +73,14 @@ def integrated_rdp_epsilon(noise: float, sampling: Poisson, rounds: int, delta: 
     ("noise", "figure"), [(0.0644, "100186"), (0.1023, "1003.96"), (0.1836, "100.089"), (0.2344, "50.118")]
 )
 def test_rdp_gives_the_one_shot_papers_epsilon(noise: float, figure: str) -> None:
-    assert theory(noise_multiplier=noise, **ONE_SHOT, accountant="rdp").epsilon == as_printed(figure)
+    assert Claim(noise_multiplier=noise, **ONE_SHOT, accountant="rdp").epsilon == as_printed(figure)
 
 
 @pytest.mark.parametrize(
     ("noise", "figure"), [(0.0644, "1003.9"), (0.1023, "369.2"), (0.1836, "86.97"), (0.2344, "42.62")]
 )
 def test_pld_shrinks_the_one_shot_papers_epsilon(noise: float, figure: str) -> None:
-    assert theory(noise_multiplier=noise, **ONE_SHOT).epsilon == as_printed(figure)
+    assert Claim(noise_multiplier=noise, **ONE_SHOT).epsilon == as_printed(figure)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +124,8 @@ def test_rdp_lies_little_above_opacus(noise: float, training: dict[str, Any], fi
     # series, and drops orders where that does not converge: a bound as well, but up to 7% larger. PLD is smaller.
     opacus = integrated_rdp_epsilon(noise, **training)
     assert opacus == pytest.approx(figure, rel=1e-3)
-    assert opacus <= theory(noise_multiplier=noise, **training, accountant="rdp").epsilon <= 1.07 * opacus
-    assert theory(noise_multiplier=noise, **training).epsilon < opacus
+    assert opacus <= Claim(noise_multiplier=noise, **training, accountant="rdp").epsilon <= 1.07 * opacus
+    assert Claim(noise_multiplier=noise, **training).epsilon < opacus
 
 
 @pytest.mark.parametrize(
@@ -202,7 +200,7 @@ def test_pld_has_no_false_infinity_where_the_exponential_overflows(noise: float)
     ("each", "rounds", "delta"), [(1.0, 10, 1e-5), (0.1, 1000, 1e-6), (0.5, 40, 0.01), (2.0, 1, 0.1)]
 )
 def test_local_theory_is_the_optimal_composition_of_randomized_response(each: float, rounds: int, delta: float) -> None:
-    claim = local_theory(epsilon=each, rounds=rounds, delta=delta)
+    claim = Claim(local_epsilon=each, rounds=rounds, delta=delta)
     assert claim.accountant == "pld"
     assert claim.epsilon < rounds * each
     # k truthful answers of n lose (2k - n)ε; the hockey stick is a sum over them.
@@ -213,17 +211,17 @@ def test_local_theory_is_the_optimal_composition_of_randomized_response(each: fl
 
 
 def test_local_epsilons_add_up_at_delta_0() -> None:
-    claim = local_theory(epsilon=0.5, rounds=7)
+    claim = Claim(local_epsilon=0.5, rounds=7)
     assert (claim.epsilon, claim.accountant, claim.adjacency, claim.noise_multiplier) == (
         3.5,
         "pure",
         "replace-one",
         None,
     )
-    assert local_theory(epsilon=800, rounds=3, delta=1e-5).epsilon == 2400
-    assert local_theory(epsilon=5, rounds=3, delta=1e-18).epsilon == 15
-    assert local_theory(epsilon=math.inf, rounds=0).epsilon == 0
-    assert local_theory(epsilon=math.inf, delta=1e-5).epsilon == math.inf
+    assert Claim(local_epsilon=800, rounds=3, delta=1e-5).epsilon == 2400
+    assert Claim(local_epsilon=5, rounds=3, delta=1e-18).epsilon == 15
+    assert Claim(local_epsilon=math.inf, rounds=0).epsilon == 0
+    assert Claim(local_epsilon=math.inf, delta=1e-5).epsilon == math.inf
 
 
 # How often a client takes part
@@ -312,14 +310,14 @@ def test_fixed_size_of_everybody_is_every_round() -> None:
 
 def test_tiny_noise_needs_little_memory() -> None:
     tracemalloc.start()
-    theory(noise_multiplier=0.0644, **ONE_SHOT)
+    Claim(noise_multiplier=0.0644, **ONE_SHOT)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100e6  # 1.5 GB with dp-accounting's default step
 
 
 def test_importing_the_module_does_not_import_dp_accounting() -> None:
-    code = "import sys, coalmine.accounting; sys.exit('dp_accounting' in sys.modules)"
+    code = "import sys, coalmine.claims; sys.exit('dp_accounting' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
         == 0
@@ -329,7 +327,7 @@ def test_importing_the_module_does_not_import_dp_accounting() -> None:
 def test_orders_that_do_not_converge_are_skipped_silently(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("absl")
     with caplog.at_level(logging.WARNING, logger="absl"):
-        theory(noise_multiplier=0.5067, **SHAKESPEARE, accountant="rdp")
+        Claim(noise_multiplier=0.5067, **SHAKESPEARE, accountant="rdp")
         assert not caplog.records
         logger.warning("heard again")
         assert caplog.records
@@ -513,7 +511,7 @@ def test_impossible_samplings_raise_and_the_error_has_the_number(text: str, mess
 def test_what_theory_cannot_account_for_raises(change: dict[str, Any], message: str) -> None:
     terms = {"noise_multiplier": 1.0, "sampling": EveryRound(), "rounds": 10, "delta": 1e-5} | change
     with pytest.raises(InputError, match=message):
-        theory(**terms)
+        Claim(**terms)
 
 
 @pytest.mark.parametrize(
@@ -545,11 +543,11 @@ def test_other_bad_input_raises() -> None:
     with pytest.raises(InputError, match=r"noise_multiplier .* got -1"):
         round_epsilon(noise_multiplier=-1, delta=1e-5)
     with pytest.raises(InputError, match=r"epsilon .* got -1"):
-        local_theory(epsilon=-1)
+        Claim(local_epsilon=-1)
 
 
 def test_a_theory_carries_its_terms_into_json() -> None:
-    claim = theory(noise_multiplier=0, sampling=FixedSize(5, 50), rounds=10, delta=1e-5, accountant="rdp")
+    claim = Claim(noise_multiplier=0, sampling=FixedSize(5, 50), rounds=10, delta=1e-5, accountant="rdp")
     assert json.loads(json.dumps(claim.to_dict(), allow_nan=False)) == {
         "epsilon": "inf",
         "delta": 1e-5,
@@ -562,8 +560,8 @@ def test_a_theory_carries_its_terms_into_json() -> None:
         "noise_schedule": [],
         "local_epsilon": None,
     }
-    assert isinstance(claim, Theory)
-    without_rate = theory(noise_multiplier=math.inf, sampling=AtMost(np.int64(2)), rounds=np.int64(3), delta=1e-5)
+    assert isinstance(claim, Claim)
+    without_rate = Claim(noise_multiplier=math.inf, sampling=AtMost(np.int64(2)), rounds=np.int64(3), delta=1e-5)
     assert json.loads(json.dumps(without_rate.to_dict(), allow_nan=False)) == {
         "epsilon": 0.0,
         "delta": 1e-5,
@@ -580,8 +578,8 @@ def test_a_theory_carries_its_terms_into_json() -> None:
 
 def test_the_default_is_the_tightest_accountant_that_supports_the_sampling() -> None:
     terms = {"noise_multiplier": 1.0, "rounds": 10, "delta": 1e-5}
-    assert theory(sampling=Poisson(0.1), **terms).accountant == "pld"
-    assert theory(sampling=FixedSize(5, 50), **terms).accountant == "rdp"
+    assert Claim(sampling=Poisson(0.1), **terms).accountant == "pld"
+    assert Claim(sampling=FixedSize(5, 50), **terms).accountant == "rdp"
 
 
 def test_accountants_that_do_not_apply_are_left_out() -> None:

@@ -7,23 +7,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coalmine.accounting import (
+from coalmine.claims import (
     AtMost,
+    Claim,
     EveryRound,
     FixedSize,
     OncePerEpoch,
     Poisson,
     compose_rounds,
-    local_theory,
     noise_for,
     noise_from_round_epsilon,
     parse_sampling,
     round_epsilon,
-    theory,
 )
-from coalmine.accounting.accountants import check_accountant, extent_of, pld_step
-from coalmine.accounting.curves import _rdp_deltas, local_curve, training_curve
-from coalmine.accounting.rounds import _grouped
+from coalmine.claims.accountants import check_accountant, extent_of, pld_step
+from coalmine.claims.claim import _rdp_deltas, local_curve, training_curve
+from coalmine.claims.rounds import _grouped
 from coalmine.stats import ApproximateDP, GaussianDP
 
 
@@ -205,7 +204,7 @@ def test_the_default_accountant_is_the_tightest_that_applies():
 @pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp-mironov"])
 def test_claims_of_gaussian_rounds_are_at_least_the_exact_epsilon(accountant):
     mu = math.sqrt(6) / 3
-    claim = theory(noise_multiplier=3.0, sampling=EveryRound(), rounds=6, delta=1e-5, accountant=accountant)
+    claim = Claim(noise_multiplier=3.0, sampling=EveryRound(), rounds=6, delta=1e-5, accountant=accountant)
     slack = gaussian_delta(claim.epsilon, mu) / 1e-5
     assert slack <= 1 + 1e-6
     if accountant == "pld":
@@ -220,7 +219,7 @@ def test_the_least_noise_just_reaches_epsilon(accountant, epsilon):
     noise = noise_for(epsilon=epsilon, sampling=EveryRound(), rounds=4, delta=1e-5, accountant=accountant)
 
     def claimed(noise):
-        return theory(
+        return Claim(
             noise_multiplier=noise, sampling=EveryRound(), rounds=4, delta=1e-5, accountant=accountant
         ).epsilon
 
@@ -248,7 +247,7 @@ def test_grids_of_privacy_losses_reach_far_enough_and_are_fine_enough(noise, rou
 @pytest.mark.parametrize("share", [0.5, 0.8, 2.0])
 def test_a_share_of_local_noise_divides_epsilon(share):
     """Two reports of ε each compose to four outcomes: privacy loss 2ε, 0 twice, and −2ε."""
-    claim, epsilon = local_theory(epsilon=1.0, rounds=2, delta=1e-3), 1.0 / share
+    claim, epsilon = Claim(local_epsilon=1.0, rounds=2, delta=1e-3), 1.0 / share
     right = 1 / (1 + np.exp(-epsilon))
     members = np.array([right**2, 2 * right * (1 - right), (1 - right) ** 2])
     others = members[::-1]

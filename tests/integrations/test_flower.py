@@ -155,9 +155,9 @@ def test_accounted_mode_works_with_two_views():
     train(strategy, [audit, final])
     spent = strategy.privacy_spent()
     assert spent.num_releases == ROUNDS
-    assert audit.theory(noise_multiplier=2.0, delta=1e-5, accountant="rdp").epsilon == pytest.approx(spent.epsilon)
+    assert audit.claim(noise_multiplier=2.0, delta=1e-5, accountant="rdp").epsilon == pytest.approx(spent.epsilon)
     for seen in (audit, final):
-        result = seen.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5))
+        result = seen.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5))
         assert not result.refuted
         assert [w for w in result.warnings if "too few" not in w] == []
 
@@ -203,7 +203,7 @@ def test_observed_participation_is_accounted_as_sampling_without_replacement():
     sampled = [len(audit.participation.present(12, ROUNDS, 0, t)) for t in range(ROUNDS)]
     assert all(0 < count <= 8 for count in sampled)
     assert str(audit.sampling) == "fixed:8/16"
-    warnings = audit.result(theory=audit.theory(noise_multiplier=2.0, delta=1e-5)).warnings
+    warnings = audit.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5)).warnings
     assert [w for w in warnings if "too few" not in w] == []
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coalmine.accounting.sampling import Poisson
+from coalmine.claims.sampling import Poisson
 from coalmine.errors import InputError
 from coalmine.protocol import Audit, View
 from coalmine.seeds import generator
@@ -194,8 +194,8 @@ def test_adaptive_clipping_is_accounted_with_the_multiplier_it_was_given():
     training = Training(
         model=mlp(), data=federation([3] * 8), rounds=5, cohorts=PoissonCohorts(0.5), mechanism=mechanism
     )
-    theory = training.theory(1e-5)
-    assert (theory.noise_multiplier, theory.sampling) == (1.1, str(Poisson(0.5)))
+    claim = training.claim(1e-5)
+    assert (claim.noise_multiplier, claim.sampling) == (1.1, str(Poisson(0.5)))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])

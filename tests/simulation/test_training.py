@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from coalmine import accounting
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson
+from coalmine import claims
+from coalmine.claims.sampling import AtMost, EveryRound, FixedSize, OncePerEpoch, Poisson
 from coalmine.errors import InputError
 from coalmine.progress import listening
 from coalmine.protocol import Audit, Contribution, View
@@ -445,42 +445,42 @@ def test_language_models_are_evaluated_by_recall_and_perplexity():
     ],
 )
 def test_theory_follows_from_the_configuration(cohorts, sampling):
-    theory = training(cohorts=cohorts).theory(1e-5)
-    expected = accounting.theory(noise_multiplier=0.8, sampling=sampling, rounds=6, delta=1e-5)
-    assert theory == expected
+    claim = training(cohorts=cohorts).claim(1e-5)
+    expected = claims.Claim(noise_multiplier=0.8, sampling=sampling, rounds=6, delta=1e-5)
+    assert claim == expected
 
 
 def test_a_fixed_cohort_is_accounted_for_replacing_a_client():
-    theory = training(cohorts=FixedSizeCohorts(4)).theory(1e-5)
-    assert theory == accounting.theory(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
+    claim = training(cohorts=FixedSizeCohorts(4)).claim(1e-5)
+    assert claim == claims.Claim(noise_multiplier=0.4, sampling=FixedSize(4, 10), rounds=6, delta=1e-5)
 
 
 def test_without_noise_epsilon_is_infinite():
     for mechanism in (Mechanism(), Mechanism(clipping=FixedClipping(1.0))):
         for cohorts in (PoissonCohorts(0.5), WithReplacementCohorts(3)):
-            assert training(mechanism=mechanism, cohorts=cohorts).theory(1e-5).epsilon == math.inf
+            assert training(mechanism=mechanism, cohorts=cohorts).claim(1e-5).epsilon == math.inf
 
 
 def test_sampling_with_replacement_is_refused_and_its_bound_accepted():
     run = training(cohorts=WithReplacementCohorts(4))
     with pytest.raises(InputError, match=r"no analysis.*AtMost\(times=\d+\)") as refused:
-        run.theory(1e-5)
+        run.claim(1e-5)
     times = int(str(refused.value).rpartition("times=")[2].rstrip(")"))
-    bound = run.theory(1e-5, sampling=AtMost(times))
-    alone = accounting.theory(noise_multiplier=0.8, sampling=AtMost(times), rounds=times, delta=1e-5)
+    bound = run.claim(1e-5, sampling=AtMost(times))
+    alone = claims.Claim(noise_multiplier=0.8, sampling=AtMost(times), rounds=times, delta=1e-5)
     assert (bound.epsilon, bound.rounds) == (alone.epsilon, 6)
     with pytest.raises(InputError, match=rf"WithReplacement.*AtMost\(times={times}\)"):
-        run.theory(1e-5, sampling=AtMost(times - 1))
+        run.claim(1e-5, sampling=AtMost(times - 1))
 
 
 def test_a_sampling_that_claims_less_participation_than_actual_raises():
     run = training()
-    assert run.theory(1e-5, sampling=EveryRound()).epsilon > run.theory(1e-5).epsilon
-    assert run.theory(1e-5, sampling=Poisson(0.6)) == run.theory(1e-5)
+    assert run.claim(1e-5, sampling=EveryRound()).epsilon > run.claim(1e-5).epsilon
+    assert run.claim(1e-5, sampling=Poisson(0.6)) == run.claim(1e-5)
     for sampling in (Poisson(0.1), AtMost(5), OncePerEpoch(2), FixedSize(4, 10)):
         with pytest.raises(InputError, match=r"PoissonCohorts\(q=0.6\).*AtMost\(times=6\)"):
-            run.theory(1e-5, sampling=sampling)
-    assert training(cohorts=ShuffledCohorts(4)).theory(1e-5, sampling=AtMost(2)).sampling == "at-most:2"
+            run.claim(1e-5, sampling=sampling)
+    assert training(cohorts=ShuffledCohorts(4)).claim(1e-5, sampling=AtMost(2)).sampling == "at-most:2"
 
 
 def test_batch_norm_raises_in_a_private_training_only():
@@ -589,7 +589,7 @@ def test_central_training_learns_and_resumes(order, optimizer, tmp_path):
     resumed = central().load(tmp_path)
     resumed.run()
     assert same(whole, resumed)
-    assert whole.theory(1e-5).epsilon == math.inf
+    assert whole.claim(1e-5).epsilon == math.inf
 
 
 def test_central_batches_follow_the_order_asked_for():
@@ -761,8 +761,8 @@ def test_dropout_never_goes_to_a_kernel_that_does_not_seed_it(seed):
 def test_a_client_scheduled_m_times_in_a_round_counts_as_m_squared_rounds():
     for cohort, times in (([0, 0, 0, 1], 9), ([0, 1], 1)):
         run = training(cohorts=ScheduledCohorts([cohort]), rounds=1)
-        expected = accounting.theory(noise_multiplier=0.8 / times**0.5, sampling=EveryRound(), rounds=1, delta=1e-5)
-        assert run.theory(1e-5).epsilon == pytest.approx(expected.epsilon, rel=1e-3)
+        expected = claims.Claim(noise_multiplier=0.8 / times**0.5, sampling=EveryRound(), rounds=1, delta=1e-5)
+        assert run.claim(1e-5).epsilon == pytest.approx(expected.epsilon, rel=1e-3)
 
 
 def test_what_a_private_training_divides_by_does_not_depend_on_sizes():

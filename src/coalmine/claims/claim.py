@@ -238,7 +238,7 @@ class Claim:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """Return the claim that `to_dict` wrote. Its ε is computed again unless somebody else had stated it."""
-        values = {name: float(value) if value == "inf" else value for name, value in content.items()}
+        values: dict[str, Any] = {name: math.inf if value == "inf" else value for name, value in content.items()}
         sampling = None
         with suppress(InputError):  # one that has no text form, or that nothing is known about
             sampling = parse_sampling(values.pop("sampling", "unknown"))

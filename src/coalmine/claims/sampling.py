@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
@@ -540,8 +540,8 @@ def parse_sampling(text: str) -> Sampling:
     """
     name, _, value = text.strip().partition(":")
     first, slash, second = value.partition("/")
-    whole = {"epochs": Epochs, "last": Last, "at-most": AtMost}
-    sized = {"fixed": FixedSize, "observed": Observed}
+    whole: dict[str, Callable[[int], Sampling]] = {"epochs": Epochs, "last": Last, "at-most": AtMost}
+    sized: dict[str, type[FixedSize]] = {"fixed": FixedSize, "observed": Observed}
     try:
         if name == "every-round" and not value:
             return EveryRound()

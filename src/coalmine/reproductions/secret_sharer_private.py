@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coalmine import OneShot
-from coalmine.accounting import theory
-from coalmine.accounting.sampling import Poisson
+from coalmine.claims import Claim
+from coalmine.claims.sampling import Poisson
 from coalmine.methods.secret_sharer.memorization import Probe, measure_memorization
 from coalmine.reproductions.cells import Number
 from coalmine.reproductions.claims import PaperClaim, near
@@ -88,8 +88,8 @@ def train(cell: PrivateTraining) -> dict[str, Any]:
         "perplexity": last["perplexity"],
     }
     if cell.noise_multiplier:
-        claim = audit.theory(noise_multiplier=_CLAIMED, delta=_DELTA)
-        result = audit.result(theory=claim, delta=_DELTA)
+        claim = audit.claim(noise_multiplier=_CLAIMED, delta=_DELTA)
+        result = audit.result(claim=claim, delta=_DELTA)
         assert result.claim_test is not None
         kept |= {
             "verdict": str(result.verdict),
@@ -109,7 +109,7 @@ def private_row(context: Context) -> ReproducedTable:
     noises = {"clipped": 0.0, "private": _CLAIMED, "half": _CLAIMED / 2}
     cells = {f"secret-sharer-dp-{name}": PrivateTraining(noise, size, context.seed) for name, noise in noises.items()}
     parts = context.parts(train, cells)
-    claim = theory(noise_multiplier=_CLAIMED, sampling=Poisson(size.share), rounds=size.rounds, delta=_DELTA)
+    claim = Claim(noise_multiplier=_CLAIMED, sampling=Poisson(size.share), rounds=size.rounds, delta=_DELTA)
     titles = {
         "clipped": "FedAvg+Clip",
         "private": f"DP-FedAvg, noise multiplier {_CLAIMED:g}",

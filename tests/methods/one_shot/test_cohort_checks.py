@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot
-from coalmine.accounting import AtMost, EveryRound, FixedSize, Poisson
-from coalmine.accounting.sampling import OncePerEpoch
+from coalmine.claims import AtMost, EveryRound, FixedSize, Poisson
+from coalmine.claims.sampling import OncePerEpoch
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.cohort_checks import CohortRecord, cohort_findings
 from coalmine.simulation import FixedClipping, Mechanism, PoissonCohorts, Training, models
@@ -157,5 +157,5 @@ def test_the_simulator_reports_its_cohorts(cohorts, refuted):
     audit = OneShot(dim=dim, rounds=6, canaries=10, view="updates", participation="poisson:0.25")
     mechanism = Mechanism(clipping=FixedClipping(1.0), noise_multiplier=1.0)
     Training(model=model, data=data, rounds=6, cohorts=cohorts, mechanism=mechanism, audits=[audit]).run()
-    result = audit.result(theory=audit.theory(noise_multiplier=1.0, delta=1e-5, accountant="rdp"))
+    result = audit.result(claim=audit.claim(noise_multiplier=1.0, delta=1e-5, accountant="rdp"))
     assert [finding.check for finding in result.bugs] == ["participation"] * refuted

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine.accounting.sampling import AtMost, EveryRound, FixedSize, Poisson
+from coalmine.claims.sampling import AtMost, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.participation import (
     EpochParticipation,
