@@ -9,7 +9,8 @@ import pytest
 import coalmine_reproductions
 
 pytestmark = pytest.mark.slow
-MODULES = [path.stem for path in Path(coalmine_reproductions.__file__).parent.glob("*.py") if ">>> " in path.read_text()]
+SOURCES = Path(coalmine_reproductions.__file__).parent.glob("*.py")
+MODULES = [path.stem for path in SOURCES if ">>> " in path.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coalmine.simulation.models.word_lstm import WordLSTM
-from coalmine_reproductions import gaussian_mechanism, one_shot, one_shot_final
+from coalmine_reproductions import exposure, gaussian_mechanism, one_shot, one_shot_final
 from coalmine_reproductions.catalog import REPRODUCTIONS, find
 from coalmine_reproductions.claims import Agreement
 from coalmine_reproductions.keras_weights import initialize_like_keras
@@ -56,8 +56,8 @@ def test_the_text_of_a_part_says_what_it_is(name, monkeypatch):
 
 
 def test_parts_are_the_same_in_several_processes():
-    parts = {str(i): i for i in range(3)}
-    assert Context(workers=2).parts(doubled, parts) == Context().parts(doubled, parts)
+    parts = {str(n): exposure.Guessing(n, experiments=2, seed=3) for n in (10, 20, 30)}
+    assert Context(workers=2).parts(exposure.guess, parts) == Context().parts(exposure.guess, parts)
 
 
 def test_names_are_found_however_they_are_written():
