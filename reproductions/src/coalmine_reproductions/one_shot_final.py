@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coalmine.stats import CosineNull, Scores, gaussian_fit, published_lower_bound
+from coalmine.stats import CosineNull, Scores, gaussian_fit
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
+from coalmine_reproductions.estimators import published_lower_bound
 from coalmine_reproductions.one_shot import PAPER_NOISE, ROUNDS, TABLE_3, USERS
 from coalmine_reproductions.table import Context, ReproducedTable
 
