@@ -25,7 +25,7 @@ def one_way(right, wrong, delta):
 @pytest.mark.parametrize("delta", [0.0, 0.1])
 def test_the_published_bound_is_the_best_of_all_thresholds_with_jeffreys_rates(seed, delta):
     rng = np.random.default_rng(seed)
-    scores = Scores(rng.normal(1, 1, 14).round(1), rng.normal(0, 1, 11).round(1))
+    scores = Scores(rng.normal(2, 1, 14).round(1), rng.normal(0, 1, 11).round(1))
     best = 0.0
     for threshold in {*scores.members, *scores.observed}:
         tp, fp = int(np.sum(scores.members >= threshold)), int(np.sum(scores.observed >= threshold))
