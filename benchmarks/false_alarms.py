@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from coalmine import OneShot, Release
-from coalmine.claims import EveryRound, Poisson, Claim, claimed, Claim
 from coalmine.arrays import Floats
+from coalmine.claims import Claim, EveryRound, Poisson
 
 ROUNDS, CLIENTS, RATE = 10, 60, 0.5
 LAYERS = {"fc1.weight": (32, 48), "fc1.bias": 32, "fc2.weight": (10, 32), "fc2.bias": 10, "scale": ()}

@@ -14,7 +14,8 @@ import time
 
 import numpy as np
 
-from coalmine import Poisson, noise_for
+from coalmine import noise_for
+from coalmine.claims import Poisson
 from coalmine.simulation import (
     SGD,
     Adam,

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from scipy import special
 
-from coalmine.claims import EveryRound, Poisson, Claim
+from coalmine.claims import Claim, EveryRound, Poisson
 from coalmine.stats import NormalNull, Scores, refutes, sigma_gaussian
 from coalmine.stats.claim_p_value import ClaimTests
 from coalmine.stats.planned_guesses import most_powerful_guesses, planned_tests

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from coalmine.claims import Claim
 from coalmine.results import units
 from coalmine.results.files import envelope
 from coalmine.results.manifest import Manifest

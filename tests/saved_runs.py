@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from coalmine.claims import Claim
 from coalmine.files import write_json, write_text
 from coalmine.results import units
 from coalmine.results.files import results_to_dict, write_content, write_scores

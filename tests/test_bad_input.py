@@ -5,9 +5,8 @@ import pytest
 import torch
 
 import coalmine as cm
-from coalmine.claims import Claim
+from coalmine.claims import Claim, EveryRound
 from coalmine.claims.claim import parse_claim
-from coalmine.claims.sampling import EveryRound
 from coalmine.results import words
 from coalmine.results.claim_test import ClaimTest
 from coalmine.results.verdict import Verdict

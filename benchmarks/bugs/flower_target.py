@@ -24,7 +24,7 @@ from loop_target import LAYERS
 from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Noise, Place, noise_of
 
 from coalmine import OneShot
-from coalmine.claims import EveryRound, Claim
+from coalmine.claims import Claim, EveryRound
 from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
 
 CLIENTS, CANARIES, ROUNDS, CLIP, NOISE, DELTA, LENGTH = 20, 50, 10, 0.5, 1.0, 1e-5, 5.0

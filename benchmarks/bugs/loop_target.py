@@ -16,7 +16,7 @@ from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Array, Place, noise_of
 from sklearn.datasets import load_digits
 
 from coalmine import OneShot, Release
-from coalmine.claims import AtMost, EveryRound, Poisson, Claim, claimed, Claim
+from coalmine.claims import AtMost, Claim, EveryRound, Poisson, claimed
 
 LAYERS = {"fc1.weight": (128, 64), "fc1.bias": (128,), "fc2.weight": (10, 128), "fc2.bias": (10,)}
 SIZES = {name: int(np.prod(shape)) for name, shape in LAYERS.items()}
@@ -37,7 +37,7 @@ def clipped(update: Array, norm: float = CLIP) -> Array:
 
 def claim_of(audit: OneShot) -> Claim:
     """Return the claim of a correct loop."""
-    return audit.claim(noise_multiplier=NOISE, delta=DELTA)
+    return Claim(noise_multiplier=NOISE, delta=DELTA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ CHOICES: dict[str, Choose] = {
 
 def _at(delta: float) -> Claim:
     """Claim the ε of one δ at another."""
-    return lambda audit: claimed(audit.claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
 
 
 def _composed(rounds: int) -> Claim:
@@ -195,9 +195,7 @@ ACCOUNTING = {
     "ε of a single round": Loop(claim=_composed(1)),
     "ε with amplification by sampling, but all take part": Loop(claim=_sampled),
     "ε of 5 rounds per client, but all take part in 20": Loop(claim=_few_rounds),
-    "ε for the squared noise multiplier": Loop(
-        claim=lambda audit: audit.claim(noise_multiplier=NOISE**2, delta=DELTA)
-    ),
+    "ε for the squared noise multiplier": Loop(claim=lambda audit: Claim(noise_multiplier=NOISE**2, delta=DELTA)),
     "ε at δ = 0.01, claimed at 1e-5": Loop(claim=_at(0.01)),
     "noise for twice the clients": Loop(noise_clients=2.0),
 }

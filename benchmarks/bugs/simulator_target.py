@@ -14,12 +14,12 @@ from cases import Answer, Case, from_results
 from noise import CORRECT_NOISE, CORRELATED, NOISE_BUGS, Noise, Place, noise_of
 
 from coalmine import OneShot
-from coalmine.claims import EveryRound, Poisson, Claim, claimed, Claim
 from coalmine.arrays import Ints
+from coalmine.claims import Claim, EveryRound, Poisson, claimed
 from coalmine.methods.one_shot.job import build_audits
 from coalmine.methods.one_shot.settings import OneShotSettings
 from coalmine.protocol import Vector
-from coalmine.simulation import Mechanism, PoissonCohorts
+from coalmine.simulation import Mechanism
 from coalmine.simulation.flat import parameter_vector
 from coalmine.simulation.settings import TrainingSettings
 
@@ -52,7 +52,7 @@ class AnyNoise(Mechanism):
 
 
 @dataclass(frozen=True)
-class Liar(PoissonCohorts):
+class Liar(Poisson):
     """Claims Poisson sampling, and chooses clients in another way."""
 
     choose: Choose | None = None
@@ -65,7 +65,7 @@ class Liar(PoissonCohorts):
 
 def claim_of(audit: OneShot) -> Claim:
     """Return the claim of a correct training."""
-    return audit.claim(noise_multiplier=NOISE, delta=DELTA)
+    return Claim(noise_multiplier=NOISE, delta=DELTA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def _composed(share: float) -> Claim:
 
 
 def _at(delta: float) -> Claim:
-    return lambda audit: claimed(audit.claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
+    return lambda audit: claimed(Claim(noise_multiplier=NOISE, delta=delta).epsilon, DELTA)
 
 
 ACCOUNTING = {
@@ -142,9 +142,7 @@ ACCOUNTING = {
     "ε for a tenth of the sampling rate": Simulation(
         claim=lambda audit: Claim(noise_multiplier=NOISE, sampling=Poisson(0.05), rounds=audit.rounds, delta=DELTA)
     ),
-    "ε for the squared noise multiplier": Simulation(
-        claim=lambda audit: audit.claim(noise_multiplier=NOISE**2, delta=DELTA)
-    ),
+    "ε for the squared noise multiplier": Simulation(claim=lambda audit: Claim(noise_multiplier=NOISE**2, delta=DELTA)),
     "ε at δ = 0.01, claimed at 1e-5": Simulation(claim=_at(0.01)),
 }
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import coalmine as cm
+from coalmine.claims import Claim
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 LAYERS = {"fc1.weight": 2_000, "fc1.bias": 100, "fc2.weight": 890, "fc2.bias": 10}
@@ -39,7 +40,7 @@ def cohort(t: int) -> Vector:
 
 def claim(audit: cm.OneShot) -> cm.Claim:
     """Return what the accountant says."""
-    return audit.claim(noise_multiplier=NOISE, delta=1e-5)
+    return Claim(noise_multiplier=NOISE, delta=1e-5)
 
 
 def trained(

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 import coalmine as cm
-from coalmine import Audit, Result, Contribution, Scores, View, estimate
+from coalmine import Audit, Contribution, Result, Scores, View, estimate
 from coalmine.config import Settings
 from coalmine.methods.job import Job
 from coalmine.methods.registry import Method

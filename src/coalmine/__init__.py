@@ -63,7 +63,17 @@ __getattr__, __all__ = lazy_names(
     __name__,
     {
         "coalmine.claims": (
-            "AtMost", "Claim", "Epochs", "EveryRound", "FixedSize", "Last", "Observed", "Poisson", "Sampling", "Scheduled", "noise_for",
+            "AtMost",
+            "Claim",
+            "Epochs",
+            "EveryRound",
+            "FixedSize",
+            "Last",
+            "Observed",
+            "Poisson",
+            "Sampling",
+            "Scheduled",
+            "noise_for",
         ),
         "coalmine.errors": ("InputError",),
         "coalmine.methods.canife.audit": ("Canife",),

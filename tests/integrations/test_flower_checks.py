@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import (
 )
 
 from coalmine import OneShot
+from coalmine.claims import Claim
 from coalmine.integrations.flower import CanaryGrid, Layout, LocalGrid
 from coalmine.integrations.flower.strategy_checks import StrategyChecks
 

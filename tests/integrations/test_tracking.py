@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot, Release
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.integrations.tracking import MLflow, TensorBoard, WeightsAndBiases, backends, log_run, tracker
 from gate_runs import directory, result
@@ -27,7 +28,7 @@ def audited(tracked):
         audit.observe(Release(round=t, kind="update", vector=update, divisor=planted.clients))
         tracked.watch(audit, t)
         live.append(audit.figures()[f"{PREFIX}/epsilon_estimate"])
-    found = audit.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5))
+    found = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     tracked.log(found, title="A small loop", settings={"clip norm": "1.0"})
     return found, live
 

@@ -116,7 +116,7 @@ def test_facts_of_an_own_loop_are_in_the_report_and_in_the_card(tmp_path):
         audit.observe(
             Release(round=t, kind="update", vector=np.float32(planted.total + rng.normal(0, 3, 200)), divisor=1.0)
         )
-    outcome = audit.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5))
+    outcome = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     facts = {"data": "ward notes", "users": 4000, "utility": "accuracy 0.93", "use": "triage", "auditor": "Ann Lee"}
     outcome.save(tmp_path / "run", facts=facts)
     jsonschema.validate(

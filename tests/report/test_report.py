@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coalmine.claims import Claim
 from coalmine.drawing import html
 from coalmine.drawing.charts import Figure
 from coalmine.drawing.pictures import png_uri

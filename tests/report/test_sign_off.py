@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coalmine import Poisson
-from coalmine.claims import Claim
+from coalmine.claims import Claim, Poisson
 from coalmine.drawing.charts import COLORS
 from coalmine.report.first_screen import first_page
 from coalmine.report.notebook import as_html

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.methods.estimates import with_stricter_bound
 from coalmine.results import units

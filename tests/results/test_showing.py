@@ -10,6 +10,7 @@ import pandas
 import pytest
 
 import coalmine as cm
+from coalmine.claims import Claim
 from coalmine.errors import InputError
 from coalmine.report.plots import KINDS
 from coalmine.results.showing import Results
@@ -26,7 +27,7 @@ def result():
         planted = audit.plant(t, clip_norm=1.0)
         update = ((planted.total + rng.normal(0, 1.0, 2_000)) / planted.clients).astype(np.float32)
         audit.observe(cm.Release(round=t, kind="update", vector=update, divisor=planted.clients))
-    return audit.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5))
+    return audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
 
 
 def plain(**fields):

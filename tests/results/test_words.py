@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from coalmine.claims import Claim
 from coalmine.methods.estimates import canary_evidence
 from coalmine.results import words
 from coalmine.results.result import Result

@@ -137,5 +137,7 @@ def test_shares_of_the_noise_share_their_number_of_guesses():
 
 def test_too_few_canaries_get_half_of_them_guessed():
     assert most_powerful_guesses(20, GaussianDP(5.0), GaussianDP(10.0), 0.05) == 10
-    weak = check_claim([3.0, 2.0, 2.5, 1.9], [0.0, 1.0, 0.3], Claim(epsilon=8.0, delta=1e-5), design="coin-flips", dependent=True)
+    weak = check_claim(
+        [3.0, 2.0, 2.5, 1.9], [0.0, 1.0, 0.3], Claim(epsilon=8.0, delta=1e-5), design="coin-flips", dependent=True
+    )
     assert weak.verdict is Verdict.TOO_WEAK

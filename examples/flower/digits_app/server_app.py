@@ -12,6 +12,7 @@ from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
 from coalmine import OneShot  # audit
+from coalmine.claims import Claim
 from coalmine.integrations.flower import CanaryGrid, Layout  # audit
 from coalmine.results.files import save  # audit
 from digits_app.task import accuracy, build
@@ -58,7 +59,7 @@ def main(grid: Grid, context: Context) -> None:
     trained = strategy.start(
         grid=grid, initial_arrays=first, num_rounds=rounds, evaluate_fn=grid.recorder(evaluate)  # audit
     )  # fmt: skip
-    claim = audit.claim(noise_multiplier=noise, delta=1e-5)  # audit: the noise multiplier allows more checks than ε
+    claim = Claim(noise_multiplier=noise, delta=1e-5)  # audit: the noise multiplier allows more checks than ε
     last = float(trained.evaluate_metrics_serverapp[rounds]["accuracy"])
     result = audit.result(claim=claim, metrics={"accuracy": last})  # audit
     for e in result.estimates:

@@ -64,9 +64,7 @@ class Sampling:
     def check(self, count: int, rounds: int) -> None:
         """Raise `InputError` if so many participants or rounds do not fit the scheme."""
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return who takes part in a round, in ascending order.
 
         Args:
@@ -142,9 +140,7 @@ class EveryRound(Sampling):
         """Probability of taking part in a round: 1."""
         return 1.0
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return everybody."""
         return np.arange(count)
 
@@ -188,9 +184,7 @@ class Poisson(Sampling):
         """The sampling probability."""
         return float(self.q)
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Flip one coin for each."""
         return np.flatnonzero(generator(seed, purpose, round, trial).random(count) < self.q)
 
@@ -245,9 +239,7 @@ class FixedSize(Sampling):
         if self.population is None and self.size > count:
             raise InputError(f"size must be at most the population of {count}, got {self.size}")
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Draw without replacement. A share that is not a whole number is rounded up or down at random."""
         stream = generator(seed, purpose, round, trial)
         wanted = self.expected(count, rounds, round)
@@ -296,9 +288,7 @@ class Observed(FixedSize):
                 "clients and all canaries"
             )
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Raise: the training draws."""
         raise InputError(f"the canaries of round {round} are unknown: call took_part before plant")
 
@@ -345,9 +335,7 @@ class Epochs(Sampling):
         number = int(np.searchsorted(edges, round, side="right")) - 1
         return number, int(edges[number]), int(edges[number + 1])
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return this round's part of the epoch's shuffle; a frozen round takes the same part of a fresh shuffle."""
         number, start, stop = self.epoch(rounds, round)
         frozen = (round,) if trial else ()
@@ -438,9 +426,7 @@ class Last(AtMost):
         if self.times > rounds:
             raise InputError(f"last:{self.times} does not fit {rounds} rounds: use at most last:{rounds}")
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return everybody or nobody."""
         return np.arange(count if round >= rounds - self.times else 0)
 
@@ -493,9 +479,7 @@ class Scheduled(Sampling):
             if cohort and max(cohort) >= count:
                 raise InputError(f"round {number} of the schedule has {max(cohort)}: use numbers from 0 to {count - 1}")
 
-    def draw(
-        self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0
-    ) -> Ints:
+    def draw(self, count: int, rounds: int, *, seed: int, round: int, purpose: str = "cohort", trial: int = 0) -> Ints:
         """Return those scheduled; a frozen round draws equally many at random, without replacement."""
         cohort = self.rounds[round]
         if trial == 0:

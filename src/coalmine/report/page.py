@@ -80,9 +80,7 @@ def write_results(
 
 
 @contextmanager
-def unsaved(
-    results: Sequence[Result], title: str, facts: Mapping[str, object] | None = None
-) -> Iterator[SavedRun]:
+def unsaved(results: Sequence[Result], title: str, facts: Mapping[str, object] | None = None) -> Iterator[SavedRun]:
     """Yield results as the run that saving them now would give, with its date and fingerprint.
 
     Args:

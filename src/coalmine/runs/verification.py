@@ -189,9 +189,7 @@ def _without_timing(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name != "timing"}
 
 
-def _recomputed(
-    run: SavedRun, result: Result, siblings: Sequence[Result], stored: Mapping[str, Any]
-) -> Recomputed:
+def _recomputed(run: SavedRun, result: Result, siblings: Sequence[Result], stored: Mapping[str, Any]) -> Recomputed:
     """Return one result, computed again and compared with its JSON."""
     left_out, again, outcome = [], result, None
     try:

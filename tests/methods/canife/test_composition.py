@@ -7,7 +7,7 @@ import pytest
 
 from canary_models import PRESENT, result_of
 from coalmine import claims
-from coalmine.claims.sampling import AtMost, FixedSize
+from coalmine.claims import AtMost, FixedSize
 from coalmine.methods.canife.composition import compose
 from coalmine.methods.canife.round_estimates import Period, round_estimate
 

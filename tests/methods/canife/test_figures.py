@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from canary_models import CLIENT
-from coalmine.claims.sampling import EveryRound
+from coalmine.claims import EveryRound, Poisson
 from coalmine.drawing.files import BOUND, ESTIMATE, THEORY
 from coalmine.drawing.pictures import png_uri
 from coalmine.errors import InputError
@@ -23,7 +23,7 @@ from coalmine.methods.canife.method import METHOD
 from coalmine.methods.canife.report_section import crafted_samples
 from coalmine.protocol import Release
 from coalmine.results.result import MethodResults, Result
-from coalmine.simulation import FixedClipping, Mechanism, PoissonCohorts, Training
+from coalmine.simulation import FixedClipping, Mechanism, Training
 from coalmine.simulation.data.vocabulary import Vocabulary
 from federations import federation, mlp, texts, word_model
 
@@ -43,7 +43,7 @@ def audited(module, data, pool, count=2, **settings):
     audit = Canife(canaries=canaries, rounds=4, every=2, trials=12, **settings)
     mechanism = Mechanism(clipping=FixedClipping(0.5), noise_multiplier=1.0)
     Training(
-        model=module, data=data, rounds=4, cohorts=PoissonCohorts(0.5), client=CLIENT, mechanism=mechanism,
+        model=module, data=data, rounds=4, sampling=Poisson(0.5), client=CLIENT, mechanism=mechanism,
         audits=[audit],
     ).run()  # fmt: skip
     return audit

@@ -8,8 +8,7 @@ import pytest
 
 from canary_models import PRESENT, result_of
 from coalmine import claims
-from coalmine.claims import compose_rounds
-from coalmine.claims.sampling import EveryRound, Poisson
+from coalmine.claims import EveryRound, Poisson, compose_rounds
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates

@@ -112,7 +112,9 @@ def test_local_gaussian_noise_is_bounded_by_its_whole_curve():
 
 def test_no_claim_is_tested_without_noise():
     trials = [randomized_response(np.random.default_rng(5), 30, 1.0)]
-    assert LocalClaimTest(trials, Claim(epsilon=math.inf, delta=0.0)).result(confidence=0.95).verdict is Verdict.NO_CLAIM
+    assert (
+        LocalClaimTest(trials, Claim(epsilon=math.inf, delta=0.0)).result(confidence=0.95).verdict is Verdict.NO_CLAIM
+    )
 
 
 def test_an_attack_no_better_than_a_coin_stays_one_under_any_curve():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from coalmine import InputError, audit_mechanism
+from coalmine.claims import Claim
 from coalmine.replaying import Client
 from coalmine.stats import sigma_gaussian
 from coalmine.testing import assert_private

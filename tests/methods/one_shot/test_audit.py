@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from coalmine import OneShot, ScheduledParticipation
-from coalmine.claims.sampling import AtMost, EveryRound, Poisson
+from coalmine import OneShot
+from coalmine.claims import AtMost, Claim, EveryRound, Poisson, Scheduled
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.scores import LikelihoodRatio
 from coalmine.protocol import Release
 from coalmine.results.result import Result
 from coalmine.results.units import USER
-from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training
+from coalmine.simulation import SGD, AdaptiveClipping, FixedClipping, LocalTraining, Mechanism, Training
 from coalmine.simulation.flat import parameter_vector
 from coalmine.stats import (
     CosineNull,
@@ -182,7 +182,7 @@ def test_a_gaussian_mechanism_in_every_round_is_estimated_correctly():
         )  # fmt: skip
         run([audit], noise=sigma, rounds=rounds, seed=seed, drift=2.0)
         epsilons.append(gaussian_shift(Scores(audit.scores()[0], null=audit.null()), delta=1e-5).epsilon)
-    claim = audit.claim(noise_multiplier=sigma, delta=1e-5)
+    claim = Claim(noise_multiplier=sigma, delta=1e-5)
     result = audit.result(delta=1e-5, claim=claim)
     assert result["gaussian-shift"].epsilon == epsilons[-1]
     assert not result.refuted
@@ -261,14 +261,14 @@ def test_the_claim_fits_what_the_score_knows():
     assert audit("sum", "last:4").sampling == AtMost(4)
 
 
-def test_a_claim_that_assumes_secret_rounds_is_warned_of():
+def test_a_claim_that_assumes_secret_rounds_is_tested_without_them_or_warned_of():
     audit = OneShot(dim=100, rounds=ROUNDS, canaries=25, view="updates", score="sum", participation="poisson:0.5")
     run([audit])
-    hidden = OneShot(dim=100, rounds=ROUNDS, canaries=25, participation="poisson:0.5")
-    secret = hidden.claim(noise_multiplier=1.0, delta=1e-5)
-    assert any("knows the rounds" in warning for warning in audit.result(claim=secret).warnings)
-    known = audit.result(claim=audit.claim(noise_multiplier=1.0, delta=1e-5)).warnings
-    assert not any("knows the rounds" in warning for warning in known)
+    secret = Claim(noise_multiplier=1.0, sampling="poisson:0.5", delta=1e-5)
+    assert isinstance(audit.tested_claim(secret).sampling, AtMost)
+    stated = Claim(epsilon=3.0, sampling="poisson:0.5", rounds=ROUNDS, delta=1e-5)
+    assert any("knows the rounds" in warning for warning in audit.result(claim=stated).warnings)
+    assert not any("knows the rounds" in warning for warning in audit.result(claim=secret).warnings)
 
 
 def training(audits, **changes):
@@ -276,7 +276,7 @@ def training(audits, **changes):
         "model": mlp(),
         "data": federation([4] * 20),
         "rounds": ROUNDS,
-        "cohorts": PoissonCohorts(0.5),
+        "cohorts": Poisson(0.5),
         "client": LocalTraining(optimizer=SGD(learning_rate=0.1)),
         "mechanism": Mechanism(clipping=FixedClipping(0.5), noise_multiplier=0.5),
         "audits": audits,
@@ -364,7 +364,7 @@ def test_extra_memory_is_bounded():
         ({"family": "cauchy"}, 'unknown family "cauchy"'),
         ({"participation": "epochs:9"}, "epochs = 9"),
         ({"participation": 3}, "participation .* int"),
-        ({"participation": ScheduledParticipation([[0, 0]] * 6)}, "round 0 .* twice"),
+        ({"participation": Scheduled([[0, 0]] * 6)}, "round 0 .* twice"),
         ({"norm": 0.0}, "norm .* positive"),
         ({"view": "every:7", "initial": np.ones(50)}, "every:7 .* 6 rounds"),
         ({"view": "rounds:1,6", "initial": np.ones(50)}, "round 6, .* 0 to 5"),
@@ -459,7 +459,7 @@ def test_two_audits_with_the_same_canaries_are_an_error():
 def test_a_result_and_its_claim_have_the_same_delta():
     audit = OneShot(dim=500, rounds=ROUNDS, canaries=20)
     run([audit])
-    claim = audit.claim(noise_multiplier=1.0, delta=1e-3)
+    claim = Claim(noise_multiplier=1.0, delta=1e-3)
     with pytest.raises(InputError, match=r"delta = 1e-05 .* delta = 0\.001"):
         audit.result(delta=1e-5, claim=claim)
     with pytest.raises(InputError, match=r"claim .* Claim.* float"):
@@ -508,10 +508,10 @@ def test_without_noise_cosines_stay_within_1():
 def test_a_fixed_share_never_has_a_larger_claim_than_every_round():
     def claimed_epsilon(participation):
         audit = OneShot(dim=50, rounds=40, canaries=100, participation=participation)
-        return audit.claim(noise_multiplier=2.0, delta=1e-5).epsilon
+        return audit.tested_claim(Claim(noise_multiplier=2.0, delta=1e-5)).epsilon
 
-    assert claimed_epsilon("fixed:0.95") == claimed_epsilon("every-round")
-    assert claimed_epsilon("fixed:0.05") < claimed_epsilon("every-round")
+    assert claimed_epsilon("fixed:95/100") == claimed_epsilon("every-round")
+    assert claimed_epsilon("fixed:5/100") < claimed_epsilon("every-round")
 
 
 def test_weights_of_shared_rounds_do_not_depend_on_single_canaries():

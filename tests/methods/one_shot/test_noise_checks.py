@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from coalmine import OneShot, Release
-from coalmine.claims import Claim as accounting_claim
-from coalmine.claims import EveryRound
+from coalmine.claims import Claim, EveryRound
 from coalmine.errors import InputError
 from coalmine.layers import Layers
 from coalmine.methods.one_shot.claimed_noise import ClaimedNoise
@@ -298,7 +297,7 @@ def test_half_precision_is_recognized_in_updates_of_single_precision(rounded):
     for t in range(4):
         update = rounded(rng.normal(0, 2e-6, 200_000).astype(np.float32))
         inspection.observe(Release(round=t, kind="update", vector=update, divisor=1e6), 1.0)
-    claim = accounting_claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
+    claim = Claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
     assert inspection.findings(claim, None, np.zeros(0, dtype=bool))[1] == []
     assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 1e-6
 
@@ -310,7 +309,7 @@ def observed(update, *, layers, divisor, clip_norm, seed=0, rounds=4):
     for t in range(rounds):
         noise = rng.normal(0, clip_norm / divisor, layers.dim)
         inspection.observe(Release(round=t, kind="update", vector=update(noise), divisor=divisor), clip_norm)
-    claim = accounting_claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
+    claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
     return [finding.sentence for finding in inspection.findings(claim, None, np.zeros(0, dtype=bool))[1]]
 
 
@@ -433,7 +432,7 @@ def audit_loop(noise, *, layers=LAYERS.shapes, claim=None, **settings):
             models = [Release(round=t, kind="model", vector=update)] if t == 5 else []
             for model in models:
                 audit.observe(model)
-    return audit.result(claim=claim or audit.claim(noise_multiplier=1.0, delta=1e-5))
+    return audit.result(claim=claim or Claim(noise_multiplier=1.0, delta=1e-5))
 
 
 def test_an_audit_refutes_the_claim_for_a_bias_without_noise():
@@ -478,7 +477,7 @@ def test_noise_per_layer_audits_in_coordinates_where_the_noise_is_the_same(view)
     audit, by_hand = (audit_per_tensor(SHARES, view=view, by_hand=by_hand) for by_hand in (False, True))
     for side, side_by_hand in zip(audit.scores(), by_hand.scores(), strict=True):
         assert np.allclose(side, side_by_hand, atol=1e-5)
-    result = audit.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5))
+    result = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5))
     assert not result.findings  # false-alarm probability 1e-3
     assert not result.refuted
     assert {"noise on every tensor", "canaries in each tensor"} <= set(result.checks)
@@ -486,7 +485,7 @@ def test_noise_per_layer_audits_in_coordinates_where_the_noise_is_the_same(view)
 
 def test_noise_below_that_of_noise_per_layer_is_named_without_an_if():
     audit = audit_per_tensor(SHARES * [1, 1, 0.3], canaries=20)
-    (bug,) = audit.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5)).bugs
+    (bug,) = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5)).bugs
     assert re.fullmatch(r"bias has at most 0\.\d+ of the claimed noise", bug.sentence)
 
 
@@ -533,7 +532,7 @@ def test_the_largest_clip_norm_of_a_tensor_is_the_most_that_keeps_the_claim(shar
 
 def test_a_result_says_that_the_noise_per_tensor_was_stated():
     audit = audit_per_tensor(SHARES, canaries=20)
-    warnings = audit.result(claim=audit.claim(noise_multiplier=2.0, delta=1e-5)).warnings
+    warnings = audit.result(claim=Claim(noise_multiplier=2.0, delta=1e-5)).warnings
     (warning,) = [warning for warning in warnings if "noise_per_layer" in warning]
     _, limit = largest_clip_norm(dict(zip(PER_TENSOR, SHARES, strict=True)))
     assert f"that of bias at most {limit:.2g} of" in warning

@@ -9,7 +9,7 @@ from scipy import special, stats
 
 import coalmine
 from coalmine import OneShot, Release
-from coalmine.claims import AtMost, Claim, EveryRound, FixedSize, OncePerEpoch, Poisson
+from coalmine.claims import AtMost, Claim, Epochs, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.one_shot.audit_power import AuditPower, participation_rate, secret_rounds_curve
 from coalmine.methods.one_shot.job import build_audits
@@ -111,8 +111,8 @@ def test_views_of_models_show_a_canary_in_the_noise_of_all_rounds():
     [
         (EveryRound(), "updates", "exact-null"),
         (AtMost(3), "updates", "exact-null"),
-        (OncePerEpoch(20), "updates", "exact-null"),
-        (OncePerEpoch(5), "updates", "counted"),
+        (Epochs(1), "updates", "exact-null"),
+        (Epochs(4), "updates", "counted"),
         (Poisson(0.1), "updates", "counted"),
         (FixedSize(5, 50), "updates", "counted"),
         (Poisson(0.1), "final-change", "exact-null"),
@@ -124,8 +124,8 @@ def test_the_test_is_the_one_that_the_audit_uses(sampling, view, test):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "rate"), [(EveryRound(), 1), (AtMost(5), 0.25), (AtMost(50), 1), (OncePerEpoch(4), 0.25),
-                           (OncePerEpoch(100), 0.05), (Poisson(0.1), 0.1), (FixedSize(5, 50), 0.1)]
+    ("sampling", "rate"), [(EveryRound(), 1), (AtMost(5), 0.25), (AtMost(50), 1), (Epochs(5), 0.25),
+                           (Epochs(1), 0.05), (Poisson(0.1), 0.1), (FixedSize(5, 50), 0.1)]
 )  # fmt: skip
 def test_the_share_of_the_rounds(sampling, rate):
     assert participation_rate(sampling, 20) == rate
@@ -165,7 +165,7 @@ def test_shared_rounds_have_all_canaries_at_once():
 @pytest.mark.parametrize(
     ("sampling", "view", "words"),
     [
-        (OncePerEpoch(20), "updates", '"sum"'),
+        (Epochs(1), "updates", '"sum"'),
         (EveryRound(), "every:2", "largest cosine"),
         (EveryRound(), "final", "initial weights"),
     ],

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coalmine.claims import Claim
-from coalmine.claims.sampling import Poisson
+from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.audit import SecretSharer
 from coalmine.methods.secret_sharer.insertion import insert

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from coalmine.claims import Claim
-from coalmine.claims.sampling import Poisson
+from coalmine.claims import Claim, Poisson
 from coalmine.errors import InputError
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Language, draw_phrases, grid

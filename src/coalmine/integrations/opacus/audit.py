@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from coalmine.claims import Sampling
 from coalmine.errors import InputError
-from coalmine.integrations.opacus.claim import Loading, claim_of, note_on_claim
+from coalmine.integrations.opacus.claim import Loading, OpacusClaim, claim_of, note_on_claim
 from coalmine.integrations.opacus.steps import AuditedSteps, clips_by_layer, dim_of, first_model
 from coalmine.methods.one_shot.audit import OneShot
 from coalmine.methods.samples.audit import Losses, Samples

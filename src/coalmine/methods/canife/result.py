@@ -174,9 +174,7 @@ def canife_result(
         if independent and len(rounds) > 1:
             test = _test_of_one_period(claim, rounds, confidence)
         else:
-            test = claim_test(
-                claim, whole.estimates, members, nonmembers, design="coin-flips", independent=independent
-            )
+            test = claim_test(claim, whole.estimates, members, nonmembers, design="coin-flips", independent=independent)
     return CanifeResult(
         odds=_ODDS,
         method="canife",

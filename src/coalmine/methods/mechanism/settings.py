@@ -137,6 +137,4 @@ class MechanismSettings(Settings):
             return claims.Claim(epsilon=self.claim, delta=self.delta)
         if not self.noise_multiplier:
             return None
-        return claims.Claim(
-            noise_multiplier=self.noise_multiplier, sampling=EveryRound(), rounds=1, delta=self.delta
-        )
+        return claims.Claim(noise_multiplier=self.noise_multiplier, sampling=EveryRound(), rounds=1, delta=self.delta)

@@ -415,9 +415,7 @@ class OneShot(Audit):
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
             # their own, which other draws do not refute.
             self._inspection.sampling = self._inspection.claimed_sampling(claim) or EveryRound()
-        result = one_shot_result(
-            self, self._record, self._inspection, delta=delta, confidence=confidence, claim=tested
-        )
+        result = one_shot_result(self, self._record, self._inspection, delta=delta, confidence=confidence, claim=tested)
         if claim is not None and not self._is_like_members(claim):
             findings = [replace(f, refutes=f.refutes and f.check != Check.PARTICIPATION) for f in result.findings]
             result = replace(result, findings=findings)

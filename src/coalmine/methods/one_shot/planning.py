@@ -206,9 +206,7 @@ def plan(
     )
     clients = None if clients is None else check_positive("clients", clients)
     dim = None if dim is None else check_count("dim", dim, least=2)
-    power = AuditPower(
-        claim=claim, view=view, rate=participation_rate(scheme, rounds), confidence=confidence, dim=dim
-    )
+    power = AuditPower(claim=claim, view=view, rate=participation_rate(scheme, rounds), confidence=confidence, dim=dim)
     return Plan(
         claim=claim,
         view=view,

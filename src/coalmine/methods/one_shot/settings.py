@@ -31,9 +31,7 @@ class OneShotSettings(Settings):
     view: Annotated[tuple[str, ...], BeforeValidator(_split_views)] = Field(
         ("final",), description=f"what the adversary sees, one or several: {', '.join(VIEWS)}"
     )
-    participation: str = Field(
-        "clients", description=f"when canaries take part: clients (like the clients), {FORMS}"
-    )
+    participation: str = Field("clients", description=f"when canaries take part: clients (like the clients), {FORMS}")
     score: str | None = Field(
         None,
         examples=["cosine"],

@@ -230,9 +230,7 @@ class StrataEvidence:
         shared_rounds: Whether all canaries take part in the same rounds, known to the adversary.
     """
 
-    def __init__(
-        self, strata: Sequence[Stratum], view: View, *, participation: Sampling, shared_rounds: bool
-    ) -> None:
+    def __init__(self, strata: Sequence[Stratum], view: View, *, participation: Sampling, shared_rounds: bool) -> None:
         # One dot product with the sum of releases if canaries share their rounds, otherwise the largest cosine.
         score = Sum if shared_rounds and not shows_one_release(view) else Max
         self._strata = strata

@@ -161,7 +161,11 @@ class SecretSharer(Audit):
             raise InputError(
                 "no phrase was held out to compare the inserted ones with: draw phrases with twins=1 or more"
             )
-        terms: dict[str, Any] = {"delta": common_delta(delta, claim), "confidence": confidence, "design": canaries.design}
+        terms: dict[str, Any] = {
+            "delta": common_delta(delta, claim),
+            "confidence": confidence,
+            "design": canaries.design,
+        }
         if unit == "phrase":
             claim, warnings = None, normality(members, "inserted")[1]
             evidence = phrase_evidence(Scores(members, nonmembers), **terms)
