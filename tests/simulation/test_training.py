@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -625,7 +626,7 @@ def test_a_rerun_goes_on_from_its_own_checkpoint(tmp_path):
 
 def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(tmp_path):
     training().run(until=1, checkpoints=tmp_path)
-    shuffled = DATA.regrouped(bounds=DATA.bounds, names=DATA.names, rows=np.arange(len(DATA.inputs))[::-1].copy())
+    shuffled = replace(DATA, rows=np.arange(len(DATA.inputs))[::-1].copy())
     with pytest.raises(InputError, match="data is"):
         training(data=shuffled).load(tmp_path)
     with pytest.raises(InputError, match="the first model is"):
