@@ -503,7 +503,7 @@ def test_models_that_cannot_be_trained_are_refused():
     broken[1].weight.data[0, 0] = math.nan
     with pytest.raises(InputError, match=r"parameter '1.weight' is not finite"):
         training(model=broken)
-    with pytest.raises(InputError, match=r"Sequential gives logits of the shape \(2, 5\) .* the task needs \(2, 3\)"):
+    with pytest.raises(InputError, match=r"Sequential must return logits of the shape \(2, 3\) .* got \(2, 5\)"):
         training(model=mlp(classes=5))
     with pytest.raises(InputError, match=r"Linear fails on inputs of the shape \(2, 1, 8, 8\)"):
         training(model=nn.Linear(3, 3))
