@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -485,7 +486,7 @@ def test_models_that_cannot_be_trained_are_refused():
     broken[1].weight.data[0, 0] = math.nan
     with pytest.raises(InputError, match=r"parameter '1.weight' is not finite"):
         training(model=broken)
-    with pytest.raises(InputError, match=r"Sequential gives logits of the shape \(2, 5\) .* the task needs \(2, 3\)"):
+    with pytest.raises(InputError, match=r"Sequential must return logits of the shape \(2, 3\) .* got \(2, 5\)"):
         training(model=mlp(classes=5))
     with pytest.raises(InputError, match=r"Linear fails on inputs of the shape \(2, 1, 8, 8\)"):
         training(model=nn.Linear(3, 3))
@@ -608,7 +609,7 @@ def test_a_rerun_goes_on_from_its_own_checkpoint(tmp_path):
 
 def test_a_checkpoint_of_other_clients_another_model_or_other_audits_is_refused(tmp_path):
     training().run(until=1, checkpoints=tmp_path)
-    shuffled = DATA.regrouped(bounds=DATA.bounds, names=DATA.names, rows=np.arange(len(DATA.inputs))[::-1].copy())
+    shuffled = replace(DATA, rows=np.arange(len(DATA.inputs))[::-1].copy())
     with pytest.raises(InputError, match="data is"):
         training(data=shuffled).load(tmp_path)
     with pytest.raises(InputError, match="the first model is"):

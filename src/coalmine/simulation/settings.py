@@ -73,8 +73,8 @@ class TrainingSettings(Settings):
     data: str = Field("digits", description="data set: a name (digits, mnist, stackexchange, …) or a file")
     keys: dict[str, str] = Field(
         default_factory=dict,
-        description="names of the columns or keys in a file of yours, for example --set keys.user=author --set "
-        "keys.text=body for a .jsonl file",
+        description="names of the columns in a file of yours (input, label, user), for example --set keys.user=author "
+        "--set keys.input=body",
     )
     partition: str | None = Field(
         None,

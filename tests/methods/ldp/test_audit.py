@@ -177,7 +177,8 @@ def test_data_of_one_class_is_refused_for_collusion():
 def test_a_language_model_is_audited_as_well():
     data = load("generated-text", positions=8, vocabulary_size=50).train
     audit = Ldp(
-        data=data, model=lambda seed: models.build("transformer", data.task, seed=seed), crafters=[GradientFlip()],
+        data=data, model=lambda seed: models.build("word-lstm", data.task, seed=seed, embedding=8, units=8),
+        crafters=[GradientFlip()],
         mechanisms=[LDPSGD(epsilon=2.0)], trials=60, views=["black-box", "parameter-change"],
     )  # fmt: skip
     assert [r.view for r in audit.run()] == ["black-box", "parameter-change"]

@@ -87,7 +87,7 @@ class LDPSettings(Settings):
         from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
         from coalmine.simulation.mechanisms.privunit import PrivUnit2
         from coalmine.simulation.mechanisms.user import OwnMechanism
-        from coalmine.simulation.models.user import is_user_model
+        from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
         _check_distinct("epsilon", [f"{epsilon:g}" for epsilon in self.epsilon])
@@ -111,7 +111,7 @@ class LDPSettings(Settings):
         """Return the named crafters, and one dummy gradient for each norm."""
         from coalmine.methods.ldp.crafters import CRAFTERS, crafter_named
         from coalmine.methods.ldp.crafting import name_of
-        from coalmine.simulation.models.user import is_user_model
+        from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
         names = [crafter for name in self.crafter for crafter in (CRAFTERS if name == "all" else (name,))]
