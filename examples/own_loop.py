@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
-from coalmine import Result, Contribution, OneShot, Release
+from coalmine import Contribution, OneShot, Release, Result
 
 ROUNDS, CLIP, NOISE, LEARNING_RATE, DELTA = 10, 0.5, 3.16, 0.5, 1e-5
 BUGS = ("half-noise", "forgotten-noise", "no-clipping")

@@ -12,8 +12,8 @@ from importlib import metadata
 from typing import Any
 
 import numpy as np
-from coalmine.claims import EveryRound, Claim
 
+from coalmine.claims import Claim, EveryRound
 from coalmine.replaying import replay
 from coalmine.results.claim_test import check_claim
 from coalmine.results.words import p_value_text

@@ -72,7 +72,7 @@ class RunDirectory:
         return content
 
     @contextmanager
-    def Claim(epsilon=self, delta=config: str) -> Iterator[None]:
+    def claimed(self, config: str) -> Iterator[None]:
         """Lock the directory for a run of ``config``, and record how it ends: done, failed or stopped.
 
         Raises:
