@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.claims import Claim, EveryRound, FixedSize, Poisson, claimed
+from coalmine.claims import Claim, EveryRound, FixedSize, Poisson
 from coalmine.errors import InputError
 from coalmine.results.claim_test import _separation, check_claim
 from coalmine.results.verdict import Verdict
@@ -385,7 +385,7 @@ def test_copies_make_a_claim_weaker():
 def test_the_same_scores_give_the_same_test_whatever_their_scale():
     rng = np.random.default_rng(10)
     members, nonmembers = rng.normal(1, 1, 50), rng.normal(0, 1, 50)
-    claim = claimed(float(epsilon_gdp(1.0, 1e-5)), 1e-5)
+    claim = Claim(epsilon=float(epsilon_gdp(1.0, 1e-5)), delta=1e-5)
     assert (
         check_claim(members, nonmembers, claim).p_value
         == check_claim(np.exp(members), np.exp(nonmembers), claim).p_value
@@ -417,7 +417,7 @@ def test_nothing_is_said_about_noise_if_no_client_takes_part():
     "curve",
     [
         GroupCurve(ApproximateDP(1.0, 0.0), 2),
-        Claim(local_epsilon=1.5, rounds=2).curve(),
+        Claim(local_epsilon=1.5, rounds=2, delta=0.0).curve(),
         GroupCurve(GaussianDP(0.5), 3),
     ],
 )

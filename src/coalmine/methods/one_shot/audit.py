@@ -410,6 +410,8 @@ class OneShot(Audit):
                 ``delta`` differs from the claim's.
         """
         self._record.log.check_complete(self._record.view, self.view)
+        if claim is not None:
+            check_kind("claim", claim, Claim, "a Claim")
         tested = None if claim is None else self.tested_claim(claim)
         if claim is not None and tested is not None and not self._is_like_members(claim):
             # How members are drawn is part of their claim. Canaries that take part in another way have a claim of
