@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from coalmine import OneShot, plan
+from coalmine.claims import Claim
 from coalmine.errors import CanaryWarning
 from coalmine.methods.one_shot.costs import step_left
 from coalmine.methods.one_shot.planted import PlantedCanaries
@@ -206,7 +207,7 @@ def _half_the_noise(
             audit.observe(Release(t, "update", update, divisor=divisor))
         elif t == rounds - 1:
             audit.observe(Release(t, "model", model))
-    test = audit.result(claim=audit.claim(noise_multiplier=noise, delta=1e-5)).claim_test
+    test = audit.result(claim=Claim(sampling=audit.participation, noise_multiplier=noise, delta=1e-5)).claim_test
     return test is not None and test.refuted
 
 

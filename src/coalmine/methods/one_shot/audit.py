@@ -475,7 +475,7 @@ class OneShot(Audit):
         Example:
             >>> audit = OneShot(dim=5_000, rounds=10, canaries=100, view="updates", participation="last:2")
             >>> round(audit.tested_claim(Claim(noise_multiplier=4.0, delta=1e-5)).epsilon, 2)
-            1.37
+            1.36
         """
         if claim.rounds is None:
             claim = claim.replace(rounds=self.rounds)
