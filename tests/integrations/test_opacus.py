@@ -259,7 +259,7 @@ def test_a_shuffling_loader_gives_a_warning_and_is_accounted_without_amplificati
     result = audit.results(delta=1e-5)[0]
     assert any("what is proved is ε" in w and "at-most:2" in w for w in result.warnings)
     assert result.metrics["own_epsilon"] > result.claim.epsilon == private.engine.get_epsilon(1e-5)
-    assert result.config["participation"] == "Epochs(epochs=2)"
+    assert result.config["participation"] == "epochs:2"
 
 
 def test_changing_noise_is_composed():
