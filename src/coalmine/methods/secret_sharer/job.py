@@ -21,7 +21,6 @@ from coalmine.methods.secret_sharer.settings import SecretSharerSettings, TextTr
 from coalmine.methods.secret_sharer.stored_model import load_model, read_canaries, save_weights, write_canaries
 from coalmine.methods.secret_sharer.users import first_clients, set_aside, synthetic, user_attack
 from coalmine.progress import reporting
-from coalmine.protocol import Release
 from coalmine.results.result import MethodResults, Result
 from coalmine.simulation import CentralTraining, Training
 from coalmine.simulation.data import FederatedData, Splits
@@ -79,7 +78,7 @@ class PhraseJob(Job):
             probe=self.probe,
             reference=reference,
         )
-        self.audit.observe(Release(round=0, kind="model", vector=parameter_vector(module)))
+        self.audit.observe(0, model=parameter_vector(module))
         memorization = self.audit.memorization()
         if canaries.inserted.all():
             return []
