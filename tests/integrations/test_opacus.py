@@ -126,7 +126,7 @@ def test_a_correct_training_is_not_refuted_and_one_with_a_bug_is(kind, refuted):
     for result in audit.results(delta=1e-5):
         assert result.refuted is refuted
         assert result.bound.method == "exact-null"
-        assert (result.claim.sampling, result.claim.rounds) == ("every-round", 2 * BATCHES)
+        assert (result.claim.sampling, result.claim.rounds) == (EveryRound(), 2 * BATCHES)
 
 
 class NoNoiseOnOneBias(DPOptimizer):
@@ -215,7 +215,7 @@ def test_canaries_sampled_like_examples_have_the_claim_of_opacus():
     assert updates.claim == final.claim
     assert updates.claim.epsilon == private.engine.get_epsilon(1e-5)
     assert updates.claim.accountant == "opacus-prv"
-    assert updates.claim.sampling == f"poisson:{1 / BATCHES}"
+    assert updates.claim.sampling == Poisson(1 / BATCHES)
     assert updates.metrics["own_epsilon"] == pytest.approx(expected)
     assert updates.claim.epsilon == pytest.approx(expected, abs=0.03)
     assert not [warning for warning in updates.warnings if "too few to check" not in warning]
