@@ -296,7 +296,7 @@ def test_half_precision_is_recognized_in_updates_of_single_precision(rounded):
     rng, inspection = np.random.default_rng(0), Inspection(200_000, 4, 0, None)
     for t in range(4):
         update = rounded(rng.normal(0, 2e-6, 200_000).astype(np.float32))
-        inspection.observe(t, update=update, divisor=1e6, 1.0)
+        inspection.record(Release(t, "update", update, divisor=1e6), 1.0)
     claim = Claim(noise_multiplier=2.0, sampling=EveryRound(), rounds=4, delta=1e-5)
     assert inspection.findings(claim, None, np.zeros(0, dtype=bool))[1] == []
     assert inspection._noise.rounding.max() > 10 * np.spacing(np.float32(1e-5)) / 1e-6
@@ -308,7 +308,7 @@ def observed(update, *, layers, divisor, clip_norm, seed=0, rounds=4):
     inspection = Inspection(layers.dim, rounds, seed, layers)
     for t in range(rounds):
         noise = rng.normal(0, clip_norm / divisor, layers.dim)
-        inspection.observe(t, update=update(noise), divisor=divisor, clip_norm)
+        inspection.record(Release(t, "update", update(noise), divisor=divisor), clip_norm)
     claim = Claim(noise_multiplier=1.0, sampling=EveryRound(), rounds=rounds, delta=1e-5)
     return [finding.sentence for finding in inspection.findings(claim, None, np.zeros(0, dtype=bool))[1]]
 
