@@ -283,10 +283,10 @@ def craft(
         prepare = getattr(crafter, "prepare", None)
         sent = model if prepare is None else prepare(model, examples, pair, rng)
         check_kind(f"the model that {who} prepares", sent, nn.Module, "a torch module")
+        shape = (parameter_vector(sent).numel(),)
         gradients: object = crafter(sent, pair)
     if not isinstance(gradients, tuple) or len(gradients) != 2:
         raise InputError(f"{who} must return a tuple of two gradients, got {type(gradients).__name__}")
-    shape = (parameter_vector(sent).numel(),)
     vectors: list[Vector] = []
     for name, gradient in zip(("g1", "g2"), gradients, strict=True):
         array = gradient.detach().cpu().numpy() if isinstance(gradient, Tensor) else np.asarray(gradient)
