@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from coalmine.errors import InputError, check_count
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models.tasks import require_next_token
-from coalmine.simulation.models.tied_softmax import TiedCrossEntropy
+from coalmine.simulation.models.tied import TiedLinear
 
 # torch's default, embeddings of standard deviation 1, would give initial logits of standard deviation √width, because
 # the table is the output layer as well.
@@ -57,6 +57,7 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=_EMBEDDING_STD)
         self.layers = nn.ModuleList(Layer(width=width, heads=heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
+        self.output = TiedLinear(self.embedding)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits (n, positions, tokens) for ``tokens`` (n, positions)."""
@@ -64,21 +65,17 @@ class Transformer(nn.Module):
 
     def forward_embedded(self, embedded: Tensor) -> Tensor:
         """Return the logits for embedded tokens (n, positions, width); differentiable twice."""
-        return nn.functional.linear(self._states(embedded), self.embedding.weight)
+        return self.output(self._states(embedded))  # type: ignore[no-any-return]
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored, faster.
-
-        Differentiable once. Without a target that counts, the loss and its gradient are zero.
-        """
-        states, targets = self._states(self.embedding(tokens)).flatten(0, 1), targets.flatten()
+        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored; zero if there are none."""
+        states = self._states(self.embedding(tokens)).flatten(0, 1)
+        targets = targets.flatten()
         if self.ignored is not None:
-            counted = (targets != self.ignored).nonzero()[:, 0]
+            # Most of the work is in the logits: those of padding are never computed.
+            counted = targets != self.ignored
             states, targets = states[counted], targets[counted]
-        loss: Tensor = TiedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            states, self.embedding.weight, targets
-        )
-        return loss
+        return nn.functional.cross_entropy(self.output(states), targets, reduction="sum") / max(1, len(targets))
 
     def _states(self, embedded: Tensor) -> Tensor:
         """Return the final states (n, positions, width) before the output layer."""
