@@ -141,8 +141,12 @@ def joint_beta(counts: Counts, *, delta: float = 0.0, confidence: float = 0.95) 
             return float(special.betainc(*tpr_posterior, allowed))
 
         kink = float(special.betainc(*fpr_posterior, (1 - delta) * special.expit(-epsilon)))
-        pieces = (integrate.quad(below, *ends, epsabs=1e-11, limit=200)[0] for ends in ((0, kink), (kink, 1)))
-        return float(sum(pieces))
+        total = 0.0
+        for ends in ((0, kink), (kink, 1)):
+            # Without any error the posterior is singular, of which full_output keeps quad from warning: the ε found
+            # is still right to six digits.
+            total += integrate.quad(below, *ends, epsabs=1e-11, limit=200, full_output=1)[0]
+        return total
 
     level = check_confidence(confidence)
     return largest(lambda e: probability(e) <= 1 - level), largest(lambda e: probability(e) <= level)

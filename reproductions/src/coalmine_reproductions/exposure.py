@@ -8,17 +8,19 @@ does better than the note's, so that ln(TPR/FPR) is exactly ε. Calibration is i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from coalmine.arrays import Floats
+from coalmine.drawing.files import SERIES
 from coalmine.stats import Scores, simultaneous
 from coalmine.stats.exposure import LN2, epsilon_from_exposure, exposure, low_fpr_epsilon, per_copy_epsilon, ranks
 from coalmine.stats.random_guessing import random_mean, random_quantile
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, near
-from coalmine_reproductions.exposure_figures import baseline_curves, epsilon_curves
 from coalmine_reproductions.table import Context, ReproducedTable
 
 CANARIES = 1000
@@ -28,6 +30,7 @@ EXPERIMENTS = {"quick": 200, "full": 2000}
 EPSILONS = (0.0, 0.5, 1.0, 2.0, 4.0)
 COPIES = 4
 AUDITS = {"quick": 100, "full": 1000}
+_DECADES = [10**power for power in range(1, 6)]  # labelling every tick would make the labels overlap
 FPR = 0.01
 
 
@@ -117,7 +120,7 @@ def _draw_baselines() -> dict[str, object]:
             ("75th percentile", random_quantile(n, 0.75)),
         )
     ]
-    return {"exposure-baselines": baseline_curves(rows)}
+    return {"exposure-baselines": _baseline_curves(rows)}
 
 
 @dataclass(frozen=True)
@@ -246,8 +249,48 @@ def _draw_epsilon() -> dict[str, object]:
         for quantile in (0.5, 0.75, 0.95)
         for bits in np.linspace(0, 12, 121).tolist()
     ]
-    return {"exposure-epsilon": epsilon_curves(rows)}
+    return {"exposure-epsilon": _epsilon_curves(rows)}
 
 
 def _mean_std(values: Floats) -> Number:
     return Number(float(values.mean()), ".3f", spread=float(values.std(ddof=1)))
+
+
+def _baseline_curves(rows: Sequence[dict[str, Any]]) -> Any:
+    """Draw the exposure that random guessing has.
+
+    Args:
+        rows: With ``references``, ``exposure`` and ``statistic``.
+    """
+    import altair as alt
+
+    return (
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .mark_line()
+        .encode(
+            x=alt.X("references:Q", scale=alt.Scale(type="log"), title="references", axis=alt.Axis(values=_DECADES)),
+            y=alt.Y("exposure:Q", title="exposure of a canary that was not memorized"),
+            color=alt.Color("statistic:N", title=None, scale=alt.Scale(range=SERIES)),
+        )
+        .properties(width=420, height=240, title="Random guessing: 1/ln 2, 1 and 2 bits for many references")
+    )
+
+
+def _epsilon_curves(rows: Sequence[dict[str, Any]]) -> Any:
+    """Draw ε by exposure.
+
+    Args:
+        rows: With ``exposure``, ``epsilon`` and ``quantile`` of the canaries that the exposure belongs to.
+    """
+    import altair as alt
+
+    return (
+        alt.Chart(alt.InlineData(values=list(rows)))
+        .mark_line()
+        .encode(
+            x=alt.X("exposure:Q", title="exposure at the quantile (bits)"),
+            y=alt.Y("epsilon:Q", title="ε (estimate)"),
+            color=alt.Color("quantile:N", title="quantile of canaries", scale=alt.Scale(range=SERIES)),
+        )
+        .properties(width=420, height=240, title="The ε that an exposure stands for")
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from torch import nn
 
 from coalmine.arrays import Bools, Floats
+from coalmine.drawing.files import SERIES, THEORY
 from coalmine.methods.secret_sharer.insertion import insert
 from coalmine.methods.secret_sharer.phrases import Configuration, Language, draw_phrases
 from coalmine.methods.secret_sharer.scorer import PhraseScorer
@@ -19,7 +21,6 @@ from coalmine.simulation.models.word_lstm import WordLSTM
 from coalmine.stats.exposure import calibrate, epsilon_from_exposure, exposure, ranks
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.claims import PaperClaim, rises
-from coalmine_reproductions.exposure_figures import exposed_shares
 from coalmine_reproductions.keras_weights import initialize_like_keras
 from coalmine_reproductions.table import Context, ReproducedTable
 
@@ -174,4 +175,23 @@ def _draw(exposures: dict[str, Floats]) -> Any:
     rows += [
         {"exposure": bits, "share": 2**-bits, "scores": "random guessing"} for bits in np.linspace(0, 11, 56).tolist()
     ]
-    return exposed_shares(rows)
+    return _exposed_shares(rows)
+
+
+def _exposed_shares(rows: Sequence[dict[str, Any]]) -> Any:
+    """Draw the share of canaries above each exposure, beside random guessing.
+
+    Args:
+        rows: With ``exposure``, ``share`` and ``scores`` (raw or calibrated, or random guessing, which is dashed).
+    """
+    import altair as alt
+
+    chart = alt.Chart(alt.InlineData(values=list(rows))).encode(
+        x=alt.X("exposure:Q", title="exposure (bits)"), y=alt.Y("share:Q", title="canaries at least as exposed")
+    )
+    guessing = alt.datum.scores == "random guessing"
+    measured = chart.transform_filter(~guessing).mark_line(interpolate="step-after")
+    return alt.layer(
+        chart.transform_filter(guessing).mark_line(strokeDash=[4, 3], color=THEORY),
+        measured.encode(color=alt.Color("scores:N", title="losses", scale=alt.Scale(range=SERIES))),
+    ).properties(width=420, height=240, title="Exposure with raw and with calibrated losses; random guessing is dashed")

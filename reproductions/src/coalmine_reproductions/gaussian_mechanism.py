@@ -129,7 +129,7 @@ def null_statistics(cell: tuple[int, int]) -> dict[str, list[float]]:
 def null_normality(context: Context) -> ReproducedTable:
     """Test whether cosines of unseen canaries in 1,000 dimensions are normal, as Section 4 says."""
     samples = NULL_SAMPLES[context.scale]
-    (part,) = context.parts(null_statistics, {"one-shot-section-4": (context.seed, samples)}).values()
+    (part,) = context.parts(null_statistics, {"one-shot-section-4-statistics": (context.seed, samples)}).values()
     statistics = np.array(part["statistics"])
     passed = float(np.mean(statistics <= FIFTEEN_PER_CENT))
     row = ["not rejected", Number(passed, ".0%"), Number(float(np.median(statistics)), ".3f")]

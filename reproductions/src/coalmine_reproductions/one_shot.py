@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from coalmine.accounting import theory
-from coalmine.accounting.sampling import AtMost, Poisson
+from coalmine.arrays import Floats
+from coalmine.claims import AtMost, Claim, Poisson
+from coalmine.drawing.files import BOUND, ESTIMATE, SERIES, THEORY
 from coalmine_reproductions import one_shot_claims
 from coalmine_reproductions.cells import Number
 from coalmine_reproductions.gaussian_mechanism import FIFTEEN_PER_CENT
-from coalmine_reproductions.one_shot_figures import densities, epsilon_bars
 from coalmine_reproductions.one_shot_training import SIZES, CanaryTraining, train
 from coalmine_reproductions.table import Context, ReproducedTable
 
@@ -84,7 +86,7 @@ def table_3(context: Context) -> ReproducedTable:
     for noise, rdp, printed in zip(PAPER_NOISE, _RDP, TABLE_3, strict=True):
         cell = trained[noise, 1]
         delta = cell["clients"] ** -1.1
-        once = theory(noise_multiplier=noise, sampling=AtMost(1), rounds=1, delta=delta).epsilon if noise else np.inf
+        once = Claim(noise_multiplier=noise, sampling=AtMost(1), rounds=1, delta=delta).epsilon if noise else np.inf
         analytical = _analytical(noise)
         updates, final, change = cell["updates"], cell["final"], cell["final-change"]
         rows.append(
@@ -94,7 +96,7 @@ def table_3(context: Context) -> ReproducedTable:
             + [Number(change["bound"], ".3g", bound=True)]
         )
     columns = ["noise", "paper: ε RDP", "recomputed", "ε_lo-all", "ε_est-all", "ε_lo-final", "ε_est-final"]
-    columns += ["ours: theory", "ε_lo-all", "ε_est-all", "bound-all"]
+    columns += ["ours: claim", "ε_lo-all", "ε_est-all", "bound-all"]
     columns += ["ε_lo-final", "ε_est-final", "ε_est-change", "bound-change"]
     numbers = {
         f"{key} {view} {noise:g}": [float(trained[noise, 1][view][key])]
@@ -112,7 +114,7 @@ def _analytical(noise: float) -> float:
     if not noise:
         return np.inf
     sampling, delta = Poisson(_PER_ROUND / USERS), USERS**-1.1
-    return theory(noise_multiplier=noise, sampling=sampling, rounds=ROUNDS, delta=delta, accountant="rdp").epsilon
+    return Claim(noise_multiplier=noise, sampling=sampling, rounds=ROUNDS, delta=delta, accountant="rdp").epsilon
 
 
 def table_4(context: Context) -> ReproducedTable:
@@ -161,13 +163,13 @@ def figure_1(context: Context) -> ReproducedTable:
     }
     note = "The paper shows densities: repetitions separate them, and noise brings them together."
     claims = one_shot_claims.separation(FIGURE_NOISE, REPETITIONS, what="the mean cosine")
-    return ReproducedTable(title, columns, rows, note, lambda: _draw_densities(trained), numbers, claims)
+    return ReproducedTable(title, columns, rows, note, lambda: _draw__densities(trained), numbers, claims)
 
 
-def _draw_densities(trained: TrainingResults) -> dict[str, Any]:
+def _draw__densities(trained: TrainingResults) -> dict[str, Any]:
     """Draw Figure 1 once for the model, as in the paper, and once for its change."""
     return {
-        f"one-shot-figure-1-{view}": densities(
+        f"one-shot-figure-1-{view}": _densities(
             {
                 (noise, times): np.array(cell[view]["scores"]) * np.sqrt(cell["dim"])
                 for (noise, times), cell in trained.items()
@@ -205,10 +207,74 @@ def figure_2(context: Context) -> ReproducedTable:
 def _draw_epsilons(trained: TrainingResults) -> dict[str, Any]:
     """Draw Figure 2 once for the model, as in the paper, and once for its change."""
     return {
-        f"one-shot-figure-2-{view}": epsilon_bars({key: cell[view] for key, cell in trained.items()})
+        f"one-shot-figure-2-{view}": _epsilon_bars({key: cell[view] for key, cell in trained.items()})
         for view in ("final", "final-change")
     }
 
 
 def _short(value: float) -> str:
     return Number(value, ".3g")
+
+
+def _densities(cosines: Mapping[tuple[float, int], Floats]) -> Any:
+    """Draw the densities of the cosines, a panel per noise multiplier and a curve per number of repetitions.
+
+    Args:
+        cosines: By noise multiplier and repetitions, in units of the null's standard deviation.
+    """
+    import altair as alt
+
+    low = min(-4.0, *(float(values.min()) for values in cosines.values()))
+    high = max(4.0, *(float(values.max()) for values in cosines.values()))
+    places = np.linspace(low, high, 160)
+    rows = [
+        {"noise": f"noise {noise:g}", "repetitions": str(times), "cosine": float(x), "density": float(y)}
+        for (noise, times), values in cosines.items()
+        for x, y in zip(places, stats.gaussian_kde(values)(places), strict=True)
+    ]
+    rows += [
+        {"noise": f"noise {noise:g}", "repetitions": "null", "cosine": float(x), "density": float(stats.norm.pdf(x))}
+        for noise in dict.fromkeys(noise for noise, _ in cosines)
+        for x in places
+    ]
+    names = ["null", *dict.fromkeys(str(times) for _, times in cosines)]
+    colors = ["black", *SERIES[: len(names) - 1]]
+    return (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_line()
+        .encode(
+            x=alt.X("cosine:Q", title="cosine × √d"),
+            y=alt.Y("density:Q"),
+            color=alt.Color("repetitions:N", scale=alt.Scale(domain=names, range=colors), sort=names),
+        )
+        .properties(width=240, height=200)
+        .facet(column=alt.Column("noise:N", title=None))
+    )
+
+
+def _epsilon_bars(epsilons: Mapping[tuple[float, int], Mapping[str, float]]) -> Any:
+    """Draw ε_est as bars and ε_lo as ticks, by repetitions, a panel with a scale of its own per noise multiplier.
+
+    Args:
+        epsilons: By noise multiplier and repetitions, with ``estimate``, ``published`` and ``bound``. The valid lower
+            bound is a gray tick, which the paper does not have.
+    """
+    import altair as alt
+
+    rows = [
+        {"noise": f"noise {noise:g}", "repetitions": times}
+        | {key: cell[key] for key in ("estimate", "published", "bound")}
+        for (noise, times), cell in epsilons.items()
+    ]
+    chart = alt.Chart().encode(x=alt.X("repetitions:O", title="repetitions of each canary"))
+    bars = chart.mark_bar(color=BOUND).encode(
+        y=alt.Y("estimate:Q", title="ε_est (bar), ε_lo, valid lower bound (ticks)")
+    )
+    published = chart.mark_tick(color=ESTIMATE, thickness=3, width=20).encode(y="published:Q")
+    valid = chart.mark_tick(color=THEORY, thickness=3, width=12).encode(y="bound:Q")
+    return (
+        alt.layer(bars, published, valid, data=alt.InlineData(values=rows))
+        .properties(width=180, height=200)
+        .facet(column=alt.Column("noise:N", title=None))
+        .resolve_scale(y="independent")
+    )

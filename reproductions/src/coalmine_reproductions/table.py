@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
 from coalmine.files import write_text
+from coalmine.parallel import finished
 from coalmine.progress import Track
 from coalmine.reading import read_json
 from coalmine.results.tables import Table
@@ -124,7 +122,7 @@ class Context:
         """
         results = {name: kept for name, part in parts.items() if (kept := self._load(name, part)) is not None}
         missing = {name: part for name, part in parts.items() if name not in results}
-        for name, result in self.track(self._computed(work, missing)):
+        for name, result in self.track(Sized(len(missing), finished(work, missing, workers=self.workers))):
             self._keep(name, parts[name], result)
             results[name] = result
         return results
@@ -138,19 +136,6 @@ class Context:
         write_text(file, table.markdown())
         write_text(file.with_suffix(".json"), table.json())
         return file
-
-    def _computed(self, work: Callable[[Any], dict[str, Any]], parts: Mapping[str, Any]) -> Iterable[Any]:
-        """Return pairs of name and result, one by one as they are computed."""
-        if self.workers == 1 or len(parts) <= 1:
-            return Sized(len(parts), ((name, work(part)) for name, part in parts.items()))
-        return Sized(len(parts), self._in_processes(work, parts))
-
-    def _in_processes(self, work: Callable[[Any], dict[str, Any]], parts: Mapping[str, Any]) -> Iterable[Any]:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        with ProcessPoolExecutor(self.workers, mp_context=get_context("spawn")) as pool:
-            names = {pool.submit(work, part): name for name, part in parts.items()}
-            for future in as_completed(names):
-                yield names[future], future.result()
 
     def _file(self, name: str) -> Path | None:
         return None if self.directory is None else self.directory / f"{self.scale}-{self.seed}-{name}.json"
