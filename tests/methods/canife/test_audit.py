@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from coalmine.methods.canife.design.loop import DesignSettings
 
 from canary_models import CLIP, designed, first_axis, silent, training
 from coalmine import claims
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.protocol import Release
 from coalmine.stats import estimate
 from federations import texts, word_model
