@@ -11,7 +11,7 @@ from coalmine import claims
 from coalmine.errors import InputError
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.stats import estimate
 from federations import texts, word_model
 
@@ -104,7 +104,7 @@ def test_the_divisor_reveals_nothing_and_absent_canaries_insert_nothing():
             return planted
 
         def record(self, release):
-            super().observe(release)
+            super().record(release)
             if release.trial is not None:
                 divisors.append(release.divisor)
 

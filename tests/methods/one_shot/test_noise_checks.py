@@ -17,6 +17,7 @@ from coalmine.methods.one_shot.noise_patterns import pair_p_value, shape_finding
 from coalmine.methods.one_shot.noise_record import NoiseRecord
 from coalmine.methods.one_shot.precision import largest_roundings
 from coalmine.methods.one_shot.scaled import largest_clip_norm
+from coalmine.protocol import Release
 from coalmine.stats.noise_tests import energy_p_value, near_zero_p_value, noise_at_most
 
 LAYERS = Layers.of({"fc1.weight": (64, 128), "fc1.bias": 64, "fc2.weight": (10, 64), "fc2.bias": 10, "scale": ()})
@@ -428,9 +429,8 @@ def audit_loop(noise, *, layers=LAYERS.shapes, claim=None, **settings):
         total = planted.total + 0.5 * noise(rng, t, memory)
         update = (total / divisor).astype(np.float32)
         audit.observe(t, update=update, divisor=divisor)
-        if audit.views[0].kind == "model":
-            if t == 5:
-                audit.observe(t, model=update)
+        if audit.views[0].kind == "model" and t == 5:
+            audit.observe(t, model=update)
     return audit.result(claim=claim or Claim(noise_multiplier=1.0, delta=1e-5))
 
 

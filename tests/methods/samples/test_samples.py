@@ -12,7 +12,7 @@ pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coal
 from coalmine import OneShot, Samples
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.results.units import EXAMPLE
 from opacus_trainings import CLIP, DIM, NoNoise, Private, data, network, unusual_samples
@@ -125,4 +125,4 @@ def test_samples_refuse_what_does_not_fit():
 
 def test_the_registry_knows_it_as_a_method_for_integrations():
     method = registry.get("samples")
-    assert (method.name, method.settings, method.job) == ("samples", None, None)
+    assert (method.name, method.settings_type) == ("samples", None)
