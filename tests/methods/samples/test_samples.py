@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coalmine[opacus]'")
 
-from coalmine import OneShot, Release, Samples
+from coalmine import OneShot, Samples
 from coalmine.errors import InputError
 from coalmine.methods import registry
 from coalmine.methods.canife.design import DesignSettings
@@ -49,7 +49,7 @@ def test_inserted_samples_have_the_types_of_the_data():
 
 
 def test_samples_and_gradients_have_independent_coins():
-    samples, gradients = unusual_samples(200), OneShot(dim=DIM, rounds=1, canaries=100)
+    samples, gradients = unusual_samples(200), OneShot(DIM, rounds=1, canaries=100)
     agree = int((samples.members == gradients.members).sum())
     assert 60 < agree < 140  # fair and independent: outside with probability 1e-8
 
@@ -103,7 +103,7 @@ def test_a_gradient_in_one_batch_shows_in_the_likelihood_ratio_of_that_canary():
     loss = F.cross_entropy(module(canaries.inputs[3:4]), canaries.targets[3:4])
     row = torch.cat([g.ravel() for g in torch.autograd.grad(loss, list(module.parameters()))])
     update = -row * min(1.0, CLIP / float(row.norm()))
-    audit.observe(Release(round=0, kind="update", vector=(update / 8).numpy(), divisor=8.0))
+    audit.observe(0, update=(update / 8).numpy(), divisor=8.0)
     # Nothing else moves: ⟨c, S⟩ = −|c|² and v = |c|²/d, so the log-ratio is (|c|² − |c|²/2)/v = d/2, and the largest.
     assert audit.state()["scores"][3] == pytest.approx(DIM / 2, rel=1e-4)
     assert audit.state()["scores"].argmax() == 3

@@ -72,7 +72,7 @@ class Samples(Audit):
         >>> import numpy as np
         >>> canaries = SampleCanaries(inputs=torch.randn(40, 4), targets=torch.arange(40) % 3)
         >>> audit = Samples(canaries=canaries, model=nn.Linear(4, 3), rounds=1, view="final")
-        >>> audit.observe(Release(round=0, kind="model", vector=np.ones(15, dtype=np.float32)))
+        >>> audit.observe(0, model=np.ones(15, dtype=np.float32))
         >>> audit.result(delta=1e-5).bound.method
         'one-run'
     """
@@ -113,7 +113,7 @@ class Samples(Audit):
             self._clip_norm = float(clip_norm)
         return None
 
-    def observe(self, release: Release) -> None:
+    def record(self, release: Release) -> None:
         """Score all canaries, inserted and held out."""
         if release.trial is not None:
             return
