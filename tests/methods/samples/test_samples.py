@@ -12,7 +12,6 @@ pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'coal
 from coalmine import OneShot, Samples
 from coalmine.errors import InputError
 from coalmine.methods import registry
-from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.samples.canaries import SampleCanaries
 from coalmine.results.units import EXAMPLE
 from opacus_trainings import CLIP, DIM, NoNoise, Private, data, network, unusual_samples
@@ -71,28 +70,6 @@ def test_memorized_samples_refute_the_claim_of_a_training_without_noise():
         assert (final.method, final.view, final.unit) == ("samples", "final-change", EXAMPLE)
         assert final.bound.method == "one-run"
         assert (final.refuted, updates.refuted) == (refuted, refuted), (final.summary, updates.summary)
-
-
-def test_crafted_samples_have_gradients_unlike_the_data():
-    torch.manual_seed(0)
-    module, (inputs, targets) = network(), data(40)[:]
-    settings = {"classes": 10, "clip_norm": CLIP, "count": 6}
-    raw = SampleCanaries.crafted(module, inputs, targets, settings=DesignSettings(iterations=0), **settings)
-    made = SampleCanaries.crafted(module, inputs, targets, settings=DesignSettings(iterations=30), **settings)
-    assert made.kind == "crafted"
-    assert made.inputs.shape == (6, 64)
-
-    def rows(x, y):
-        unit_gradients = []
-        for example, label in zip(x, y, strict=True):
-            loss = F.cross_entropy(module(example[None]), label[None])
-            gradient = torch.cat([g.ravel() for g in torch.autograd.grad(loss, list(module.parameters()))])
-            unit_gradients.append(gradient / gradient.norm())
-        return torch.stack(unit_gradients)
-
-    pool = rows(inputs, targets)
-    before, after = ((rows(c.inputs, c.targets) @ pool.T).square().mean() for c in (raw, made))
-    assert after < 0.5 * before
 
 
 def test_a_gradient_in_one_batch_shows_in_the_likelihood_ratio_of_that_canary():
