@@ -8,9 +8,9 @@ from scipy import stats
 
 from coalmine.errors import InputError
 from coalmine.methods.one_shot import hadamard
-from coalmine.methods.one_shot.evidence import cosine_null, cosines
+from coalmine.methods.one_shot.canaries import draw_members
 from coalmine.methods.one_shot.hadamard import HadamardCanaries, transform, transform_length
-from coalmine.methods.one_shot.updates import draw_members
+from coalmine.methods.one_shot.scores import cosine_null, cosines
 from coalmine.stats import ApproximateDP, Scores
 from coalmine.stats.rank_tests import threshold_tests
 from coalmine.vectors import norm
