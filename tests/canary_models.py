@@ -4,12 +4,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from coalmine.claims import Poisson
 from coalmine.methods.canife.design.loop import DesignSettings
 from coalmine.methods.canife.design_pool import Pool
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.result import canife_result
 from coalmine.methods.canife.round_estimates import Period
-from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, PoissonCohorts, Training, models
+from coalmine.simulation import SGD, FixedClipping, LocalTraining, Mechanism, Training, models
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import federation, mlp, word_model
 
@@ -77,7 +78,7 @@ def training(audits=(), rounds=6, noise=0.5, data=DATA, module=None, seed=0):
         model=module or small_mlp(),
         data=data,
         rounds=rounds,
-        cohorts=PoissonCohorts(0.5),
+        sampling=Poisson(0.5),
         client=CLIENT,
         mechanism=Mechanism(clipping=FixedClipping(CLIP), noise_multiplier=noise),
         audits=audits,
@@ -106,7 +107,7 @@ def result_of(scores, present=PRESENT, **changes):
     period = Period(0, 10, values, np.asarray(present)[:, None], np.full_like(values, np.nan))
     arguments = {
         "independent": True, "view": "frozen", "seed": 0, "delta": 1e-5, "confidence": 0.95, "noise_multiplier": 1.0,
-        "sampling": None, "training_theory": None, "designs": {}, "canaries": [],
+        "sampling": None, "training_claim": None, "designs": {}, "canaries": [],
     }  # fmt: skip
     return canife_result([period], **(arguments | changes))
 

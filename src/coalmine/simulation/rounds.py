@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coalmine.accounting import Theory
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import Advance, reporting, shown_if_slow
 from coalmine.protocol import Audit, Release, check_audits
@@ -64,7 +64,7 @@ class Rounds(ABC):
         self._start = digest_of(self.state.model.cpu().numpy())
 
     @abstractmethod
-    def theory(self, delta: float) -> Theory:
+    def claim(self, delta: float) -> Claim:
         """The claimed guarantee of this configuration at ``delta``, from an accountant."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from coalmine.progress import track
 if TYPE_CHECKING:
     from torch import nn
 
-    from coalmine.methods.ldp.audit import LDPAudit
+    from coalmine.methods.ldp.audit import Ldp
     from coalmine.methods.ldp.crafters import Crafter
     from coalmine.simulation.data import FederatedData
     from coalmine.simulation.mechanisms.local import LDPServer, LocalMechanism
@@ -139,14 +139,14 @@ class LDPSettings(Settings):
 
         return LDPServer(learning_rate=self.learning_rate, scaling=self.scaling, radius=self.radius)
 
-    def audit(self) -> LDPAudit:
+    def audit(self) -> Ldp:
         """Return the audit, ready to run."""
-        from coalmine.methods.ldp.audit import LDPAudit
+        from coalmine.methods.ldp.audit import Ldp
         from coalmine.simulation.data import load
 
         mechanisms, crafters = self.mechanisms(), self.crafters()
         data = load(self.data, seed=self.seed).train
-        return LDPAudit(
+        return Ldp(
             data=data,
             model=lambda seed: self._model(data, mechanisms, seed),
             crafters=crafters,

@@ -28,7 +28,7 @@ class TextTrainingSettings(TrainingSettings):
     rounds: int = Field(40, ge=0, description="number of rounds")
     cohort: str = Field(
         "poisson:0.2",
-        description="poisson:Q, fixed:SIZE, with-replacement:SIZE or epoch:ROUNDS (each client once per ROUNDS rounds)",
+        description="poisson:Q, fixed:SIZE, epochs:N (each client once per epoch) or every-round",
     )
     client: ClientSettings = Field(
         default_factory=lambda: ClientSettings(learning_rate=0.5, epochs=1, batch_size=10),

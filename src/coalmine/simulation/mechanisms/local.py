@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from coalmine.accounting import Theory, local_theory
 from coalmine.arrays import Floats
+from coalmine.claims import Claim
 from coalmine.errors import InputError, check_count, check_delta, check_positive
 from coalmine.stats.gaussian import sigma_gaussian
 from coalmine.usercode import errors_of
@@ -87,7 +87,7 @@ class LocalMechanism(ABC):
         >>> mechanism = LDPSGD(epsilon=2.0)
         >>> mechanism.randomize(np.ones(3), np.random.default_rng(0), count=5).shape
         (5, 3)
-        >>> mechanism.theory().epsilon
+        >>> mechanism.claim().epsilon
         2.0
     """
 
@@ -106,9 +106,9 @@ class LocalMechanism(ABC):
         """The δ at which ``epsilon`` is claimed."""
         return 0.0
 
-    def theory(self) -> Theory:
+    def claim(self) -> Claim:
         """The claimed guarantee of one report, between any two gradients."""
-        return local_theory(epsilon=self.epsilon)
+        return Claim(local_epsilon=self.epsilon, rounds=1, delta=0.0)
 
     def clipped(self, gradient: npt.ArrayLike) -> Floats:
         """The gradient, scaled down to the clip norm if it is longer (Algorithm 1, line 1)."""
@@ -364,10 +364,17 @@ class LocalGaussian(LocalMechanism):
         """The noise standard deviation σ."""
         return 2 * self.norm * sigma_gaussian(self.epsilon, self.delta)
 
-    def theory(self) -> Theory:
+    def claim(self) -> Claim:
         """The exact guarantee of the Gaussian mechanism."""
-        noise_multiplier = self.noise / (2 * self.norm)
-        return replace(super().theory(), delta=self.delta, accountant="exact", noise_multiplier=noise_multiplier)
+        return Claim(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rounds=1,
+            accountant="exact",
+            noise_multiplier=self.noise / (2 * self.norm),
+            local_epsilon=self.epsilon,
+            adjacency="replace-one",
+        )
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """x + σ·N."""
@@ -430,11 +437,18 @@ class OwnMechanism(LocalMechanism):
         """The function's name."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
-    def theory(self) -> Theory:
+    def claim(self) -> Claim:
         """The guarantee as claimed."""
         # A report with δ > 0 has no pure ε by itself, of which the curve of the claim would be made.
         local_epsilon = self.epsilon if self.delta == 0 else None
-        return replace(super().theory(), delta=self.delta, accountant="as claimed", local_epsilon=local_epsilon)
+        return Claim(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            rounds=1,
+            accountant="as claimed",
+            local_epsilon=local_epsilon,
+            adjacency="replace-one",
+        )
 
     def reports(self, gradient: npt.ArrayLike, normals: Normals, uniforms: Floats, *, out: Reports) -> Reports:
         """The function's reports, each drawn with a generator that is seeded by its uniform numbers."""
