@@ -24,7 +24,7 @@ import trainer
 from coalmine.simulation import flat
 from coalmine.simulation.client import Participant
 from coalmine.simulation.kernels import convolutions, loop, one_step
-from coalmine.simulation.kernels.partial_sum import Kernel
+from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.memory import keep_freed_memory
 from coalmine.simulation.workers import one_thread
 

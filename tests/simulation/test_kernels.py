@@ -13,10 +13,10 @@ from coalmine.simulation import SGD, Adam, LocalTraining, flat
 from coalmine.simulation.kernels import layers
 from coalmine.simulation.kernels.choice import choose_kernel
 from coalmine.simulation.kernels.convolutions import reach, use_reach
-from coalmine.simulation.kernels.loop import Loop
+from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.model_step import ModelStep
-from coalmine.simulation.kernels.one_step import OneStep
-from coalmine.simulation.kernels.partial_sum import clip_factors, group_sizes
+from coalmine.simulation.kernels.layerwise import Layerwise
+from coalmine.simulation.kernels.kernel import clip_factors, group_sizes
 from coalmine.simulation.kernels.stacked import Stacked
 from coalmine.simulation.models.word_lstm import WordLSTM
 from federations import cnn, federation, mlp, naive_sum, parts, texts, word_model

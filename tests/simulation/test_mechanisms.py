@@ -21,8 +21,8 @@ from coalmine.simulation import (
     WeightsBySize,
     flat,
 )
-from coalmine.simulation.kernels.loop import Loop
-from coalmine.simulation.kernels.one_step import OneStep
+from coalmine.simulation.kernels.lean import LeanLoop
+from coalmine.simulation.kernels.layerwise import Layerwise
 from coalmine.simulation.kernels.stacked import Stacked
 from federations import federation, mlp, parts
 

@@ -19,7 +19,7 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.choice import promising_kernel
-from coalmine.simulation.kernels.loop import Loop
+from coalmine.simulation.kernels.lean import LeanLoop
 from coalmine.simulation.kernels.stacked import Stacked
 from coalmine.simulation.mechanisms.central import EqualWeights, Weighting
 from coalmine.simulation.workers import one_thread
