@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING
 from coalmine.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from coalmine.simulation.central import CentralTraining as CentralTraining
     from coalmine.simulation.client import LocalTraining as LocalTraining
-    from coalmine.simulation.evaluation import evaluate as evaluate
-    from coalmine.simulation.local_training import train_locally_private as train_locally_private
+    from coalmine.simulation.client import evaluate as evaluate
     from coalmine.simulation.mechanisms.central import AdaptiveClipping as AdaptiveClipping
     from coalmine.simulation.mechanisms.central import EqualWeights as EqualWeights
     from coalmine.simulation.mechanisms.central import FixedClipping as FixedClipping
@@ -42,15 +40,14 @@ if TYPE_CHECKING:
     from coalmine.simulation.mechanisms.privunit import PrivUnit2 as PrivUnit2
     from coalmine.simulation.optimizers import SGD as SGD
     from coalmine.simulation.optimizers import Adam as Adam
+    from coalmine.simulation.training import CentralTraining as CentralTraining
     from coalmine.simulation.training import Training as Training
+    from coalmine.simulation.training import train_locally_private as train_locally_private
 
 __getattr__, __all__ = lazy_names(
     __name__,
     {
-        "coalmine.simulation.central": ("CentralTraining",),
-        "coalmine.simulation.client": ("LocalTraining",),
-        "coalmine.simulation.evaluation": ("evaluate",),
-        "coalmine.simulation.local_training": ("train_locally_private",),
+        "coalmine.simulation.client": ("LocalTraining", "evaluate"),
         "coalmine.simulation.mechanisms.central": (
             "AdaptiveClipping",
             "EqualWeights",
@@ -69,6 +66,6 @@ __getattr__, __all__ = lazy_names(
             "SGD",
             "Adam",
         ),
-        "coalmine.simulation.training": ("Training",),
+        "coalmine.simulation.training": ("CentralTraining", "Training", "train_locally_private"),
     },
 )

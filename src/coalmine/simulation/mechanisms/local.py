@@ -177,9 +177,7 @@ class LocalMechanism(ABC):
         Uses ``projections`` if they belong to the same class as ``reports``; else whole reports are projected.
         """
         vector = np.asarray(gradient, dtype=np.float64)
-        homes = [
-            next(base for base in type(self).__mro__ if name in vars(base)) for name in ("projections", "reports")
-        ]
+        homes = [next(base for base in type(self).__mro__ if name in vars(base)) for name in ("projections", "reports")]
         if homes[0] is homes[1]:
             return self.projections(basis.T @ vector, len(basis), rng, count)
         rows = max(1, _CHUNK // len(basis))
