@@ -25,7 +25,7 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import Participant
 from coalmine.simulation.kernels import convolutions, loop, one_step
 from coalmine.simulation.kernels.kernel import Kernel
-from coalmine.simulation.memory import keep_freed_memory
+from coalmine.simulation.workers import keep_freed_memory
 from coalmine.simulation.workers import one_thread
 
 

@@ -11,7 +11,7 @@ from coalmine.errors import InputError
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.local_training import train_locally_private
+from coalmine.simulation.training import train_locally_private
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, LocalMechanism, Normals
 from coalmine.simulation.mechanisms.privunit import PrivUnit2, best_cap, cosine_quantile, cosine_tail
 from coalmine.stats import CosineNull
@@ -360,7 +360,7 @@ def test_reports_that_are_a_new_array_are_what_is_sent():
 
 
 def test_a_users_function_is_a_mechanism_with_its_claim():
-    from coalmine.simulation.mechanisms.user import OwnMechanism
+    from coalmine.simulation.mechanisms.local import OwnMechanism
 
     reference = LocalGaussian(epsilon=1.0, delta=1e-3)
     custom = OwnMechanism(
@@ -386,7 +386,7 @@ def test_a_users_function_is_a_mechanism_with_its_claim():
     ],
 )
 def test_faults_of_a_users_mechanism_raise_input_errors(function, message):
-    from coalmine.simulation.mechanisms.user import OwnMechanism
+    from coalmine.simulation.mechanisms.local import OwnMechanism
 
     with pytest.raises(InputError, match=message):
         OwnMechanism(function=function, epsilon=1.0).randomize(np.ones(3), np.random.default_rng(0))

@@ -198,7 +198,7 @@ class TrainingSettings(Settings):
     def training(self, splits: Splits, module: nn.Module, audits: Sequence[Audit] = ()) -> Training:
         """The training, ready to run."""
         from coalmine.simulation import Training
-        from coalmine.simulation.mechanisms.planted_bug import with_bug
+        from coalmine.simulation.mechanisms.central import with_bug
 
         mechanism = self.mechanism()
         if self.bug is not None:

@@ -75,7 +75,7 @@ def assert_locally_private(
     from coalmine.methods.ldp.estimates import estimates, shared_bound
     from coalmine.methods.ldp.games import GAMES, play, until_refuted
     from coalmine.methods.ldp.trials import Trials
-    from coalmine.simulation.mechanisms.user import OwnMechanism
+    from coalmine.simulation.mechanisms.local import OwnMechanism
 
     # Replacing a gradient by its opposite moves it by twice its norm.
     halved = None if noise_multiplier is None else check_number("noise_multiplier", noise_multiplier) / 2

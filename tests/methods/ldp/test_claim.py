@@ -11,7 +11,7 @@ from coalmine.methods.ldp.claim import LocalClaimTest, _rates_p_value
 from coalmine.methods.ldp.trials import Trials
 from coalmine.results.noise_shares import POWER
 from coalmine.results.verdict import Verdict
-from coalmine.simulation.mechanisms.user import OwnMechanism
+from coalmine.simulation.mechanisms.local import OwnMechanism
 from coalmine.stats import SequentialBound, epsilon_from_counts
 from coalmine.stats.sequential_power import reaches_power
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP

@@ -10,7 +10,7 @@ from coalmine.methods.ldp.until_refuted import WatchedGame
 from coalmine.progress import listening
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.mechanisms.local import LDPSGD
-from coalmine.simulation.mechanisms.user import OwnMechanism
+from coalmine.simulation.mechanisms.local import OwnMechanism
 from ldp_games import DoubledEpsilon, digits_audit
 
 

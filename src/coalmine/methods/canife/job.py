@@ -39,7 +39,7 @@ class CanifeJob(Job):
         """Return two results per adversary: for a single round, and for the rounds composed."""
         assert isinstance(trained, Training)
         sampling = trained.sampling.accounted(len(trained.data), trained.rounds)
-        claim = trained.claim(self._settings.delta, sampling=sampling) if trained.mechanism.private else None
+        claim = trained.claim(self._settings.delta) if trained.mechanism.private else None
         results: list[Result] = []
         for audit in self._audits:
             result = audit.result(

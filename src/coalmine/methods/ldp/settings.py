@@ -86,7 +86,7 @@ class LDPSettings(Settings):
         """Return one mechanism for each claimed ε."""
         from coalmine.simulation.mechanisms.local import LDPSGD, LocalGaussian
         from coalmine.simulation.mechanisms.privunit import PrivUnit2
-        from coalmine.simulation.mechanisms.user import OwnMechanism
+        from coalmine.simulation.mechanisms.local import OwnMechanism
         from coalmine.simulation.models import is_user_model
         from coalmine.usercode import load_function
 
@@ -166,7 +166,7 @@ class LDPSettings(Settings):
         import numpy as np
 
         from coalmine.simulation import models
-        from coalmine.simulation.local_training import train_locally_private
+        from coalmine.simulation.training import train_locally_private
 
         module = models.build(self.model or models.default_model(data.task), data.task, seed=seed)
         if not self.rounds:

@@ -1,9 +1,9 @@
-"""Local mechanisms: what a client does to its gradient before it leaves the device, and the server that averages reports.
+"""Local mechanisms: what a client does to its gradient before it leaves the device. Also the server of their reports.
 
 Algorithms and lines are those of Matsumoto et al. (2022). A mechanism makes reports in two ways with the same
-distribution: `LocalMechanism.reports` makes whole vectors from random numbers drawn beforehand, which several mechanisms
-can share; `LocalMechanism.projections` draws only a report's coordinates in a small subspace that contains the gradient,
-a few numbers per report instead of d. PrivUnit is in `coalmine.simulation.mechanisms.privunit`; see also
+distribution: `LocalMechanism.reports` makes whole vectors from random numbers drawn beforehand, which several
+mechanisms can share; `LocalMechanism.projections` draws only a report's coordinates in a small subspace that contains
+the gradient, a few numbers per report instead of d. PrivUnit is in `coalmine.simulation.mechanisms.privunit`; see also
 ``docs/ldp.md``.
 
 The random numbers come from an ordinary generator: fit for simulating and auditing a mechanism, not for deploying one.
@@ -71,9 +71,9 @@ class Normals:
 class LocalMechanism(ABC):
     """A local randomizer of gradients.
 
-    Subclasses implement ``reports``, ``log_density`` and ``server_factor``, and should implement ``projections`` if
-    there is a closed form. A subclass that overrides ``reports`` alone is audited by its reports, never by inherited
-    projections.
+    Subclasses implement ``reports`` (never ``randomize``, which calls it), ``log_density`` and ``server_factor``, and
+    should implement ``projections`` if there is a closed form. A subclass that overrides ``reports`` alone is audited
+    by its reports, never by inherited projections.
 
     Args:
         epsilon: The claimed ε of one report, between any two gradients.
@@ -96,6 +96,11 @@ class LocalMechanism(ABC):
     """Whether ``log_density`` of a single report is exact up to a constant; if not, it is only a score."""
     epsilon: float
     norm: float = 1.0
+
+    def __init_subclass__(cls) -> None:
+        # Audits make reports from numbers drawn beforehand, so a bug in an overridden `randomize` would go unseen.
+        if "randomize" in vars(cls):
+            raise InputError(f"{cls.__name__} overrides randomize, which audits do not call: override reports instead")
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
