@@ -78,7 +78,6 @@ def test_mock_clients_who_train_together_send_what_each_sends_alone():
     for _ in range(2):
         combined = sent.pool(weights, data, 0.3).combined(torch.eye(4))
         torch.testing.assert_close(combined, alone.double(), atol=1e-6, rtol=1e-4)
-    assert sent._together is not None
 
 
 def test_mock_clients_of_a_module_that_draws_random_numbers_train_alone():
@@ -86,7 +85,6 @@ def test_mock_clients_of_a_module_that_draws_random_numbers_train_alone():
     training = LocalTraining(optimizer=SGD(learning_rate=0.5), epochs=2)
     sent = ClientUpdates(module, data.task, training, mock=data)
     assert len(sent.pool(parameter_vector(module), data, 0.3)) == 2
-    assert sent._together is None
 
 
 def test_mock_clients_are_weighted_like_clients():

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from coalmine.arrays import Ints
@@ -18,11 +17,10 @@ from coalmine.seeds import generator
 from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.kernels.choice import promising_kernel
+from coalmine.simulation.kernels.choice import choose_kernel
+from coalmine.simulation.kernels.kernel import Kernel
 from coalmine.simulation.kernels.lean import LeanLoop
-from coalmine.simulation.kernels.stacked import Stacked
 from coalmine.simulation.mechanisms.central import EqualWeights, Weighting
-from coalmine.simulation.workers import one_thread
 
 
 def pool_updates(
@@ -75,8 +73,7 @@ class ClientUpdates:
         module: The module; it is not changed.
         task: What it learns.
         client: What a client does with its data.
-        mock: Clients whose updates will be needed repeatedly. They train together (`Stacked`) where that is faster and
-            gives the same update for the first of them as the reference, which trains one client after another.
+        mock: Clients whose updates will be needed repeatedly, for which the fastest kernel is chosen.
         weighting: How the mechanism weights mock clients by their size; equal weights if not given.
         pool_memory: GiB of memory that a pool may take. A larger one is kept in temporary files.
         seed: Seed of the clients' batches.
@@ -96,66 +93,33 @@ class ClientUpdates:
         flat.check_module(module, private=True)
         self._memory = check_positive("pool_memory", pool_memory)
         self._weighting, self._seed = weighting or EqualWeights(), check_count("seed", seed, least=0)
-        self._loop = Loop(module, task, client)
-        kernel = None if mock is None else promising_kernel(module, mock, client)
-        self._together, self._verified = kernel if isinstance(kernel, Stacked) else None, False
+        self._loop = LeanLoop(module, task, client)
+        self._mock_kernel = self._loop if mock is None else choose_kernel(module, mock, client)
 
     def of(self, weights: Tensor, data: FederatedData, clip_norm: float) -> Iterator[Tensor]:
         """Yield the clipped update (d,) of each client of ``data`` from the parameters ``weights``."""
-        return self._one_by_one(weights, data, clip_norm, self._clients(data, EqualWeights()))
+        return self._updates(self._loop, weights, data, clip_norm, EqualWeights())
 
     def pool(self, weights: Tensor, data: FederatedData, clip_norm: float) -> Pool:
         """Return the clipped and weighted updates of all clients of ``data`` from the parameters ``weights``."""
-        check_positive("clip_norm", clip_norm)
-        clients = self._clients(data, self._weighting)
-        stacked = self._stacked(weights, data, clip_norm, clients)
-        rows = self._one_by_one(weights, data, clip_norm, clients) if stacked is None else stacked
+        rows = self._updates(self._mock_kernel, weights, data, clip_norm, self._weighting)
         return Pool.of(rows, self._loop.model.shapes, clip_norm=clip_norm, pool_memory=self._memory)
 
-    def _one_by_one(
-        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Participant]
+    def _updates(
+        self, kernel: Kernel, weights: Tensor, data: FederatedData, clip_norm: float, weighting: Weighting
     ) -> Iterator[Tensor]:
-        """Yield the update of each client by the reference."""
+        """Yield the update of each client."""
         check_positive("clip_norm", clip_norm)
-        for name, client in zip(data.names, clients, strict=True):
-            with one_thread():
-                partial_sum = self._loop.clipped_sum(weights, [client], clip_norm, torch.empty_like(weights))
-            _check_finite(name, partial_sum.norms[0])
-            yield partial_sum.total
-
-    def _stacked(
-        self, weights: Tensor, data: FederatedData, clip_norm: float, clients: Sequence[Participant]
-    ) -> Tensor | None:
-        """Return the updates (clients, d) of clients who train together; None, for good, if no kernel applies.
-
-        The kernel is verified on first use: it must give what the loop gives for the first client, draw no random
-        numbers and change no buffer of the module.
-        """
-        kernel = self._together
-        if kernel is None:
-            return None
-        parts, norms, start, before = [], [], 0, torch.get_rng_state()
-        try:
-            with one_thread():
-                for count in kernel.chunks(data.sizes.tolist()):
-                    chunk, lengths = kernel.clipped_updates(weights, clients[start : start + count], clip_norm)
-                    parts.append(chunk)
-                    norms += lengths.tolist()
-                    start += count
-                rows = torch.cat(parts)
-                if not self._verified:
-                    first = self._loop.clipped_sum(weights, clients[:1], clip_norm, torch.empty_like(weights)).total
-                    self._verified = bool((rows[0] - first).norm() <= 1e-3 * first.norm())
-                    self._verified &= not kernel.model.buffers_changed and torch.equal(before, torch.get_rng_state())
-        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError):
-            self._verified = False
-        if not self._verified:
-            self._together = None
-            torch.set_rng_state(before)
-            return None
-        for name, norm in zip(data.names, norms, strict=True):
-            _check_finite(name, norm)
-        return rows
+        clients = self._clients(data, weighting)
+        number = 0
+        for part in kernel.clipped_updates(weights, clients, clip_norm):
+            for row, norm in zip(part.rows, part.norms, strict=True):
+                if not math.isfinite(norm):
+                    raise InputError(
+                        f"the update of client {data.names[number]!r} has norm {norm}: lower the clients' learning rate"
+                    )
+                yield row
+                number += 1
 
     def _clients(self, data: FederatedData, weighting: Weighting) -> list[Participant]:
         """Return each client with its weight and the stream of its batches."""
@@ -163,11 +127,6 @@ class ClientUpdates:
             Participant(data.client(i), float(weight), partial(generator, self._seed, "batches", i))
             for i, weight in enumerate(weighting.weights(data.sizes))
         ]
-
-
-def _check_finite(name: str, norm: float) -> None:
-    if not math.isfinite(norm):
-        raise InputError(f"the update of client {name!r} has norm {norm}: lower the clients' learning rate")
 
 
 def check_disjoint(pool: FederatedData, clients: FederatedData) -> None:

@@ -12,7 +12,8 @@ al. 2022, "ghost clipping"): ‖DᵀX‖² = Σ (X Xᵀ) ∘ (D Dᵀ). The plain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -114,7 +115,7 @@ class Recorder:
             uses[layer].append((inputs if create_graph else inputs.detach(), delta))
         return values, dict(uses)
 
-    def gradients(self, uses: dict[nn.Module, Uses], count: int) -> list[Tensor]:
+    def gradients(self, uses: Mapping[nn.Module, Uses], count: int) -> list[Tensor]:
         """The gradients of all parameters, each (count, *shape), in the order of ``module.parameters()``."""
         gradients: dict[int, Tensor] = {}
         for layer in self.layers:
@@ -138,25 +139,26 @@ def layer_gradients(layer: nn.Module, uses: Uses, count: int) -> list[Tensor]:
             x, d = _rows(layer, uses, count)
             gradients = [torch.bmm(d.transpose(1, 2), x), d.sum(1)]
         case nn.Embedding():
-            gradients = [_add_up([_table_gradients(layer, x, d, count) for x, d in uses])]
+            gradients = [_sum([_table_gradients(layer, x, d, count) for x, d in uses])]
         case nn.Conv2d():
             weights = [_kernel_gradients(layer, x, d, count) for x, d in uses]
             biases = [_over_examples(d.flatten(2).sum(2), count) for _, d in uses]
-            gradients = [_add_up(weights), _add_up(biases)]
+            gradients = [_sum(weights), _sum(biases)]
         case nn.GroupNorm():
             scales, shifts = [], []
             for x, d in uses:
-                normal, d = F.group_norm(x, layer.num_groups, eps=layer.eps), d.reshape(*x.shape[:2], -1)
-                scales.append(_over_examples((normal.view_as(d) * d).sum(2), count))
-                shifts.append(_over_examples(d.sum(2), count))
-            gradients = [_add_up(scales), _add_up(shifts)]
+                normal = F.group_norm(x, layer.num_groups, eps=layer.eps)
+                scales.append(_over_examples((normal * d).reshape(*x.shape[:2], -1).sum(2), count))
+                shifts.append(_over_examples(d.reshape(*x.shape[:2], -1).sum(2), count))
+            gradients = [_sum(scales), _sum(shifts)]
         case _:
             raise TypeError(f"no rule for {type(layer).__name__}")
     return gradients[: len(parameters_of(layer))]  # without the bias if there is none
 
 
-def _add_up(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.stack(tensors).sum(0)
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    total: Tensor = functools.reduce(torch.add, tensors)
+    return total
 
 
 def _over_examples(values: Tensor, count: int) -> Tensor:
@@ -166,14 +168,13 @@ def _over_examples(values: Tensor, count: int) -> Tensor:
 
 def _rows(layer: nn.Module, uses: Uses, count: int) -> tuple[Tensor, Tensor]:
     """Inputs X (count, rows, in) and deltas D (count, rows, out) of a layer, written as a matrix product."""
-    inputs, deltas = [], []
-    for x, d in uses:
-        if isinstance(layer, nn.Conv2d):
-            assert not isinstance(layer.padding, str)
-            x = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)
-            d = d.flatten(2).transpose(1, 2)
-        inputs.append(x.reshape(count, -1, x.shape[-1]))
-        deltas.append(d.reshape(count, -1, d.shape[-1]))
+    if isinstance(layer, nn.Conv2d):
+        # What the kernel sees at each place of an image is one row.
+        assert not isinstance(layer.padding, str)
+        unfold = nn.Unfold(layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+        uses = [(unfold(x).transpose(1, 2), d.flatten(2).transpose(1, 2)) for x, d in uses]
+    inputs = [x.reshape(count, -1, x.shape[-1]) for x, _ in uses]
+    deltas = [d.reshape(count, -1, d.shape[-1]) for _, d in uses]
     return torch.cat(inputs, 1), torch.cat(deltas, 1)
 
 
@@ -190,7 +191,7 @@ def _table_gradients(layer: nn.Embedding, tokens: Tensor, deltas: Tensor, count:
 def _kernel_gradients(layer: nn.Conv2d, images: Tensor, deltas: Tensor, count: int) -> Tensor:
     """The gradients of a convolution's weight."""
     shape, geometry = layer.weight.shape, (layer.stride, layer.padding, layer.dilation)
-    if len(images) == count > 1:
+    if len(images) == count:
         x, d = _rows(layer, [(images, deltas)], count)
         return torch.bmm(d.transpose(1, 2), x).view(count, *shape)
     each = zip(images.chunk(count), deltas.chunk(count), strict=True)

@@ -49,7 +49,7 @@ class WordLSTM(nn.Module):
         return self.output(torch.stack(states, 1))  # type: ignore[no-any-return]
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored; zero if there are none."""
+        """Return the mean cross-entropy of ``forward`` over the targets that are not ignored, or zero without any."""
         losses, _ = self.target_losses(tokens, targets)
         return losses.sum() / max(1, targets.numel() if self.ignored is None else int((targets != self.ignored).sum()))
 
