@@ -48,6 +48,7 @@ class Rounds(ABC):
     ) -> None:
         check_kind("model", model, nn.Module, "a torch.nn.Module, such as models.build(name, task)")
         check_kind("data", data, FederatedData, "FederatedData, such as load(name).train")
+        check_kind("test", data if test is None else test, FederatedData, "FederatedData, such as load(name).test")
         check_audits(audits)
         if test is None and evaluate_every is not None:
             raise InputError(f"evaluate_every is {evaluate_every}, but there is no test data: set test as well")
