@@ -18,8 +18,13 @@ from coalmine.simulation.data.federated import FederatedData, Splits, Task, grou
 from coalmine.simulation.data.files import Columns
 from coalmine.simulation.data.generated_text import generated_text
 from coalmine.simulation.data.splitting import SplitOptions, parse_partition, repartition, split_by_user
-from coalmine.simulation.data.text import classification_splits, language_splits, tokenize_characters, tokenize_words
-from coalmine.simulation.data.vocabulary import Level
+from coalmine.simulation.data.text import (
+    Level,
+    classification_splits,
+    language_splits,
+    tokenize_characters,
+    tokenize_words,
+)
 
 _VARIABLE = "COALMINE_DATA"  # names the directory of these files
 _FILES = {
