@@ -114,7 +114,12 @@ def test_two_workers_give_the_bits_of_one(kernel):
 def test_two_workers_give_the_bits_of_one_for_a_large_model():
     """Noise of two streams, and a server step that is rounded."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 36_000), nn.ReLU(), nn.Linear(36_000, 3))
-    settings = {"model": model, "client": KERNELS["Layerwise"]["client"], "server": SGD(learning_rate=0.37), "rounds": 2}
+    settings = {
+        "model": model,
+        "client": KERNELS["Layerwise"]["client"],
+        "server": SGD(learning_rate=0.37),
+        "rounds": 2,
+    }
     one, two = finished(**settings), finished(**settings, workers=2)
     assert one.dim > 1 << 21
     assert same(one, two)

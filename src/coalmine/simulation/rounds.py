@@ -22,7 +22,7 @@ from coalmine.simulation import checkpoint, flat
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.client import evaluate
 from coalmine.simulation.data.federated import FederatedData, digest_of
-from coalmine.simulation.models.tasks import check_fits
+from coalmine.simulation.models import check_fits
 from coalmine.simulation.workers import one_thread
 from coalmine.vectors import AnyVector
 

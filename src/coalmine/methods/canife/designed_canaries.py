@@ -33,7 +33,7 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining
 from coalmine.simulation.data.federated import Examples, FederatedData
 from coalmine.simulation.mechanisms.central import EqualWeights, Weighting, WeightsBySize
-from coalmine.simulation.models.tasks import check_fits
+from coalmine.simulation.models import check_fits
 
 # A canary whose update is shorter than this share of the clip norm has been learned by the model.
 _LEARNED = 0.9

@@ -195,7 +195,12 @@ class Mechanism:
     weighting: Weighting = field(default_factory=EqualWeights)
 
     def __post_init__(self) -> None:
-        check_kind("clipping", self.clipping, (NoClipping, FixedClipping, AdaptiveClipping), "a rule such as FixedClipping(1.0)")
+        check_kind(
+            "clipping",
+            self.clipping,
+            (NoClipping, FixedClipping, AdaptiveClipping),
+            "a rule such as FixedClipping(1.0)",
+        )
         check_kind("weighting", self.weighting, (EqualWeights, WeightsBySize), "EqualWeights() or WeightsBySize(cap)")
         if not (check_number("noise_multiplier", self.noise_multiplier) >= 0 and math.isfinite(self.noise_multiplier)):
             raise InputError(f"noise_multiplier must be 0 or more, got {self.noise_multiplier}")
