@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from coalmine.simulation.mechanisms.central import NoClipping as NoClipping
     from coalmine.simulation.mechanisms.central import WeightsBySize as WeightsBySize
     from coalmine.simulation.mechanisms.local import LDPSGD as LDPSGD
+    from coalmine.simulation.mechanisms.local import LDPServer as LDPServer
     from coalmine.simulation.mechanisms.local import LocalGaussian as LocalGaussian
     from coalmine.simulation.mechanisms.local import LocalMechanism as LocalMechanism
+    from coalmine.simulation.mechanisms.local import OwnMechanism as OwnMechanism
     from coalmine.simulation.mechanisms.privunit import PrivUnit2 as PrivUnit2
     from coalmine.simulation.optimizers import SGD as SGD
     from coalmine.simulation.optimizers import Adam as Adam
@@ -58,8 +60,10 @@ __getattr__, __all__ = lazy_names(
         ),
         "coalmine.simulation.mechanisms.local": (
             "LDPSGD",
+            "LDPServer",
             "LocalGaussian",
             "LocalMechanism",
+            "OwnMechanism",
         ),
         "coalmine.simulation.mechanisms.privunit": ("PrivUnit2",),
         "coalmine.simulation.optimizers": (

@@ -443,7 +443,7 @@ def train_locally_private(
     Example:
         >>> from coalmine.simulation import models
         >>> from coalmine.simulation.data import load
-        >>> from coalmine.simulation.mechanisms import LDPSGD
+        >>> from coalmine.simulation import LDPSGD
         >>> data = load("digits").train
         >>> trained = train_locally_private(
         ...     models.build("logistic", data.task), data, mechanism=LDPSGD(epsilon=2.0),

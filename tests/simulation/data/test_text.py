@@ -70,8 +70,7 @@ def test_a_vocabulary_survives_being_stored_as_json():
     [
         (("a", "b"), {}, "must have <pad>"),
         (MARKS, {}, "then words"),
-        ((*MARKS, "a", "a"), {}, "'a' twice"),
-        ((*MARKS, "a"), {"level": "bytes"}, "level must .* got 'bytes'"),
+        ((*MARKS, "a", "a"), {}, "each once"),
     ],
 )
 def test_a_vocabulary_that_makes_no_sense_raises(entries, settings, message):

@@ -59,13 +59,10 @@ class Vocabulary:
     def __post_init__(self) -> None:
         entries = tuple(self.entries)
         object.__setattr__(self, "entries", entries)
-        if self.level not in ("words", "characters"):
-            raise InputError(f"level must be words or characters, got {self.level!r}")
-        if entries[: len(MARKS)] != MARKS or len(entries) == len(MARKS):
-            raise InputError(f"a vocabulary must have {', '.join(MARKS)}, then words, got {', '.join(entries[:5])}")
-        if len(set(entries)) != len(entries):
-            duplicate = next(entry for i, entry in enumerate(entries) if entry in entries[:i])
-            raise InputError(f"a vocabulary must have each word once, got {duplicate!r} twice")
+        if entries[: len(MARKS)] != MARKS or len(entries) == len(MARKS) or len(set(entries)) != len(entries):
+            raise InputError(
+                f"a vocabulary must have {', '.join(MARKS)}, then words, each once, got {', '.join(entries[:5])}, …"
+            )
 
     @classmethod
     def build(

@@ -14,33 +14,3 @@
 
 The claimed guarantees are computed in `coalmine.claims`, not here.
 """
-
-from coalmine.simulation.mechanisms.central import (
-    AdaptiveClipping,
-    Clipping,
-    EqualWeights,
-    FixedClipping,
-    Mechanism,
-    NoClipping,
-    Weighting,
-    WeightsBySize,
-)
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, LocalMechanism, OwnMechanism
-from coalmine.simulation.mechanisms.privunit import PrivUnit2
-
-__all__ = [
-    "LDPSGD",
-    "AdaptiveClipping",
-    "Clipping",
-    "EqualWeights",
-    "FixedClipping",
-    "LDPServer",
-    "LocalGaussian",
-    "LocalMechanism",
-    "Mechanism",
-    "NoClipping",
-    "OwnMechanism",
-    "PrivUnit2",
-    "Weighting",
-    "WeightsBySize",
-]

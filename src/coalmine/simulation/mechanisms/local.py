@@ -83,7 +83,7 @@ class LocalMechanism(ABC):
         InputError: If an argument is not positive.
 
     Example:
-        >>> from coalmine.simulation.mechanisms import LDPSGD
+        >>> from coalmine.simulation import LDPSGD
         >>> mechanism = LDPSGD(epsilon=2.0)
         >>> mechanism.randomize(np.ones(3), np.random.default_rng(0), count=5).shape
         (5, 3)

@@ -7,14 +7,13 @@ takes embedded tokens instead of token ids. See docs/models.md.
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 
-from coalmine.errors import InputError, check_count
+from coalmine.errors import InputError, check_count, did_you_mean
 from coalmine.simulation.data.federated import Task
 from coalmine.simulation.models import images, text, word_lstm
 from coalmine.usercode import describe_error, describe_type, errors_of, load_function
@@ -69,9 +68,8 @@ def build(name: str, task: Task, *, seed: int = 0, **settings: int | float) -> n
         elif is_user_model(name):
             builder = load_function(name, "model")
         else:
-            close = difflib.get_close_matches(name, MODELS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"available: {', '.join(MODELS)}."
-            raise InputError(f"there is no model {name!r}; {hint} A model in your own file is path.py:function.")
+            hint = did_you_mean(name, MODELS)
+            raise InputError(f"there is no model {name!r}. {hint} A model in your own file is path.py:function.")
         parameters = inspect.signature(builder).parameters.values()
         accepted = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
         for setting, value in settings.items():
