@@ -88,8 +88,9 @@ def test_a_setting_given_twice_is_refused():
 
 def test_training_settings_build_the_training_they_describe():
     (settings,) = settings_from_texts(
-        ["partition=iid:30", "clients=20", "rounds=2", "cohort=epoch:2", "clip_norm=adaptive:0.5", "noise_multiplier=1",
-         "weights=size:30", "client.batch_size=all", "client.epochs=1", "server.optimizer=adam", "server.momentum=0",
+        ["partition=iid:30", "clients=20", "rounds=2", "cohort=epochs:1", "clip_norm=adaptive:0.5",
+         "noise_multiplier=1", "weights=size:30", "client.batch_size=all",
+         "client.epochs=1", "server.optimizer=adam", "server.momentum=0",
          "model_settings.hidden=16"],
         TrainingSettings,
     )  # fmt: skip
@@ -123,12 +124,3 @@ def test_wrong_values_of_a_training_are_sentences(text, message):
 
     with pytest.raises(InputError, match=message):
         build()
-
-
-def test_the_default_memory_of_a_pool_is_that_of_the_design():
-    from coalmine.methods.canife.pool_storage import POOL_MEMORY
-    from coalmine.methods.canife.settings import CanifeSettings
-
-    assert CanifeSettings().pool_memory == POOL_MEMORY
-    with pytest.raises(InputError, match="pool_memory = '0' is wrong: it must be more than 0"):
-        settings_from_texts(["pool_memory=0"], CanifeSettings)

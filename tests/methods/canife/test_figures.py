@@ -17,7 +17,7 @@ from coalmine.errors import InputError
 from coalmine.methods.canife import figures
 from coalmine.methods.canife.audit import Canife
 from coalmine.methods.canife.canaries import GivenUpdates
-from coalmine.methods.canife.design.loop import DesignSettings
+from coalmine.methods.canife.design import DesignSettings
 from coalmine.methods.canife.designed_canaries import DesignedCanaries
 from coalmine.methods.canife.method import METHOD
 from coalmine.methods.canife.report_section import crafted_samples

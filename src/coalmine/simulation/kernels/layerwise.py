@@ -26,7 +26,7 @@ from coalmine.simulation import flat
 from coalmine.simulation.client import LocalTraining, Participant
 from coalmine.simulation.data.federated import FederatedData, Task
 from coalmine.simulation.kernels.kernel import Kernel, PartialSum, clip_factors, group_sizes, padded, weights_of
-from coalmine.simulation.models.tied import TiedLinear
+from coalmine.simulation.models.layers import SoftEmbedding, TiedLinear
 from coalmine.simulation.optimizers import SGD
 
 Uses = Sequence[tuple[Tensor, Tensor]]
@@ -49,15 +49,19 @@ _CANCELLATION = 64
 
 def is_supported(layer: nn.Module) -> bool:
     """Whether `layer_gradients` handles this layer."""
+    # A subclass may compute something else, also something that only later parameters show.
+    if type(layer) not in (nn.Conv2d, nn.GroupNorm, nn.Embedding, nn.Linear, SoftEmbedding, TiedLinear):
+        return False
     match layer:
         case nn.Conv2d():
-            return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+            plain = layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+            return plain and len(layer.padding) == 2
         case nn.GroupNorm():
             return layer.affine and layer.bias is not None
         case nn.Embedding():
             return layer.max_norm is None and not layer.scale_grad_by_freq and layer.padding_idx is None
         case _:
-            return type(layer) is nn.Linear or isinstance(layer, TiedLinear)
+            return True
 
 
 def parameters_of(layer: nn.Module) -> list[Tensor]:
@@ -75,12 +79,14 @@ class Recorder:
 
     Args:
         module: The module, which is changed: pass a copy. All parameters must be in supported layers.
+        parameters: Those whose gradients are wanted, in their order; all of the module's if None.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, parameters: Sequence[Tensor] | None = None) -> None:
         self.layers = layers_of(module)
-        self._outputs: list[tuple[nn.Module, Tensor, Tensor]] = []
-        self._places = {id(value): place for place, value in enumerate(module.parameters())}
+        self._outputs: list[tuple[nn.Module, Tensor, Tensor, int]] = []
+        wanted = module.parameters() if parameters is None else parameters
+        self._places = {id(value): place for place, value in enumerate(wanted)}
         for layer in module.modules():
             if hasattr(layer, "inplace"):
                 layer.inplace = False  # type: ignore[assignment]  # it would overwrite outputs that are recorded
@@ -96,7 +102,7 @@ class Recorder:
     def _record(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if not output.requires_grad:
             output.requires_grad_()
-        self._outputs.append((layer, inputs[0], output))
+        self._outputs.append((layer, inputs[0], output, output._version))
 
     def differentiate(
         self, losses: Callable[[], Tensor], *, create_graph: bool = False
@@ -109,18 +115,23 @@ class Recorder:
         self._outputs.clear()
         values = losses()
         outputs, self._outputs = self._outputs, []
-        deltas = torch.autograd.grad(values.sum(), [output for _, _, output in outputs], create_graph=create_graph)
+        if any(output._version != version for _, _, output, version in outputs):
+            raise ValueError("the output of a layer is modified in place, so its deltas are those of other values")
+        recorded = [output for _, _, output, _ in outputs]
+        deltas = torch.autograd.grad(values.sum(), recorded, create_graph=create_graph)
         uses: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in self.layers}
-        for (layer, inputs, _), delta in zip(outputs, deltas, strict=True):
+        for (layer, inputs, _, _), delta in zip(outputs, deltas, strict=True):
             uses[layer].append((inputs if create_graph else inputs.detach(), delta))
         return values, dict(uses)
 
     def gradients(self, uses: Mapping[nn.Module, Uses], count: int) -> list[Tensor]:
-        """The gradients of all parameters, each (count, *shape), in the order of ``module.parameters()``."""
+        """The gradients of the parameters, each (count, *shape), in their order."""
         gradients: dict[int, Tensor] = {}
         for layer in self.layers:
             for value, gradient in zip(parameters_of(layer), layer_gradients(layer, uses[layer], count), strict=True):
-                place = self._places[id(value)]
+                place = self._places.get(id(value))
+                if place is None:  # frozen
+                    continue
                 gradients[place] = gradients[place] + gradient if place in gradients else gradient
         return [gradients[place] for place in range(len(self._places))]
 
@@ -163,7 +174,8 @@ def _sum(tensors: Sequence[Tensor]) -> Tensor:
 
 def _over_examples(values: Tensor, count: int) -> Tensor:
     """The sum over the examples of each client, (count, …)."""
-    return values.unflatten(0, (count, -1)).sum(1)
+    by_client: Tensor = values.unflatten(0, (count, -1))
+    return by_client.sum(1)
 
 
 def _rows(layer: nn.Module, uses: Uses, count: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
-"""The output layer of a language model that reuses the embedding table."""
+"""Layers of language models that kernels recognize."""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,3 +25,18 @@ class TiedLinear(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Return logits (…, words) for states (…, width)."""
         return F.linear(states, self.weight)
+
+
+class SoftEmbedding(nn.Embedding):
+    """``nn.Embedding`` that maps distributions over tokens, (k, positions, tokens), to mean vectors."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return vectors (k, positions, width) for distributions, or for tokens (k, positions)."""
+        if not input.is_floating_point():
+            return super().forward(input)
+        if self.padding_idx is None:
+            return input @ self.weight
+        # As in torch, the row of the padding token is not trained.
+        trained = torch.ones(len(self.weight), 1, dtype=torch.bool, device=input.device)
+        trained[self.padding_idx] = False
+        return input @ torch.where(trained, self.weight, self.weight.detach())
