@@ -11,9 +11,9 @@ from coalmine.errors import InputError
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.training import train_locally_private
 from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, LocalMechanism, Normals
 from coalmine.simulation.mechanisms.privunit import PrivUnit2, best_cap, cosine_quantile, cosine_tail
+from coalmine.simulation.training import train_locally_private
 from coalmine.stats import CosineNull
 
 MECHANISMS = [LDPSGD, PrivUnit2, LocalGaussian]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coalmine.arrays import Floats, Ints
 from coalmine.claims import Claim
-from coalmine.claims.sampling import AtMost, EveryRound, FixedSize, Sampling
+from coalmine.claims.sampling import EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
 from coalmine.protocol import Audit, Contribution, Release, checked_contribution
@@ -146,14 +146,11 @@ class Training(Rounds):
         Args:
             delta: The δ at which to state ε.
         """
-        noise, rounds, sampling = self.mechanism.noise_multiplier, self.rounds, self.sampling
-        sampling = sampling.accounted(len(self.data), rounds) if self.private else EveryRound()
+        noise = self.mechanism.noise_multiplier
+        sampling = self.sampling.accounted(len(self.data), self.rounds) if self.private else EveryRound()
         if isinstance(sampling, FixedSize):
             noise /= 2
-        if isinstance(sampling, AtMost):
-            # A client drawn m times in one round counts as m² rounds, which can exceed the number of rounds.
-            rounds = max(rounds, sampling.times)
-        return Claim(noise_multiplier=noise, sampling=sampling, rounds=rounds, delta=delta)
+        return Claim(noise_multiplier=noise, sampling=sampling, rounds=self.rounds, delta=delta)
 
     def expected_clients(self, round: int) -> float:
         """The expected number of clients in a round."""
@@ -208,7 +205,7 @@ class Training(Rounds):
         planted = [audit.plant(number, clip_norm=state.clip_norm) for audit in self.audits]
         contributions = [contribution for contribution in planted if contribution is not None]
         update, divisor, norms, losses = self._noisy_mean(contributions)
-        cohort = np.unique(self.sampling.draw(len(self.data), self.rounds, seed=self.seed, round=number))
+        cohort = self.sampling.draw(len(self.data), self.rounds, seed=self.seed, round=number)
         for audit in self.audits:
             audit.cohort(number, cohort.tolist(), len(self.data))
         metrics: Metrics = {"round": number, "clients": len(norms)}
@@ -241,9 +238,8 @@ class Training(Rounds):
             clients = self._workers.sum(self.state.model, items)
             self._check_finite(np.concatenate([np.arange(0), *(item.clients for item in items)]), clients)
         else:
-            # How often each client takes part: more than once for cohorts drawn with replacement.
-            times = torch.from_numpy(np.bincount(cohort, minlength=population)).to(frozen.total)
-            clients = PartialSum(times @ frozen.total, frozen.norms[cohort], frozen.losses[cohort])
+            takes_part = torch.from_numpy(np.bincount(cohort, minlength=population)).to(frozen.total)
+            clients = PartialSum(takes_part @ frozen.total, frozen.norms[cohort], frozen.losses[cohort])
         total = clients.total
         for contribution in planted:
             checked_contribution(contribution, dim=self.dim, clip_norm=clip_norm, round=number)

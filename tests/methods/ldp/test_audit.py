@@ -21,9 +21,8 @@ from coalmine.results.verdict import Verdict
 from coalmine.simulation import models
 from coalmine.simulation.data import load
 from coalmine.simulation.data.federated import FederatedData, Task
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, LocalGaussian, OwnMechanism
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
-from coalmine.simulation.mechanisms.local import OwnMechanism
 from ldp_games import EPSILONS, DoubledEpsilon, Unclipped, WithoutNormProjection, digits_audit
 
 

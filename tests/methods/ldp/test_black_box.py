@@ -17,9 +17,8 @@ from coalmine.methods.ldp.estimates import estimates
 from coalmine.methods.ldp.pair import Pair
 from coalmine.methods.ldp.trials import Plane, white_box
 from coalmine.simulation.data.federated import Task
-from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer
+from coalmine.simulation.mechanisms.local import LDPSGD, LDPServer, OwnMechanism
 from coalmine.simulation.mechanisms.privunit import PrivUnit2
-from coalmine.simulation.mechanisms.local import OwnMechanism
 from ldp_games import benign_images, crafted, dummy
 
 

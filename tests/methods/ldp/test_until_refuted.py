@@ -9,8 +9,7 @@ from coalmine.methods.ldp.trials import Trials
 from coalmine.methods.ldp.until_refuted import WatchedGame
 from coalmine.progress import listening
 from coalmine.results.verdict import Verdict
-from coalmine.simulation.mechanisms.local import LDPSGD
-from coalmine.simulation.mechanisms.local import OwnMechanism
+from coalmine.simulation.mechanisms.local import LDPSGD, OwnMechanism
 from ldp_games import DoubledEpsilon, digits_audit
 
 

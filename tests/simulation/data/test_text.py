@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 from coalmine.errors import DataWarning, InputError
 from coalmine.simulation.data import SplitOptions, Vocabulary, generated_text
 from coalmine.simulation.data.generated_text import made_up_word
-from coalmine.simulation.data.text import classification_splits, language_splits, tokenize_characters, tokenize_words
-from coalmine.simulation.data.text import MARKS, words_in
+from coalmine.simulation.data.text import (
+    MARKS,
+    classification_splits,
+    language_splits,
+    tokenize_characters,
+    tokenize_words,
+    words_in,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::coalmine.errors.DataWarning")
 
