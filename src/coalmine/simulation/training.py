@@ -20,7 +20,7 @@ from coalmine.claims import Claim
 from coalmine.claims.sampling import EveryRound, FixedSize, Sampling
 from coalmine.errors import InputError, check_count, check_kind
 from coalmine.progress import track
-from coalmine.protocol import Audit, Contribution, Release, checked_contribution
+from coalmine.protocol import Audit, Contribution, checked_contribution
 from coalmine.seeds import generator
 from coalmine.simulation.checkpoint import Metrics, TrainingState
 from coalmine.simulation.client import LocalTraining, loss_of, seed_dropout, tensors
@@ -176,8 +176,7 @@ class Training(Rounds):
                 planted = audit.plant(number, clip_norm=self.state.clip_norm, trial=trial)
                 contributions = [] if planted is None else [planted]
                 update, divisor, _, _ = self._noisy_mean(contributions, trial=first + trial, frozen=updates)
-                release = Release(round=number, kind="update", vector=shown(update), trial=trial, divisor=divisor)
-                audit.observe(release)
+                audit.observe(number, update=shown(update), trial=trial, divisor=divisor)
 
     def _frozen_updates(self, rounds: int, trial: int) -> PartialSum | None:
         """Every client's clipped and weighted update (clients, d) on the frozen model; None to train clients anew.
