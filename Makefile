@@ -74,12 +74,14 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 
-$(VENV)/.lint: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.lint: $(VENV)/bin/python pyproject.toml constraints.txt reproductions/pyproject.toml
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps -e ./reproductions
 	touch $@
 
-$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt reproductions/pyproject.toml
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,integrations]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps -e ./reproductions
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps flwr-datasets prv-accountant 'pfl; python_version < "3.13"'
 	touch $@
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import jax_privacy.auditing as peer
 import numpy as np
 
-from coalmine.reproductions.gaussian_mechanism import canary_cosines
 from coalmine.stats import Scores, one_run, one_run_fdp, simultaneous
+from coalmine_reproductions.gaussian_mechanism import canary_cosines
 
 DELTA, ALPHA = 1e-5, 0.05
 

@@ -77,7 +77,7 @@ def test_pages_count_the_lines_of_an_audit(page, sentence):
     assert counts == {"flower": {"new": 5, "changed": 2}, "nvflare": {"new": 2, "changed": 0}}[page]
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "reproductions").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

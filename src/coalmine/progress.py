@@ -6,13 +6,12 @@ practically nothing.
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ Track = Callable[[Iterable[Any]], Iterable[Any]]
 """Wraps an iterable to report progress through it, like `track` with its name filled in."""
 
 _PATIENCE = 2.0  # seconds
+_EVERY = 0.2  # seconds between updates of a notebook
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
@@ -165,62 +165,6 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
-
-
-_EVERY = 0.2  # seconds between messages of progress from another process
-
-Message = tuple[int, str, int] | tuple[int, int, str] | tuple[int]
-"""Progress of another process: a number for the task with its name and steps, its progress, or its end."""
-
-
-def relayed(send: Callable[[Message], object]) -> Listener:
-    """Return a listener that sends progress to another process, where a `Relay` shows it."""
-    tasks = itertools.count()
-
-    def listener(what: str, total: int) -> tuple[Advance, Callable[[], None]]:
-        task, last = next(tasks), -math.inf
-        send((task, what, total))
-
-        def advance(done: int, text: str) -> None:
-            nonlocal last
-            if time.monotonic() - last > _EVERY:
-                last = time.monotonic()
-                send((task, done, text))
-
-        def end() -> None:
-            send((task,))
-
-        return advance, end
-
-    return listener
-
-
-class Relay:
-    """Shows the progress that another process sent with `relayed`, to whoever listens here.
-
-    Args:
-        name: What the other process does, shown before its tasks.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._tasks: dict[int, tuple[ExitStack, Advance]] = {}
-
-    def show(self, message: Message) -> None:
-        """Show one message."""
-        match message:
-            case (int(task), str(what), int(total)):
-                stack = ExitStack()
-                self._tasks[task] = stack, stack.enter_context(reporting(f"{self._name}: {what}", total))
-            case (int(task), int(done), str(text)):
-                self._tasks[task][1](done, text)
-            case (int(task),):
-                self._tasks.pop(task)[0].close()
-
-    def close(self) -> None:
-        """End all tasks: the other process is gone."""
-        while self._tasks:
-            self._tasks.popitem()[1][0].close()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoints
 
 import numpy as np
 import pytest
@@ -283,7 +284,6 @@ def test_bad_files_get_one_sentence_and_exit_code_2(run, tmp_path, content):
         (["account", "--noise-multiplier", "1", "--sampling", "poison:0.1"], "poisson"),
         (["account", "--noise-multiplier", "1", "--sampling", "poisson:2"], "in [0, 1]"),
         (["account", "--noise-multiplier", "1", "--rounds", "-3"], "rounds"),
-        (["reproduce", "table-9"], "table-9"),
     ],
 )
 def test_bad_arguments_get_one_sentence_and_exit_code_2(run, arguments, sentence):
@@ -359,7 +359,7 @@ def test_the_completion_script_can_be_shown(run, monkeypatch):
 def test_help_and_version(run):
     code, out, _ = run("--help")
     assert code == 0
-    for command in ("demo", "estimate", "exposure", "account", "sweep", "log", "reproduce"):
+    for command in ("demo", "estimate", "exposure", "account", "sweep", "log"):
         assert command in out
     lines = run("--version")[1].splitlines()
     assert run("-V")[1].splitlines() == run("version")[1].splitlines() == lines
@@ -404,3 +404,41 @@ def test_a_misspelled_choice_has_a_suggestion(run):
     code, _, err = run("log", "somewhere", "--to", "mlfow")
     assert (code, "Did you mean 'mlflow'?" in " ".join(err.split())) == (2, True)
     assert "Did you mean" not in run("log", "somewhere", "--to", "paper")[2]
+
+
+@pytest.fixture
+def other_package(tmp_path, monkeypatch):
+    """Install a package with two commands: a function and a Typer."""
+    (tmp_path / "other.py").write_text(
+        "import typer\n"
+        "def greet(name: str) -> None:\n    print('hello', name)\n"
+        "tools = typer.Typer(add_completion=False)\n"
+        "tools.command()(greet)\n"
+        "tools.command()(lambda: None)\n"
+    )
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[coalmine.commands]\ngreet = other:greet\ntools = other:tools\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("other_package")
+def test_other_packages_add_commands(run):
+    assert run("greet", "Ada") == (0, "hello Ada\n", "")
+    assert run("tools", "greet", "Ada") == (0, "hello Ada\n", "")
+    code, out, _ = run("--help")
+    assert (code, "greet" in out, "tools" in out) == (0, True, True)
+    assert run("great")[0] == 2
+
+
+def test_entry_points_are_not_looked_up_for_commands_of_coalmine(run, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", None)
+    assert run("estimate", "--counts", "1,0,0,1")[0] == 0
+
+
+def test_without_their_package_the_reproductions_say_how_to_install_it(run, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints())
+    code, out, err = run("reproduce", "one-shot-table-1")
+    assert (code, out) == (2, "")
+    assert "pip install ./reproductions" in err

@@ -2,10 +2,6 @@
 
 import dataclasses
 import json
-import multiprocessing
-import os
-import time
-import warnings
 from importlib import resources
 
 import jsonschema
@@ -14,12 +10,9 @@ import pytest
 
 import coalmine
 from coalmine.accounting import claimed, theory
-from coalmine.cli.console import warning_printer
 from coalmine.drawing.charts import COLORS
-from coalmine.errors import CanaryWarning, InputError
-from coalmine.progress import Relay, listening, relayed
-from coalmine.results.directory import RunDirectory
-from coalmine.runs import parallel, sweep
+from coalmine.errors import InputError
+from coalmine.runs import sweep
 from coalmine.runs.sweep import Sweep, SweptResult, values_from_texts
 from gate_runs import measured
 
@@ -86,6 +79,7 @@ def test_a_grid_has_all_combinations(file, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_several_workers_find_the_same(file, tmp_path):
     values = {"ldp.trials": [100, 200]}
     for workers in (1, 2):
@@ -116,29 +110,6 @@ def test_a_stopped_sweep_continues_with_what_is_missing(file, tmp_path, monkeypa
     assert str(again) == str(whole)
     more = coalmine.sweep(file, {"ldp.trials": [100, 200, 300, 400]}, out=tmp_path / "stopped")
     assert [row.point["ldp.trials"] for row in more.rows] == ["100", "200", "300", "400"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_killed_sweep_leaves_no_process_that_keeps_its_directories(file, tmp_path, monkeypatch):
-    values, out = {"ldp.trials": [100, 200]}, tmp_path / "swept"
-
-    def endless(settings, out):
-        with RunDirectory(out).claimed(settings.to_toml()):
-            time.sleep(600)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sweep, "run", endless)
-        started = {"seeds": 1, "workers": 2, "out": out}
-        process = multiprocessing.get_context("fork").Process(
-            target=coalmine.sweep, args=(file, values), kwargs=started
-        )
-        process.start()
-        while len(list(out.glob("*/run.json"))) < 2:
-            time.sleep(0.02)
-        process.kill()
-        process.join()
-    coalmine.sweep(file, values, workers=2, out=out)
-    assert set(results(out)) == {"trials=100", "trials=200"}
 
 
 def test_the_figure_shows_every_run_and_what_the_accountant_claims(tmp_path):
@@ -208,42 +179,6 @@ def test_a_failing_run_is_named(file, tmp_path):
     for workers in (1, 2):
         with pytest.raises(InputError, match=r"trials=200: .*result\.json"):
             coalmine.sweep(file, {"ldp.trials": [100, 200]}, workers=workers, out=swept)
-
-
-def test_a_process_that_dies_is_reported():
-    with pytest.raises(InputError, match="exit code 7"):
-        parallel.do_all({"a": lambda: os._exit(7), "b": lambda: None}, workers=2, what="work")
-
-
-def test_a_warning_that_many_runs_give_is_printed_once(capsys, monkeypatch):
-    def work():
-        warnings.warn("they outweigh it", CanaryWarning, stacklevel=1)
-
-    for workers in (1, 2):
-        monkeypatch.setattr(warnings, "showwarning", warning_printer())
-        with warnings.catch_warnings():
-            warnings.simplefilter("always")
-            parallel.do_all(dict.fromkeys("abc", work), workers=workers, what="work")
-        assert capsys.readouterr().err == "coalmine: they outweigh it\n"
-
-
-def test_progress_of_another_process_is_shown_here():
-    messages, shown = [], []
-
-    def listener(what, total):
-        shown.append((what, total))
-        return lambda done, words: shown.append((done, words)), lambda: shown.append("end")
-
-    advance, end = relayed(messages.append)("training", 5)
-    advance(3, "ε̂ 1.2")
-    end()
-    relayed(messages.append)("left open", 2)
-    with listening(listener):
-        relay = Relay("run a")
-        for message in messages:
-            relay.show(message)
-        relay.close()
-    assert shown == [("run a: training", 5), (3, "ε̂ 1.2"), "end", ("run a: left open", 2), "end"]
 
 
 def test_values_are_separated_by_commas():

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Annotated
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from coalmine import __version__
 from coalmine.cli import audit, console, runs, saved
@@ -20,12 +22,48 @@ from coalmine.cli.exits import EPILOG, exit_code
 from coalmine.cli.exposure import exposure
 from coalmine.cli.log import log
 from coalmine.cli.plan import plan
-from coalmine.cli.reproduce import reproduce
 from coalmine.cli.sweep import sweep
 from coalmine.cli.verify import verify
+from coalmine.errors import InputError
+
+COMMANDS = "coalmine.commands"
+"""Entry-point group of commands of other packages: each entry is a function with typer's annotations, or a Typer."""
+
+
+class _Commands(TyperGroup):
+    """Our commands, followed by those of the entry-point group `COMMANDS`.
+
+    Entry points are looked up only for the help and for names that are none of ours: finding them means reading the
+    metadata of every installed package, and loading one imports its package.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, ours first."""
+        return [*self.commands, *sorted(metadata.entry_points(group=COMMANDS).names - set(self.commands))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name, or None if there is no such."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        for entry in metadata.entry_points(group=COMMANDS, name=cmd_name):
+            loaded = entry.load()
+            if not isinstance(loaded, typer.Typer):
+                function, loaded = loaded, typer.Typer(add_completion=False)
+                loaded.command()(function)
+            command = typer.main.get_command(loaded)
+            command.name = cmd_name
+            return command
+        if cmd_name == "reproduce":
+            raise InputError(
+                "the reproductions of the papers are a package of their own: install it with "
+                "`pip install ./reproductions` in a checkout of coalmine's repository"
+            )
+        return None
+
 
 app = typer.Typer(
     name="coalmine",
+    cls=_Commands,
     help="Audit the privacy of federated learning: test a claimed ε against evidence.",
     no_args_is_help=True,
     epilog=EPILOG,
@@ -50,7 +88,6 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     exposure,
     account,
     plan,
-    reproduce,
 )
 for command in _COMMANDS:
     app.command(cls=runs.Report if command is runs.report else None)(command)

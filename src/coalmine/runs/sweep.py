@@ -10,14 +10,15 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coalmine.errors import InputError, check_count
 from coalmine.files import write_json
-from coalmine.progress import shown_if_slow
+from coalmine.parallel import finished
+from coalmine.progress import shown_if_slow, track
 from coalmine.results import words
 from coalmine.results.files import envelope
 from coalmine.results.finding import CHECK_RATE
@@ -27,9 +28,9 @@ from coalmine.results.manifest import REPORT
 from coalmine.results.result import AuditResult
 from coalmine.results.saved import read_run_directory
 from coalmine.results.tables import Table, epsilons, evidence_in_json, fixed
-from coalmine.runs.parallel import do_all
 from coalmine.runs.running import directory_for, run
 from coalmine.runs.settings import RunSettings, read_run
+from coalmine.runs.termination import Termination
 
 SUMMARY = "sweep.json"
 _LONGEST_NAME = 120
@@ -179,8 +180,11 @@ def sweep(
     directory = directory_for(path).with_name(f"{path.stem}-sweep") if out is None else Path(out)
     values = {name: [str(value) for value in several] for name, several in (settings or {}).items()}
     cells = _cells(path, values, check_count("seeds", seeds), directory)
-    work = {cell.directory.name: partial(_run, cell) for cell in cells}
-    do_all(work, workers=check_count("workers", workers), what="runs")
+    runs = finished(_run, {cell.directory.name: cell for cell in cells}, workers=check_count("workers", workers))
+    # In this process a run itself waits for its round to end when SIGTERM comes; workers are stopped at once.
+    with Termination().watched() if workers > 1 else nullcontext():
+        for _ in track(runs, "runs", total=len(cells)):
+            pass
     axes = {name: values.get(name) or [cell.point[_SEED] for cell in cells[:seeds]] for name in cells[0].point}
     rows = [
         SweptResult(point=cell.point, result=result, directory=cell.directory)

@@ -1,8 +1,6 @@
 """Canaries made of text: designed as distributions, chosen as discrete texts."""
 
 import math
-import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +13,6 @@ from coalmine.methods.canife.design.loop import Descent, DesignSettings
 from coalmine.methods.canife.design.loss import CovarianceLoss
 from coalmine.methods.canife.design.samples import design_samples
 from coalmine.methods.canife.mock_clients import pool_updates, updates
-from coalmine.reproductions.canife_scenes import frozen
-from coalmine.reproductions.canife_sizes import SIZES
 from coalmine.simulation.data.federated import FederatedData, Task
 from federations import texts
 
@@ -112,23 +108,6 @@ def test_losses_are_those_of_the_best_rate(iterations):
     kwargs = {"task": LABELED, "client": CLIENT, "count": 2}
     design = design_samples(module, pool, settings=DesignSettings(iterations=iterations), **kwargs)
     assert design.losses.shape == (iterations, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("COALMINE_DATA" not in os.environ, reason="COALMINE_DATA names no directory of data")
-def test_designs_on_real_texts_are_healthy():
-    scene = replace(SIZES["quick"].texts, steps=90)
-    target = frozen(scene)
-    pool = pool_updates(target.model, target.mock.subset(range(100)), target.client, target.clip_norm)
-    healths = {}
-    for name, settings in (("default", {}), ("fast", {"learning_rate": 1.0, "schedule": "cosine"})):
-        design = design_samples(
-            target.model, pool, task=target.mock.task, client=target.client, count=2,
-            settings=DesignSettings(loss=CovarianceLoss(), iterations=100, **settings),
-        )  # fmt: skip
-        healths[name] = [canary.health for canary in design.canaries]
-    assert min(healths["default"]) > 0.8
-    assert min(healths["default"]) > max(healths["fast"])
 
 
 def test_a_labeled_canary_has_the_class_asked_for():
