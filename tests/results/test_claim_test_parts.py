@@ -32,8 +32,8 @@ from coalmine.results.finding import Finding
 from coalmine.results.noise_shares import exponent_of, first_exponent
 from coalmine.results.verdict import Verdict, overall
 from coalmine.stats import Estimate, NormalNull, Scores, anderson_darling, ceiling, epsilon_gdp, estimate, simultaneous
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.planned_guesses import most_powerful_guesses
+from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, GroupCurve
 
 CLAIM = theory(noise_multiplier=0.5, sampling=EveryRound(), rounds=1, delta=1e-5)  # 2-GDP

@@ -21,15 +21,12 @@ from coalmine.stats import (
     one_run_fdp_from_guesses,
     one_run_from_guesses,
 )
-from coalmine.stats.claim_p_value import ClaimTests, known_null_power
-from coalmine.stats.exposure import low_fpr_epsilon
-from coalmine.stats.nulls import OrthogonalCosineNull, parse_null
-from coalmine.stats.planned_guesses import guess_power, planned_tests
-from coalmine.stats.random_guessing import OrderStatistic, RandomGuessing
-from coalmine.stats.rank_sum import RankSum, even_ranks, uniform_order_statistics
+from coalmine.stats.claim_tests import ClaimTests, RankSum, even_ranks, known_null_power, uniform_order_statistics
+from coalmine.stats.exposure import OrderStatistic, RandomGuessing, low_fpr_epsilon
+from coalmine.stats.nulls import OrthogonalCosineNull, parse_null, symmetry_p_value
+from coalmine.stats.one_run import guess_power, planned_tests
 from coalmine.stats.sequential import as_estimates
 from coalmine.stats.simultaneous_bound import claim_families, joint_p_value
-from coalmine.stats.symmetry import symmetry_p_value
 from coalmine.stats.tradeoff import GroupCurve
 
 CLAIM = ApproximateDP(0.3, 0.01)
@@ -275,8 +272,8 @@ def test_estimates_carry_the_names_of_their_methods():
 def test_an_estimator_that_does_not_apply_leaves_the_others():
     # Equal scores cannot be fitted, but have thresholds.
     methods = [result.method for result in estimate(np.ones(9), np.zeros(9))]
-    assert "gaussian-fit" not in methods
-    assert methods[-1] == "published-lower-bound"
+    assert "gaussian-shift" not in methods
+    assert methods[-1] == "best-threshold"
 
 
 # The rank-sum statistic

@@ -20,14 +20,21 @@ from coalmine.stats import (
     one_run_fdp,
     simultaneous,
 )
-from coalmine.stats.fit import _drawn_moments
-from coalmine.stats.gaussian import _log_between, _one_direction, epsilon_gdp
-from coalmine.stats.rank_sum import seem_inverted
-from coalmine.stats.rank_tests import guessing_scores, tail_probability, two_tailed_curve_test, two_tailed_tests
-from coalmine.stats.ranks import _in_top, _kth_largest, both_tails, top_ranks
+from coalmine.stats.claim_tests import seem_inverted
+from coalmine.stats.gaussian import _drawn_moments, _log_between, _one_direction, epsilon_gdp
+from coalmine.stats.joint_boundary import JointBoundary, _convolve, _given_away_factor, _least_rejected, first_crossings
+from coalmine.stats.one_run import one_run_curve_p_value, one_run_p_value
+from coalmine.stats.rank_tests import (
+    _in_top,
+    _kth_largest,
+    both_tails,
+    guessing_scores,
+    tail_probability,
+    top_ranks,
+    two_tailed_curve_test,
+    two_tailed_tests,
+)
 from coalmine.stats.sequential import EProcess, SequentialBound, SequentialTest, _Bets, supporting_intercepts
-from coalmine.stats.single_run import one_run_curve_p_value, one_run_p_value
-from coalmine.stats.walk import Walk, _convolve, _given_away_factor, _least_rejected, first_crossings
 
 
 def tied(seed, members=23, nonmembers=19):
@@ -87,9 +94,9 @@ def test_guesses_use_all_canaries_of_coin_flips_and_as_many_of_either_side_other
     assert kept == pytest.approx(48 / 54)
     assert set(members) < set(scores.members)
     # Leaving out scores makes these tests weaker, so they get less of the significance.
-    assert Walk.at(scores, "fixed", level=0.01, delta=0.0).weight == pytest.approx(1.5 * 48 / 54)
+    assert JointBoundary.at(scores, "fixed", level=0.01, delta=0.0).weight == pytest.approx(1.5 * 48 / 54)
     assert two_tailed_tests(scores, "fixed").weight == pytest.approx(1.5 * 48 / 54)
-    assert Walk.at(scores, "coin-flips", level=0.01, delta=0.0).weight == 1.5
+    assert JointBoundary.at(scores, "coin-flips", level=0.01, delta=0.0).weight == 1.5
     # A curve is tested with guesses about three quarters of the 54 canaries, in pairs.
     curve_test = two_tailed_curve_test(scores)
     assert (curve_test.canaries, curve_test.guesses.tolist(), curve_test.design) == (54, [40], "coin-flips")

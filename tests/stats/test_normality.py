@@ -8,7 +8,7 @@ from scipy import stats
 
 from coalmine.errors import NotApplicableError
 from coalmine.stats import anderson_darling
-from coalmine.stats.normality import _p_value
+from coalmine.stats.gaussian import _p_value
 
 
 @pytest.mark.parametrize("size", [8, 50, 1000])

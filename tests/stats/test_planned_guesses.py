@@ -10,10 +10,17 @@ from coalmine.accounting import EveryRound, claimed, theory
 from coalmine.results.claim_test import check_claim
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Scores
-from coalmine.stats.claim_p_value import ClaimTests
-from coalmine.stats.planned_guesses import guess_power, most_powerful_guesses, planned_tests, right_guesses_needed
+from coalmine.stats.claim_tests import ClaimTests
+from coalmine.stats.one_run import (
+    Guesses,
+    guess_power,
+    guesses_p_value,
+    most_powerful_guesses,
+    one_run_curve_p_value,
+    planned_tests,
+    right_guesses_needed,
+)
 from coalmine.stats.simultaneous_bound import any_rejects
-from coalmine.stats.single_run import Guesses, guesses_p_value, one_run_curve_p_value
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP, PrivacyProfile
 
 

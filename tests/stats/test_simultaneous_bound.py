@@ -28,8 +28,18 @@ from coalmine.stats import (
     split,
 )
 from coalmine.stats.exposure import ranks, scores_from_ranks
-from coalmine.stats.rank_tests import TwoTails, fixed_numbers_factor, threshold_tests, two_tailed_tests
-from coalmine.stats.ranks import balanced, both_tails, halves, member_ranks, random_choice, top_ranks
+from coalmine.stats.rank_tests import (
+    TwoTails,
+    balanced,
+    both_tails,
+    fixed_numbers_factor,
+    halves,
+    member_ranks,
+    random_choice,
+    threshold_tests,
+    top_ranks,
+    two_tailed_tests,
+)
 from coalmine.stats.simultaneous_bound import largest_rejected
 from coalmine.stats.tradeoff import BetaPair
 from mechanisms import gaussian, laplace, randomized_response

@@ -30,8 +30,8 @@ from coalmine.results.noise_shares import (
 )
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Null, Scores, anderson_darling, gaussian_shift
-from coalmine.stats.claim_p_value import ClaimTests, separation
-from coalmine.stats.planned_guesses import most_powerful_guesses
+from coalmine.stats.claim_tests import ClaimTests, separation
+from coalmine.stats.one_run import most_powerful_guesses
 from coalmine.stats.rank_tests import Design
 from coalmine.stats.tradeoff import Curve, GaussianDP, GroupCurve
 

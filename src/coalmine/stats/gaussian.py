@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -165,8 +166,9 @@ def threshold_epsilon(mu0: float, std0: float, mu1: float, std1: float, delta: f
         return math.inf
     epsilons = []
     for shift, scale in (((mu1 - mu0) / std0, std1 / std0), ((mu0 - mu1) / std1, std0 / std1)):
-        epsilons.append(_solve(lambda epsilon, s=shift, r=scale: _log_delta_threshold(epsilon, s, r), (), delta))
-    return float(max(epsilons))
+        log_delta = partial(_log_delta_threshold, shift=shift, scale=scale)
+        epsilons.append(float(_solve(log_delta, (), delta)))
+    return max(epsilons)
 
 
 def _log_delta_threshold(epsilon: Floats, shift: float, scale: float) -> Floats:

@@ -124,7 +124,8 @@ class KnownNullThresholds(Tests):
         """Return the p-values."""
         allowed = claim.tpr_at_tails(self.log_fpr, self.log_tnr)
         v = self.rank[:, None]
-        return np.maximum(special.betainc(v, self.members - v + 1, allowed) @ self.shares, self.floor)
+        means = special.betainc(v, self.members - v + 1, allowed) @ self.shares
+        return np.asarray(np.maximum(means, self.floor))
 
 
 def threshold_tests(scores: Scores) -> ObservedThresholds | KnownNullThresholds:
@@ -215,7 +216,7 @@ def curve_tail_probability(guesses: Ints, right: Ints, canaries: int, claim: Cur
     wrong = np.clip(_fpr_of_both_tails(claim, v) / v, 0, 1)
     needed, others = np.maximum(correct, 1)[..., None], (total - correct + 1)[..., None]
     tail = np.where(correct[..., None] > 0, special.betaincc(others, needed, wrong), 1.0)
-    return np.clip(np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2, 0.0, 1.0)
+    return np.asarray(np.clip(np.sum(density * tail * WEIGHTS * width, axis=(1, 2)) / 2, 0.0, 1.0))
 
 
 def _fpr_of_both_tails(claim: Curve, both: Floats) -> Floats:

@@ -130,8 +130,8 @@ def p_value(scores: Scores, claim: Curve, *, design: Design = "fixed", confidenc
 
     Args:
         scores: Scores of members and of non-members, or with a known null.
-        claim: The claimed trade-off curve. (ε, δ)-DP is tested by the joint boundary and at single thresholds, other curves by
-            guesses about three quarters of the canaries (coin flips only) and at single thresholds.
+        claim: The claimed trade-off curve. (ε, δ)-DP is tested by the joint boundary and at single thresholds, other
+            curves by guesses about three quarters of the canaries (coin flips only) and at single thresholds.
         design: How members were chosen, as in `simultaneous`.
         confidence: Confidence around which the test is most powerful, in [0.5, 1); for (ε, δ)-DP, a p-value of at most
             ``1 - confidence`` means the same as `refutes`.

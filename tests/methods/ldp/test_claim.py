@@ -13,9 +13,9 @@ from coalmine.results.noise_shares import POWER
 from coalmine.results.verdict import Verdict
 from coalmine.simulation.mechanisms.user import OwnMechanism
 from coalmine.stats import SequentialBound, epsilon_from_counts
-from coalmine.stats.sequential_power import reaches_power
+from coalmine.stats.guess_tests import TrialGuesses, highest_accuracy
+from coalmine.stats.sequential import reaches_power
 from coalmine.stats.tradeoff import ApproximateDP, GaussianDP
-from coalmine.stats.trial_guesses import TrialGuesses, highest_accuracy
 
 GAUSSIAN = theory(noise_multiplier=1.0, sampling=EveryRound(), rounds=1, delta=1e-5)
 

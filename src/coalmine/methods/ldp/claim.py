@@ -23,12 +23,11 @@ from coalmine.results.noise_shares import (
 )
 from coalmine.results.verdict import Verdict
 from coalmine.stats import Counts, SequentialBound, epsilon_from_counts, p_value
-from coalmine.stats.sequential import ANYTIME
-from coalmine.stats.sequential_power import reaches_power
+from coalmine.stats.guess_tests import TrialGuesses
+from coalmine.stats.one_run import guess_families
+from coalmine.stats.sequential import ANYTIME, reaches_power
 from coalmine.stats.simultaneous_bound import joint_p_value
-from coalmine.stats.single_run import guess_families
 from coalmine.stats.tradeoff import ApproximateDP, Curve
-from coalmine.stats.trial_guesses import TrialGuesses
 
 _LEAST_P_VALUE = 1e-15
 _MOST_TRIALS = 10**8
